@@ -1,0 +1,185 @@
+"""Every error penstock raises on purpose, in one tree.
+
+    PenstockError
+      StoreError                     what a bucket or disk answered
+        ObjectNotFound               (FileNotFoundError)   no object at that key
+        AlreadyExists                (FileExistsError)     a create-only write met another object
+        Changed                      (RuntimeError)        the object is not the one first read
+        Forbidden                    (PermissionError)     credentials lack the right
+        Throttled                    (ConnectionError)     the store asked us to slow down, past our budget
+        Transient                    (ConnectionError)     the store did not answer, past our budget
+        ForkedStore                  (RuntimeError)        a forked child used its parent's store
+        InvalidStore                 (ValueError)          URL, option or key that no store accepts
+      Corrupt                        (ValueError)          bytes that are not what was written
+        DecodeFailed                 a decoder refused bytes whose checksum is right
+      InvalidSample                  (ValueError)          what a writer was handed
+        InvalidKey InvalidField DuplicateKey FieldMismatch FieldTooLarge EmptyVersion
+      RootError                      the root and its history
+        NotARoot                     (ValueError)
+        FormatTooNew                 (ValueError)
+        VersionNotFound              (LookupError)
+        FieldNotFound                (LookupError)
+        VersionRetired               (LookupError)
+        Fenced                       (RuntimeError)        the transaction was aborted
+        Conflict                     (RuntimeError)        two changes of one part, or of one ref
+        InvalidName                  (ValueError)          a dataset, tag or alias name
+        Denied                       (PermissionError)     a sample that was taken down
+      InvalidPlan                    (ValueError)          a plan that cannot be made
+        EmptyView BatchTooLarge
+      PlanMismatch                   (ValueError)          a state that belongs to another plan
+      InvalidRuntime                 (ValueError)          rank, world size, workers ...
+        Unpicklable                  a transform that a worker process cannot receive
+      TransformFailed                (RuntimeError)        the user's transform raised, or returned nothing
+      MissingDependency              (ImportError)         an optional package is not installed
+
+A message says what was wrong, what was got, what is accepted and what to do next; an error about stored
+data carries the full address (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
+"""
+
+
+class PenstockError(Exception):
+    """The root of the tree: `except loader.errors.PenstockError` catches everything raised on purpose."""
+
+
+class StoreError(PenstockError):
+    """A store (bucket, disk, memory) could not do what was asked."""
+
+
+class ObjectNotFound(StoreError, FileNotFoundError):
+    """There is no object at that key."""
+
+
+class AlreadyExists(StoreError, FileExistsError):
+    """A create-only write found another object at its key."""
+
+
+class Changed(StoreError, RuntimeError):
+    """The object is not the one whose ETag was pinned at the first read."""
+
+
+class Forbidden(StoreError, PermissionError):
+    """The credentials do not allow this, or there are none."""
+
+
+class Throttled(StoreError, ConnectionError):
+    """The store kept asking us to slow down until the retry budget was spent."""
+
+
+class Transient(StoreError, ConnectionError):
+    """The store did not answer, or broke off, until the retry budget was spent."""
+
+
+class ForkedStore(StoreError, RuntimeError):
+    """A forked child used a store that its parent had opened; native clients hang there."""
+
+
+class InvalidStore(StoreError, ValueError):
+    """A URL, option or key that no backend accepts."""
+
+
+class Corrupt(PenstockError, ValueError):
+    """Stored bytes are not the bytes that were written; a re-fetch from the origin gave the same."""
+
+
+class DecodeFailed(Corrupt):
+    """A decoder refused bytes whose checksum is right."""
+
+
+class InvalidSample(PenstockError, ValueError):
+    """A writer was handed something the format does not hold."""
+
+
+class InvalidKey(InvalidSample):
+    """A sample key that cannot be a tar member name."""
+
+
+class InvalidField(InvalidSample):
+    """A field name or value that the format refuses."""
+
+
+class DuplicateKey(InvalidSample):
+    """Two samples of one version would share a key."""
+
+
+class FieldMismatch(InvalidSample):
+    """Samples of one group do not have the same fields."""
+
+
+class FieldTooLarge(InvalidSample):
+    """A field above the size that one range read and one decoder can serve."""
+
+
+class EmptyVersion(InvalidSample):
+    """A version without samples."""
+
+
+class RootError(PenstockError):
+    """The root, its log or its names."""
+
+
+class NotARoot(RootError, ValueError):
+    """The place exists and is not a penstock root."""
+
+
+class FormatTooNew(RootError, ValueError):
+    """The root was written by a newer format than this package reads."""
+
+
+class VersionNotFound(RootError, LookupError):
+    """No such dataset, version, tag, alias or id."""
+
+
+class FieldNotFound(RootError, LookupError):
+    """A field that the version does not have, or does not have for every part."""
+
+
+class VersionRetired(RootError, LookupError):
+    """The version was retired; its reason is in the message."""
+
+
+class Fenced(RootError, RuntimeError):
+    """The transaction was aborted by somebody else; begin a new one."""
+
+
+class Conflict(RootError, RuntimeError):
+    """Two writers changed the same thing; neither change was lost, the second was refused."""
+
+
+class InvalidName(RootError, ValueError):
+    """A dataset, tag or alias name that is reserved or malformed."""
+
+
+class Denied(RootError, PermissionError):
+    """The version would contain a sample that was taken down."""
+
+
+class InvalidPlan(PenstockError, ValueError):
+    """A plan that cannot be made from these arguments."""
+
+
+class EmptyView(InvalidPlan):
+    """A source without samples."""
+
+
+class BatchTooLarge(InvalidPlan):
+    """A source smaller than its share of one batch."""
+
+
+class PlanMismatch(PenstockError, ValueError):
+    """A saved state whose past differs from this plan's; the differing fields are named."""
+
+
+class InvalidRuntime(PenstockError, ValueError):
+    """Rank, world size, workers or another runtime argument out of range."""
+
+
+class Unpicklable(InvalidRuntime):
+    """An object that a worker process cannot receive."""
+
+
+class TransformFailed(PenstockError, RuntimeError):
+    """The user's transform raised or returned nothing; the sample's address is in the message."""
+
+
+class MissingDependency(PenstockError, ImportError):
+    """An optional package is needed here and is not installed; the message has the pip line."""

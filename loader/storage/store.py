@@ -1,0 +1,92 @@
+"""The verbs every store has, and the small values they exchange.
+
+One `Store` is one URL prefix (a bucket and a folder in it). Keys are relative to it, `/`-separated UTF-8,
+without a leading `/`. Stores are thread-safe; they are opened by `loader.storage.open_store(url)` and
+pickle as a spec (URL and non-secret options), never as a live client.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """What a listing or a head says of one object.
+
+    key: relative to the store; nbytes: its size; etag: the store's change token (ETag, GCS generation, or
+    mtime+inode+size on a disk). An etag is opaque and differs between mirrors: compare, never store it.
+    """
+
+    key: str
+    nbytes: int
+    etag: str
+
+
+class Blob(NamedTuple):
+    """Bytes read, and the change token of the object that they came from."""
+
+    data: bytes
+    etag: str
+
+
+class Span(NamedTuple):
+    """A byte range [offset, offset + nbytes) of one object."""
+
+    offset: int
+    nbytes: int
+
+
+class Store(Protocol):
+    """Sync and thread-safe. Every verb raises the `StoreError` leaves of `loader.errors`, nothing else."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets: what messages and manifests may show."""
+
+    def get(self, key: str) -> Blob:
+        """The whole object. Raises: ObjectNotFound."""
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """Exactly `nbytes` bytes from `offset`. Raises: ObjectNotFound; Changed when `etag` is given and the
+        object has another; Corrupt when the object is shorter than the range."""
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = 16 * 2**20,
+    ) -> list[Blob]:
+        """One blob per span, in the order given. Spans closer than `max_gap` bytes share a request of at most
+        `max_span` bytes (a single larger span is cut into several requests and joined)."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace the object, whole or not at all."""
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Create the object. Succeeds too when the key already holds exactly these bytes (our own write whose
+        answer was lost). Raises: AlreadyExists when it holds others."""
+
+    def put_file(self, key: str, path: str) -> None:
+        """Upload a local file, in parts where the store wants that; visible whole or not at all."""
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and change token. Raises: ObjectNotFound."""
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete; a key that is not there is no error."""
+
+    def copy(self, src: str, dst: str) -> None:
+        """Copy inside the store. Raises: ObjectNotFound."""
+
+    def open_stream(self, key: str) -> BinaryIO:
+        """A sequential binary reader that fetches bounded ranges (<= 16 MiB) as it is read."""
+
+    def close(self) -> None:
+        """Release connections; the store can be used again afterwards."""

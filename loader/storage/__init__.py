@@ -1,0 +1,66 @@
+"""Stores: one small verb set over disks, memory and buckets.
+
+    store = open_store("s3://bucket/datasets", {"endpoint_url": "http://127.0.0.1:9000"})
+    store.put_if_absent("log/000001.json", b"{}")
+
+A backend is one file here and one line in `BACKENDS`; the conformance suite runs over all of them.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from os import PathLike, fspath
+from typing import cast
+
+from ..errors import InvalidStore
+from .spec import StoreSpec, spec_of
+from .store import Blob, ObjectInfo, Span, Store
+
+__all__ = ["Blob", "ObjectInfo", "Span", "Store", "StoreSpec", "open_store"]
+
+# scheme -> "module:function"; the function takes (url, options, spec). Clients are imported on first use.
+BACKENDS = {
+    "file": "local:open_local",
+    "local": "local:open_local",
+    "memory": "memory:open_memory",
+    "s3": "s3:open_s3",
+    "s3a": "s3:open_s3",
+    "gs": "gcs:open_gcs",
+    "gcs": "gcs:open_gcs",
+    "az": "azure:open_azure",
+    "abfs": "azure:open_azure",
+    "abfss": "azure:open_azure",
+}
+FSSPEC = "fsspec_store:open_fsspec"  # every other scheme, and every URL opened with options {"fsspec": {...}}
+
+
+def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = None) -> Store:
+    """Open the store at a local path or a URL; nothing is created or contacted yet.
+
+    url: `/data/root`, `file:///data/root`, `memory://name/prefix`, `s3://bucket/prefix`, `gs://...`,
+    `az://...`, `abfs://...`, or a URL of any other fsspec file system.
+    options: see the backend's module; {"fsspec": {...}} hands the URL and those options to fsspec.
+
+    Raises: InvalidStore for a URL or an option that is not understood; MissingDependency when the scheme
+    needs a package that is not installed; ForkedStore in a forked child of a process that used a native
+    client.
+    """
+    text = fspath(url)
+    if not isinstance(text, str) or not text:
+        raise InvalidStore(
+            f"store URL {text!r}: give a path or a URL such as '/data/root' or 's3://bucket/prefix'"
+        )
+    given = dict(options or {})
+    return _open(text, given, spec_of(text, given))
+
+
+def open_spec(spec: StoreSpec) -> Store:
+    """Open what a pickled spec says; credentials are found anew."""
+    return _open(spec.url, spec.options, spec)
+
+
+def _open(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
+    scheme = url.split("://", 1)[0].lower() if "://" in url else "file"
+    place = FSSPEC if "fsspec" in options else BACKENDS.get(scheme, FSSPEC)
+    module, function = place.split(":")
+    opener = getattr(import_module(f".{module}", __name__), function)
+    return cast(Store, opener(url, options, spec))

@@ -1,0 +1,68 @@
+"""The files below a directory in key order, read one directory at a time."""
+
+import logging
+import os
+from collections.abc import Iterator
+
+from .disk_errors import disk_error
+from .keys import TEMPORARY
+
+_log = logging.getLogger(__name__)
+
+
+def walk(base: str, prefix: str, start_after: str | None) -> Iterator[tuple[str, os.stat_result]]:
+    """Keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
+
+    Order is that of the keys as whole strings, so a directory sorts as its name with '/' behind it:
+    'a.b' < 'a/b' because '.' < '/'. Subtrees that cannot match are not read.
+    Raises: Forbidden, Transient.
+    """
+    folder = prefix[: prefix.rfind("/") + 1]
+    yield from _walk(base, folder, prefix, start_after)
+
+
+def _walk(
+    base: str, folder: str, prefix: str, start_after: str | None
+) -> Iterator[tuple[str, os.stat_result]]:
+    for key, entry in _entries(base, folder):
+        if key.endswith("/"):
+            wanted = key.startswith(prefix) or prefix.startswith(key)
+            if wanted and (start_after is None or key > start_after or start_after.startswith(key)):
+                yield from _walk(base, key, prefix, start_after)
+        elif key.startswith(prefix) and (start_after is None or key > start_after):
+            try:
+                yield key, entry.stat()
+            except FileNotFoundError:
+                continue  # deleted since the directory was read
+            except OSError as error:
+                raise disk_error("list", base + key, error) from error
+
+
+def _entries(base: str, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
+    found: list[tuple[str, os.DirEntry[str]]] = []
+    try:
+        with os.scandir(base + folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(TEMPORARY):
+                    continue
+                if not _is_text(entry.name):
+                    _log.warning("%s%s holds a name that is not UTF-8: %r", base, folder, entry.name)
+                    continue
+                if entry.is_dir():
+                    found.append((f"{folder}{entry.name}/", entry))
+                elif entry.is_file():
+                    found.append((folder + entry.name, entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise disk_error("list", base + folder, error) from error
+    found.sort(key=lambda item: item[0])
+    return found
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

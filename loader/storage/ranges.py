@@ -1,0 +1,65 @@
+"""Which requests serve a set of byte ranges: pure functions, shared by every backend.
+
+Reading a little too much is cheaper than another round trip: spans that lie close together share one read;
+a read is bounded, so that a stalled one costs little to repeat.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from ..errors import InvalidStore
+from .store import Span
+
+
+def plan_reads(spans: Sequence[Span], max_gap: int, max_span: int) -> list[Span]:
+    """Disjoint, ascending reads of 1 to `max_span` bytes that cover every byte of every span.
+
+    Spans at most `max_gap` bytes apart share a read while it stays within `max_span`; a larger span is cut.
+    No byte is read twice; empty spans need no read. Raises: InvalidStore for a negative span or limit.
+    """
+    if max_gap < 0 or max_span < 1:
+        raise InvalidStore(f"max_gap={max_gap} must be 0 or more and max_span={max_span} 1 or more, in bytes")
+    reads: list[Span] = []
+    start = end = 0
+    for offset, nbytes in sorted(spans):
+        if offset < 0 or nbytes < 0:
+            raise InvalidStore(f"range [{offset}, +{nbytes}) is negative; offset and nbytes are 0 or more")
+        stop = offset + nbytes
+        if nbytes == 0 or (end > start and stop <= end):
+            continue
+        if end > start and offset - end <= max_gap and stop - start <= max_span:
+            end = stop
+            continue
+        _emit(reads, start, end, max_span)
+        start, end = max(offset, end), stop
+    _emit(reads, start, end, max_span)
+    return reads
+
+
+def slice_reads(spans: Sequence[Span], reads: Sequence[Span], data: Sequence[bytes]) -> list[bytes]:
+    """The bytes of each span, in the order given, cut from the reads that `plan_reads` made of them.
+
+    data: what each read returned, as long as its read says. A span that is a whole read is not copied.
+    """
+    starts = [read.offset for read in reads]
+    return [_cut(span, bisect_right(starts, span.offset) - 1, reads, data) for span in spans]
+
+
+def _emit(reads: list[Span], start: int, end: int, max_span: int) -> None:
+    reads.extend(Span(offset, min(max_span, end - offset)) for offset in range(start, end, max_span))
+
+
+def _cut(span: Span, first: int, reads: Sequence[Span], data: Sequence[bytes]) -> bytes:
+    if span.nbytes == 0:
+        return b""
+    stop = span.offset + span.nbytes
+    pieces: list[bytes | memoryview] = []
+    for read, body in zip(reads[first:], data[first:], strict=True):
+        if read.offset >= stop:
+            break
+        low = max(span.offset - read.offset, 0)
+        high = min(stop - read.offset, read.nbytes)
+        pieces.append(body if high - low == len(body) else memoryview(body)[low:high])
+    if len(pieces) == 1 and isinstance(pieces[0], bytes):
+        return pieces[0]
+    return b"".join(pieces)

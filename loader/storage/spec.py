@@ -1,0 +1,167 @@
+"""What a store is opened from, what of it may be shown or pickled, and which options are secret.
+
+A store pickles as its `StoreSpec`: URL and options without secrets. Credentials never travel: a worker
+finds its own in the environment, a profile or an instance role.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from urllib.parse import urlsplit
+
+from ..errors import InvalidStore
+from .store import Store
+
+# The one list of secret option names. Names that merely contain one of the fragments count too, so that an
+# option of an fsspec file system that we have never heard of is rather dropped than written to disk.
+SECRET_OPTIONS = frozenset(
+    {
+        *("key", "secret", "token", "anon_token", "password", "passwd", "passphrase", "username", "api_key"),
+        *("access_key_id", "secret_access_key", "session_token", "sse_customer_key_base64", "aws_token"),
+        *("account_key", "sas_key", "sas_token", "connection_string", "client_secret", "encryption_key"),
+        *("credential", "credentials", "service_account_key", "bearer_token", "proxy_url"),
+        *("cookies", "headers", "auth"),
+    }
+)
+SECRET_FRAGMENTS = ("secret", "password", "passwd", "token", "credential", "private", "sas_", "access_key")
+PLAIN_OPTIONS = frozenset(
+    {"web_identity_token_file", "federated_token_file", "application_credentials", "credential_provider"}
+)  # files and references, not the secrets themselves
+
+_USERINFO = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
+_SIGNED = re.compile(
+    r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
+    r"x-goog-credential|awsaccesskeyid|access_token|token|key|password|secret)=[^&\s\"']+"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec:
+    """A store that can be opened again, here or in another process.
+
+    url: without secrets; options: without secrets; dropped: names of the secret options that were given when
+    the store was first opened and are not part of this spec.
+    """
+
+    url: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+    def open(self) -> Store:
+        """Raises: InvalidStore; MissingDependency."""
+        from . import open_spec
+
+        return open_spec(self)
+
+
+def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
+    """The part of `url` and `options` that may be shown and pickled.
+
+    Raises: InvalidStore when the URL itself carries a password or a signature.
+    """
+    if "://" in url:
+        _refuse_secrets(url)
+    dropped: list[str] = []
+    kept = _without_secrets(options, "", dropped)
+    return StoreSpec(url=url, options=kept, dropped=tuple(sorted(dropped)))
+
+
+def is_secret(name: str) -> bool:
+    """Whether the option's value may be shown, logged or pickled: never, when this is true."""
+    lowered = name.lower()
+    if lowered in PLAIN_OPTIONS:
+        return False
+    return lowered in SECRET_OPTIONS or any(part in lowered for part in SECRET_FRAGMENTS)
+
+
+def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
+    """The secret texts among the options, for `redact`."""
+    found: list[str] = []
+    for name, value in options.items():
+        if is_secret(name):
+            found.extend(_texts(value))
+        elif isinstance(value, Mapping):
+            found.extend(secret_values(value))
+    return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """`text` without the given secrets, passwords in URLs and signatures in queries."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return _SIGNED.sub(lambda match: f"{match.group(1)}=***", _USERINFO.sub("***@", text))
+
+
+def reopen(spec: StoreSpec) -> Store:
+    """What unpickling a store calls."""
+    return spec.open()
+
+
+class Opened:
+    """What every backend shares: a place to show, and pickling as a spec."""
+
+    def __init__(self, spec: StoreSpec, url: str) -> None:
+        self._spec = spec
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets: what messages and manifests may show."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return reopen, (self._spec,)
+
+
+def _refuse_secrets(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        password, query = parts.password, parts.query
+    except ValueError as error:
+        raise InvalidStore(f"{redact(url)!r} is not a URL: {error}") from None
+    if password is not None:
+        raise InvalidStore(
+            f"{redact(url)!r} carries a password; give it as an option or in the environment instead"
+        )
+    if query and parts.scheme not in ("file", "local"):
+        raise InvalidStore(
+            f"{url.split('?', 1)[0]!r} has a query (?...), and a store is a bucket and a folder: signed URLs "
+            "name one object and expire; open the folder with credentials instead"
+        )
+
+
+def _without_secrets(options: Mapping[str, object], path: str, dropped: list[str]) -> dict[str, object]:
+    kept: dict[str, object] = {}
+    for name, value in options.items():
+        where = f"{path}{name}"
+        if isinstance(value, Mapping) and not is_secret(name):
+            kept[name] = _without_secrets(value, f"{where}.", dropped)
+        elif is_secret(name) or not _may_travel(value):
+            if value not in (None, "", False):
+                dropped.append(where)
+        else:
+            kept[name] = value
+    return kept
+
+
+def _may_travel(value: object) -> bool:
+    """Plain values and functions that pickle by name; a live credential object would carry its secrets."""
+    if isinstance(value, FunctionType):
+        return "<" not in value.__qualname__
+    if isinstance(value, (list, tuple)):
+        return all(_may_travel(item) for item in value)
+    return value is None or isinstance(value, (str, bytes, int, float, bool))
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _texts(item)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _texts(item)]
+    return []

@@ -1,0 +1,29 @@
+"""The order: which sample is in which batch, as a pure function of the plan and the step (docs/order.md)."""
+
+from .assign import rank_slice
+from .content import PlannedSource, Source, source
+from .digest import delivered_digest, identity_hash, planned_digest, slot_identities
+from .plan import Plan, make_plan
+from .record import plan_from_json
+from .rng import sample_rng_key
+from .slots import Slots
+from .views import OrderView, SyntheticView, synthetic
+
+__all__ = [
+    "OrderView",
+    "Plan",
+    "PlannedSource",
+    "Slots",
+    "Source",
+    "SyntheticView",
+    "delivered_digest",
+    "identity_hash",
+    "make_plan",
+    "plan_from_json",
+    "planned_digest",
+    "rank_slice",
+    "sample_rng_key",
+    "slot_identities",
+    "source",
+    "synthetic",
+]

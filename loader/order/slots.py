@@ -1,0 +1,75 @@
+"""L3: the slots of a step, from the mixture and each source's lanes, in canonical order."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .assign import canonical_order
+from .content import PlanContent, PlannedSource
+from .keys import I64
+from .lanes import locate
+from .mixture import stream_slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """The global batch of one step in canonical order; every array has length B = global_batch.
+
+    source: int32, index into plan.source_names. position: int64, i_k in the source's endless stream.
+    epoch: int64, position // N. view_ordinal: int64 in [0, N). ordinal: int64, the version ordinal, which
+    together with the version's id names the sample for ever. valid: bool, False at padding.
+    """
+
+    source: NDArray[np.int32]
+    position: I64
+    epoch: I64
+    ordinal: I64
+    view_ordinal: I64
+    valid: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def slots_at(plan: PlanContent, step: int) -> Slots:
+    """All slots of a step. Cost and memory depend on B alone, not on the step or on N.
+
+    Raises InvalidRuntime: step < 0, not a whole number, or beyond int64 positions.
+    """
+    step = plan.checked_step(step)
+    k, position = stream_slots(plan.segment_at(step), plan.source_names, step, plan.global_batch)
+    planned = list(plan.sources.values())
+    samples = np.array([one.shape.n for one in planned], dtype=np.int64)[k]
+    lanes = np.array([one.shape.lanes for one in planned], dtype=np.int64)
+    epoch = position // samples
+    in_epoch = position - epoch * samples
+    order = canonical_order(k, in_epoch, lanes)
+    k, position, epoch, in_epoch = k[order], position[order], epoch[order], in_epoch[order]
+    view_ordinal = np.empty_like(position)
+    ordinal = np.empty_like(position)
+    for index in np.unique(k):
+        mine = np.flatnonzero(k == index)
+        one = planned[index]
+        view_ordinal[mine] = ordinals_at(plan.seed, one, epoch[mine], in_epoch[mine])
+        ordinal[mine] = one.view.version_ordinals(view_ordinal[mine])
+    return Slots(
+        source=k.astype(np.int32),
+        position=position,
+        epoch=epoch,
+        ordinal=ordinal,
+        view_ordinal=view_ordinal,
+        valid=np.ones(len(k), dtype=np.bool_),
+    )
+
+
+def ordinals_at(seed: int, planned: PlannedSource, epoch: I64, position_in_epoch: I64) -> I64:
+    """View ordinals (int64) of one source at (epoch, position in that epoch), both int64 of one length."""
+    first, last = int(epoch.min()), int(epoch.max())
+    if first == last:
+        return locate(planned.shape, seed, planned.name, first, position_in_epoch)
+    out = np.empty_like(position_in_epoch)
+    for one in np.unique(epoch).tolist():
+        here = epoch == one
+        out[here] = locate(planned.shape, seed, planned.name, one, position_in_epoch[here])
+    return out

@@ -1,0 +1,84 @@
+"""L0 as the order sees it: a view is N live samples with names, and nothing about bytes."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import EmptyView, InvalidPlan
+from .keys import I64, framed
+from .lanes import MAX_SAMPLES
+
+
+class OrderView(Protocol):
+    """A dataset version, or a part of one, numbered 0..N-1."""
+
+    @property
+    def id(self) -> str:
+        """Content hash of the view: version id and predicate ('w-<hex>')."""
+
+    @property
+    def identity(self) -> str:
+        """The version's id ('v-<hex>'): with a version ordinal it names a sample for ever, in any view."""
+
+    def __len__(self) -> int:
+        """N, the live samples."""
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        """Mean bytes of a sample's selected fields, >= 0; 0 for a view without bytes."""
+
+    def spec(self) -> dict[str, Any]:
+        """JSON without floats from which the view can be opened again."""
+
+    def version_ordinals(self, x: I64) -> I64:
+        """View ordinals (int64) -> ordinals in the whole version (int64); without a predicate the same."""
+
+    def keys(self, version_ordinals: I64) -> list[str]:
+        """The sample keys at version ordinals (int64)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticView:
+    """A view without bytes: for planning, tests and measurements at any scale. Costs no memory."""
+
+    n_samples: int
+    name: str = "synthetic"
+
+    @property
+    def id(self) -> str:
+        named = framed("synthetic") + framed(self.name) + framed(self.n_samples)
+        return "w-" + hashlib.sha256(named).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        return f"synthetic-{self.name}-{self.n_samples}"
+
+    def __len__(self) -> int:
+        return self.n_samples
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        return 0
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "synthetic", "name": self.name, "n": self.n_samples}
+
+    def version_ordinals(self, x: I64) -> I64:
+        return np.asarray(x, dtype=np.int64)
+
+    def keys(self, version_ordinals: I64) -> list[str]:
+        return [f"{ordinal:012d}" for ordinal in version_ordinals.tolist()]
+
+
+def synthetic(n_samples: int, name: str = "synthetic") -> SyntheticView:
+    """A view of n_samples samples without bytes, with keys '000000000000' and so on.
+
+    Raises EmptyView for n_samples = 0, InvalidPlan for anything that is not a whole number up to 2^53.
+    """
+    if isinstance(n_samples, bool) or not isinstance(n_samples, int) or not 0 <= n_samples <= MAX_SAMPLES:
+        raise InvalidPlan(f"n_samples = {n_samples!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
+    if n_samples == 0:
+        raise EmptyView(f"synthetic view {name!r} has no samples; n_samples >= 1 is needed")
+    return SyntheticView(n_samples, name)

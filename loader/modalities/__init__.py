@@ -1,0 +1,119 @@
+"""What the bytes of a field mean: decoders for the loader, encoders for the writer.
+
+A field's name says it: the last word, after the last `.`, picks the decoder (`jpg`, `caption.txt`,
+`latent.npy`), in any case of letters. To add a modality: one file here, one line in `DECODERS`, and one in
+`ENCODERS` if the writer should also take Python values for it.
+
+A decoder is a callable `(data, rng) -> object`: `data` the field's bytes, `rng` the sample's generator or
+None. It is picklable, safe to call from many threads, and raises `DecodeFailed` for whatever it cannot read.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import InvalidField, MissingDependency
+from .fields import Buffer, as_buffer, check_field, last_word
+
+__all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions"]
+
+Decoder = Callable[[Buffer, np.random.Generator | None], object]
+
+# last word of the field -> "module:attribute" in this package. Modules are imported on first use.
+DECODERS = {
+    "jpg": "image:decode",
+    "jpeg": "image:decode",
+    "png": "image:decode",
+    "webp": "image:decode",
+    "npy": "array:decode",
+    "txt": "text:decode_txt",
+    "json": "text:decode_json",
+    "jsonl": "text:decode_jsonl",
+    "cls": "text:decode_cls",
+}
+
+# last word of the field -> "module:attribute" of `encode(field, value) -> bytes`, and what it takes.
+ENCODERS = {
+    "npy": ("array:encode", "numpy.ndarray (no object dtype)"),
+    "txt": ("text:encode_txt", "str"),
+    "json": ("text:encode_json", "what JSON holds (dict, list, str, int, finite float, bool, None)"),
+    "jsonl": ("text:encode_jsonl", "a list of what JSON holds"),
+    "cls": ("text:encode_cls", "int within int64"),
+}
+
+# module -> the pip extra that brings what it imports.
+EXTRAS = {"image": "image", "video": "video", "audio": "audio"}
+
+
+def known_extensions() -> tuple[str, ...]:
+    """The last words that have a decoder, sorted. Any other gives the field's bytes as they are."""
+    return tuple(sorted(DECODERS))
+
+
+def decoder_for(field: str) -> Decoder:
+    """The decoder of a field, by the last word of its name.
+
+    What they return: image words uint8 [H, W, C]; mp4 uint8 [T, H, W, 3]; audio words float32
+    [channels, samples]; npy an array; txt str; json an object; jsonl a list; cls int. A word that is not
+    in `known_extensions()` (`x.packets`, `x.bin`) gives `bytes`.
+
+    Raises: InvalidField (a name the format refuses); MissingDependency (the package that decodes it).
+    """
+    check_field(field)
+    target = DECODERS.get(last_word(field))
+    if target is None:
+        return decode_bytes
+    decoder: Decoder = _load(target)
+    return decoder
+
+
+def encode(field: str, value: object) -> Buffer:
+    """The bytes to store for `value` in `field`: what `decoder_for(field)` reads back.
+
+    bytes, bytearray, memoryview and mmap are stored as they are and returned without a copy (a memoryview
+    flat, as bytes). Python values are taken for the words in `ENCODERS`: equal values give equal bytes.
+
+    Raises: InvalidField, naming the field, the type it got and the types it takes.
+    """
+    check_field(field)
+    buffer = as_buffer(value)
+    if buffer is not None:
+        return buffer
+    found = ENCODERS.get(last_word(field))
+    if found is None:
+        _refuse(field, value, "bytes, bytearray, memoryview or mmap")
+    encoder: Callable[[str, Any], bytes] = _load(found[0])
+    return encoder(field, value)
+
+
+def decode_bytes(data: Buffer, rng: np.random.Generator | None = None) -> bytes:
+    """The field's bytes: what a field gives whose last word names no decoder, or with `decode=False`."""
+    return bytes(data)
+
+
+def _refuse(field: str, value: object, accepted: str) -> NoReturn:
+    kind = type(value)
+    raise InvalidField(
+        f"field {field!r} cannot hold a {kind.__module__}.{kind.__qualname__}: it takes {accepted}. "
+        "Encode the value to bytes first, or choose a field name whose last word takes it: "
+        + "; ".join(f".{word}: {types}" for word, (_, types) in ENCODERS.items())
+    )
+
+
+@cache
+def _load(target: str) -> Any:
+    """The attribute that "module:attribute" names. Raises: MissingDependency."""
+    module, attribute = target.split(":")
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), attribute)
+    except ImportError as error:
+        extra = EXTRAS.get(module)
+        if extra is None or (error.name or "").startswith(__name__):
+            raise
+        raise MissingDependency(
+            f"{module} fields need the package {error.name!r}, which is not installed: "
+            f"pip install 'penstock[{extra}]'"
+        ) from error

@@ -1,0 +1,89 @@
+"""Arrays: the word npy. The format is numpy's own (numpy.lib.format), without pickled objects."""
+
+import ast
+import io
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from ..errors import DecodeFailed, InvalidField
+from .fields import Buffer
+
+# Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
+_PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
+# numpy's own bound: a longer header may crash the literal parser.
+_MAX_HEADER_BYTES = 10_000
+# What the literal parser, the dtype constructor and the array constructor raise on nonsense.
+_MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError)
+
+
+def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
+    """The stored array: same shape and dtype (byte order included), C-contiguous, writable, its own memory.
+
+    Raises: DecodeFailed (not npy, an object dtype, bytes missing or left over).
+    """
+    view = memoryview(data)
+    try:
+        if bytes(view[:6]) != npy_format.MAGIC_PREFIX:
+            raise ValueError(f"begins with {bytes(view[:6])!r}, not {npy_format.MAGIC_PREFIX!r}")
+        prefix = _PREFIX_BYTES[view[6]]
+        start = prefix + int.from_bytes(view[8:prefix], "little")
+        if start > min(len(view), prefix + _MAX_HEADER_BYTES):
+            raise ValueError(f"a header of {start - prefix} bytes")
+        shape, fortran, dtype = _header(bytes(view[prefix:start]), view[6])
+        expected = math.prod(shape) * dtype.itemsize
+        if len(view) - start != expected:
+            raise ValueError(f"{dtype} {list(shape)} takes {expected} bytes, got {len(view) - start}")
+        array = np.ndarray(shape, dtype, view, start, order="F" if fortran else "C")
+        return np.array(array, order="C", copy=True)
+    except _MALFORMED as error:
+        raise DecodeFailed(f"npy: {type(error).__name__}: {error} ({len(view)} bytes)") from error
+
+
+def encode(field: str, value: object) -> bytes:
+    """An array (or numpy scalar, as rank 0) as a format 1.0 .npy file in C order.
+
+    Raises: InvalidField (not an array, a masked array, an object dtype, a dtype that format 1.0 cannot hold).
+    """
+    if not isinstance(value, np.ndarray | np.generic) or isinstance(value, np.ma.MaskedArray):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise InvalidField(
+            f"field {field!r} takes a numpy.ndarray or the bytes of a .npy file, got {kind}. "
+            "Convert it first (a torch tensor with .numpy(), a masked array with .filled())"
+        )
+    array = np.array(value, order="C", copy=None, subok=False)
+    if array.dtype.hasobject:
+        raise InvalidField(
+            f"field {field!r}: dtype {array.dtype} holds Python objects, which would have to be pickled. "
+            "Give it a plain dtype, or store .json"
+        )
+    file = io.BytesIO()
+    try:
+        npy_format.write_array(file, array, version=(1, 0), allow_pickle=False)
+    except ValueError as error:
+        raise InvalidField(
+            f"field {field!r}: dtype {array.dtype} does not fit the .npy format: {error}"
+        ) from error
+    return file.getvalue()
+
+
+@lru_cache(maxsize=1024)
+def _header(text: bytes, version: int) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """(shape, fortran_order, dtype) of a header. Cached: the samples of a field mostly share one.
+
+    numpy's own reader also takes headers of Python 2 (with a warning) and passes on its tokenizer's errors.
+
+    Raises: ValueError and its like for a malformed header.
+    """
+    header = ast.literal_eval(text.decode("utf-8" if version == 3 else "latin-1"))
+    shape, fortran = header["shape"], header["fortran_order"]
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"shape {shape!r}")
+    if type(fortran) is not bool:
+        raise ValueError(f"fortran_order {fortran!r}")
+    dtype = npy_format.descr_to_dtype(header["descr"])
+    if dtype.hasobject:
+        raise ValueError(f"dtype {dtype} holds pickled objects, which are never loaded")
+    return shape, fortran, dtype

@@ -1,0 +1,61 @@
+"""Field names, and values that already are bytes."""
+
+import mmap
+import re
+
+from ..errors import InvalidField
+
+# What a stored field's bytes may come as: read from a store, or mapped from a local file.
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+# `<key>.<field>` is one tar member name of at most 150 bytes: this leaves 69 for the key.
+MAX_FIELD_BYTES = 80
+
+# Loading these runs whatever code their author wrote into them, so the format never holds them.
+PICKLES = frozenset({"pkl", "pickle", "pyd", "dill", "pth", "pt", "joblib"})
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+
+
+def last_word(field: str) -> str:
+    """What picks the decoder: the lower-cased word after the last `.` (`latent.NPY` -> `npy`)."""
+    return field.rpartition(".")[2].lower()
+
+
+def check_field(name: str) -> None:
+    """Accept a field name, or say why not.
+
+    A name is words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes; its last word is not one of
+    the pickle formats (pkl, pickle, pyd, dill, pth, pt, joblib), which are never unpickled.
+
+    Raises: InvalidField.
+    """
+    if not isinstance(name, str):
+        raise InvalidField(f"a field name is a str such as 'jpg' or 'caption.txt', got {name!r}")
+    if not _NAME.fullmatch(name):
+        raise InvalidField(
+            f"field name {name!r} is not made of words of [A-Za-z0-9_-] joined by single dots, "
+            "such as 'jpg', 'caption.txt' or 'cam_high.mp4'"
+        )
+    if len(name) > MAX_FIELD_BYTES:
+        raise InvalidField(
+            f"field name {name!r} has {len(name)} bytes; at most {MAX_FIELD_BYTES} leave room for the key "
+            "in a tar member name"
+        )
+    if last_word(name) in PICKLES:
+        raise InvalidField(
+            f"field name {name!r}: .{last_word(name)} is never unpickled (loading it would run code). "
+            "Store arrays as .npy, values as .json, anything else under another last word to get its bytes"
+        )
+
+
+def as_buffer(value: object) -> Buffer | None:
+    """`value` as a flat buffer of bytes without a copy, or None when it is not bytes-like.
+
+    A memoryview of another shape or item size is cast to bytes; one with gaps has to be copied.
+    """
+    if isinstance(value, memoryview):
+        if not value.c_contiguous:
+            return value.tobytes()
+        return value if value.ndim == 1 and value.format == "B" else value.cast("B")
+    return value if isinstance(value, bytes | bytearray | mmap.mmap) else None

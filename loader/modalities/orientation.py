@@ -1,0 +1,88 @@
+"""Turning stored pixels upright: the eight orientations of EXIF, also written in XMP.
+
+Cameras store the sensor's rows as they are and note how to turn them; a decoder that ignores the note gives
+a training set of sideways pictures. The note is EXIF tag 0x0112 (CIPA DC-008, 4.6.4), or `tiff:Orientation`
+in XMP where there is no EXIF.
+"""
+
+import re
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Turn(NamedTuple):
+    """What to do to [..., H, W, C]: first swap H and W, then reverse rows (y), then columns (x)."""
+
+    transpose: bool
+    flip_y: bool
+    flip_x: bool
+
+
+UPRIGHT = Turn(False, False, False)
+
+# EXIF orientation -> the turn that makes the stored pixels upright.
+EXIF_TURNS = {
+    1: UPRIGHT,
+    2: Turn(False, False, True),
+    3: Turn(False, True, True),
+    4: Turn(False, True, False),
+    5: Turn(True, False, False),
+    6: Turn(True, False, True),  # a quarter turn clockwise
+    7: Turn(True, True, True),
+    8: Turn(True, True, False),  # a quarter turn anticlockwise
+}
+
+_ORIENTATION_TAG = 0x0112
+_XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
+
+
+def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
+    """`pixels` [..., H, W, C] after `turn`, C-contiguous; `pixels` itself when there is nothing to do."""
+    if turn == UPRIGHT:
+        return pixels
+    if turn.transpose:
+        pixels = np.swapaxes(pixels, -3, -2)
+    if turn.flip_y:
+        pixels = pixels[..., ::-1, :, :]
+    if turn.flip_x:
+        pixels = pixels[..., ::-1, :]
+    return np.ascontiguousarray(pixels)
+
+
+def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
+    """The turn that an image's metadata ask for: EXIF first, XMP where EXIF does not say.
+
+    Malformed metadata say nothing: the pixels are sound, and most readers show them as they are stored.
+    """
+    orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
+    return EXIF_TURNS.get(orientation, UPRIGHT)
+
+
+def exif_orientation(exif: bytes) -> int:
+    """Tag 0x0112 of the first directory (IFD0) of an EXIF block, with or without its `Exif` header.
+
+    Returns 1..8, or 0 when the tag is missing, out of range or cannot be read.
+    """
+    tiff = exif[6:] if exif[:6] == b"Exif\0\0" else exif
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 0
+    try:
+        (directory,) = struct.unpack_from(order + "I", tiff, 4)
+        (n_entries,) = struct.unpack_from(order + "H", tiff, directory)
+        for entry in range(directory + 2, directory + 2 + 12 * n_entries, 12):
+            tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
+            if tag == _ORIENTATION_TAG and count == 1 and kind in (3, 4):
+                (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)
+                return value if value in EXIF_TURNS else 0
+    except struct.error:
+        return 0
+    return 0
+
+
+def xmp_orientation(xmp: bytes) -> int:
+    """`tiff:Orientation` of an XMP packet: 1..8, or 0."""
+    match = _XMP.search(xmp)
+    return int(match[1]) if match else 0

@@ -1,0 +1,113 @@
+"""Text, JSON and class labels: the words txt, json, jsonl and cls."""
+
+import json
+import re
+
+import numpy as np
+
+from ..errors import DecodeFailed, InvalidField
+from .fields import Buffer
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+# int() would also take '1_000', '+3' and other scripts' digits; a label is plain ASCII.
+_LABEL = re.compile(rb"\s*(-?[0-9]{1,19})\s*", re.ASCII)
+
+
+def decode_txt(data: Buffer, rng: np.random.Generator | None = None) -> str:
+    """UTF-8 text as str, unchanged: no newline translation, no byte order mark removed.
+
+    Raises: DecodeFailed (not UTF-8).
+    """
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise DecodeFailed(f"txt: not UTF-8: {error}") from error
+
+
+def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
+    """One JSON document in UTF-8 as Python objects.
+
+    NaN and Infinity are read, although they are not JSON: much existing data written by Python has them.
+    `encode` never writes them.
+
+    Raises: DecodeFailed (not UTF-8, not JSON, nested too deep).
+    """
+    return _loads(data, "json")
+
+
+def decode_jsonl(data: Buffer, rng: np.random.Generator | None = None) -> list[object]:
+    """One JSON document per line as a list, in order; blank lines are passed over.
+
+    Raises: DecodeFailed, naming the line (from 1).
+    """
+    lines = bytes(data).split(b"\n")
+    return [_loads(line, f"jsonl: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+
+
+def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
+    """A class label: decimal ASCII digits with an optional minus, within int64; blanks around are ignored.
+
+    Raises: DecodeFailed.
+    """
+    match = _LABEL.fullmatch(data)
+    value = int(match[1]) if match else None
+    if value is None or not INT64_MIN <= value <= INT64_MAX:
+        raise DecodeFailed(f"cls: {bytes(data[:40])!r} is not a decimal integer within int64")
+    return value
+
+
+def encode_txt(field: str, value: object) -> bytes:
+    """str as UTF-8. Raises: InvalidField (not a str, or one with lone surrogates)."""
+    if not isinstance(value, str):
+        raise InvalidField(f"field {field!r} takes str or bytes, got {_kind(value)}")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidField(f"field {field!r}: the str cannot be written as UTF-8: {error}") from error
+
+
+def encode_json(field: str, value: object) -> bytes:
+    """JSON in UTF-8, keys in the order given; non-str keys become str as `json.dumps` makes them.
+
+    Raises: InvalidField (a value JSON does not hold, NaN, Infinity, a cycle).
+    """
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidField(
+            f"field {field!r} takes bytes or what JSON holds (dict list str int bool None, finite float); "
+            f"got {_kind(value)}: {error}"
+        ) from error
+
+
+def encode_jsonl(field: str, value: object) -> bytes:
+    """One JSON document and a newline per item. Raises: InvalidField (not a list, or as `encode_json`)."""
+    if not isinstance(value, list | tuple):
+        raise InvalidField(f"field {field!r} takes bytes or a list of what JSON holds, got {_kind(value)}")
+    return b"".join(encode_json(field, item) + b"\n" for item in value)
+
+
+def encode_cls(field: str, value: object) -> bytes:
+    """An int (or numpy integer) as decimal digits.
+
+    Raises: InvalidField (bool, which would come back as int; anything else; outside int64).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InvalidField(
+            f"field {field!r} takes int within int64 or bytes, got {_kind(value)}: {value!r:.40}"
+        )
+    if not INT64_MIN <= int(value) <= INT64_MAX:
+        raise InvalidField(f"field {field!r} takes int within int64, got {int(value)}")
+    return b"%d" % int(value)
+
+
+def _loads(data: Buffer, what: str) -> object:
+    try:
+        return json.loads(str(data, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DecodeFailed(f"{what}: {error}") from error
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

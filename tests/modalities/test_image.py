@@ -1,0 +1,267 @@
+"""Images: pixels, turns, alpha, depth, and every way in which bytes can be wrong."""
+
+import contextlib
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from loader.errors import DecodeFailed
+from loader.modalities import decoder_for, image
+
+decode = decoder_for("jpg")
+RNG = np.random.default_rng(7)
+SMOOTH = np.add.outer(np.arange(48) * 3, np.arange(64) * 2)[:, :, None] % 256 // np.array([1, 2, 3])
+PIXELS = SMOOTH.astype(np.uint8)
+
+
+def saved(picture, kind, **options):
+    file = io.BytesIO()
+    (picture if isinstance(picture, Image.Image) else Image.fromarray(picture)).save(file, kind, **options)
+    return file.getvalue()
+
+
+def exif(orientation, order="<", kind="H"):
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    entry = struct.pack(order + "HHI" + kind, 0x0112, 3 if kind == "H" else 4, 1, orientation).ljust(
+        12, b"\0"
+    )
+    other = struct.pack(order + "HHIHH", 0x0100, 3, 1, 64, 0)
+    return b"Exif\0\0" + mark + struct.pack(order + "IH", 8, 2) + other + entry + b"\0" * 4
+
+
+def with_app1(jpeg, payload):
+    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(payload) + 2) + payload + jpeg[2:]
+
+
+JPEG = saved(PIXELS, "JPEG", quality=95, subsampling=0)
+
+
+def test_jpeg_is_what_turbojpeg_gives():
+    got = decode(JPEG, None)
+    assert got.dtype == np.uint8
+    assert got.flags.c_contiguous
+    assert got.flags.writeable
+    assert np.array_equal(got, simplejpeg.decode_jpeg(JPEG))
+    assert np.abs(got.astype(int) - PIXELS).mean() < 2
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_any_buffer_is_read(kind):
+    for data in (JPEG, saved(PIXELS, "PNG")):
+        assert np.array_equal(decode(kind(data), None), decode(data, None))
+
+
+def test_progressive_and_gray_jpegs():
+    assert (
+        np.abs(decode(saved(PIXELS, "JPEG", quality=95, progressive=True), None).astype(int) - PIXELS).mean()
+        < 4
+    )
+    gray = decode(saved(PIXELS[:, :, 0].copy(), "JPEG"), None)
+    assert gray.shape == (48, 64, 3)
+    assert (gray == gray[:, :, :1]).all()
+
+
+def test_cmyk_jpeg_becomes_rgb():
+    ink = np.zeros((16, 16, 4), np.uint8)
+    ink[:, :8, 0] = 255  # cyan: no red
+    ink[:, 8:, 3] = 128  # half black
+    data = saved(Image.frombytes("CMYK", (16, 16), ink.tobytes()), "JPEG", quality=95)
+    got = decode(data, None).astype(int)
+    assert got.shape == (16, 16, 3)
+    assert np.abs(got[:, :7] - [0, 255, 255]).max() < 20
+    assert np.abs(got[:, 9:] - [127, 127, 127]).max() < 20
+
+
+def test_a_png_with_imagemagick_s_exif_comes_upright():
+    profile = PngInfo()
+    profile.add_text("Raw profile type exif", f"\nexif\n{len(exif(8)):8}\n{exif(8).hex()}\n", zip=True)
+    assert np.array_equal(decode(saved(PIXELS, "PNG", pnginfo=profile), None), np.rot90(PIXELS, 1))
+    broken = PngInfo()
+    broken.add_text("Raw profile type exif", "no hex")
+    assert np.array_equal(decode(saved(PIXELS, "PNG", pnginfo=broken), None), PIXELS)
+
+
+TURNS = {
+    1: lambda a: a,
+    2: np.fliplr,
+    3: lambda a: np.rot90(a, 2),
+    4: np.flipud,
+    5: lambda a: a.swapaxes(0, 1),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: np.rot90(a.swapaxes(0, 1), 2),
+    8: lambda a: np.rot90(a, 1),
+}
+
+
+@pytest.mark.parametrize("orientation", TURNS)
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("kind", "HI")
+def test_every_exif_orientation_comes_upright(orientation, order, kind):
+    note = exif(orientation, order, kind)
+    plain = decode(JPEG, None)
+    got = decode(with_app1(JPEG, note), None)
+    assert got.flags.c_contiguous
+    assert np.array_equal(got, TURNS[orientation](plain))
+    for word in ("PNG", "WEBP"):
+        got = decode(saved(PIXELS, word, exif=note, lossless=True), None)
+        assert np.array_equal(got, TURNS[orientation](PIXELS))
+
+
+@pytest.mark.parametrize("orientation", TURNS)
+def test_exif_turns_agree_with_pillow(orientation):
+    from PIL import ImageOps
+
+    data = saved(PIXELS, "PNG", exif=exif(orientation))
+    with Image.open(io.BytesIO(data)) as opened:
+        assert np.array_equal(decode(data, None), np.asarray(ImageOps.exif_transpose(opened)))
+
+
+XMP = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>'
+
+
+def test_xmp_speaks_where_exif_does_not():
+    plain = decode(JPEG, None)
+    assert np.array_equal(decode(with_app1(JPEG, XMP % 6), None), np.rot90(plain, -1))
+    both = with_app1(with_app1(JPEG, XMP % 6), exif(3))
+    assert np.array_equal(decode(both, None), np.rot90(plain, 2))
+    element = b"http://ns.adobe.com/xap/1.0/\0<tiff:Orientation>8</tiff:Orientation>"
+    assert np.array_equal(decode(with_app1(JPEG, element), None), np.rot90(plain, 1))
+
+
+@pytest.mark.parametrize("note", [exif(0), exif(9), b"Exif\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"other"])
+def test_metadata_that_say_nothing_leave_the_pixels(note):
+    assert np.array_equal(decode(with_app1(JPEG, note), None), decode(JPEG, None))
+
+
+def test_alpha_is_a_fourth_channel():
+    rgba = np.dstack([PIXELS, PIXELS[:, :, 0]])
+    for kind in ("PNG", "WEBP"):
+        got = decode(saved(rgba, kind, lossless=True, exact=True), None)
+        assert np.array_equal(got, rgba)
+    la = np.dstack([PIXELS[:, :, 0], PIXELS[:, :, 1]])
+    got = decode(saved(la, "PNG"), None)
+    assert np.array_equal(got, np.dstack([la[:, :, 0]] * 3 + [la[:, :, 1]]))
+
+
+def test_palettes_and_bits():
+    flat = Image.fromarray(PIXELS).quantize(16)
+    assert np.array_equal(decode(saved(flat, "PNG"), None), np.asarray(flat.convert("RGB")))
+    clear = decode(saved(flat, "PNG", transparency=bytes([0] + [255] * 15)), None)
+    assert clear.shape[2] == 4
+    assert np.array_equal(clear[:, :, 3] == 0, np.asarray(flat) == 0)
+    bits = Image.fromarray(PIXELS[:, :, 0] > 90)
+    assert np.array_equal(decode(saved(bits, "PNG"), None)[:, :, 1], np.asarray(bits) * np.uint8(255))
+
+
+def png16(samples, colour_type, trns=b""):
+    """A 16-bit PNG written by hand: Pillow writes gray ones only."""
+
+    def chunk(name, body):
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    head = struct.pack(">IIBBBBB", samples.shape[1], samples.shape[0], 16, colour_type, 0, 0, 0)
+    parts = [
+        (b"IHDR", head),
+        *([(b"tRNS", trns)] if trns else []),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def test_16_bit_samples_keep_their_high_byte():
+    wide = RNG.integers(0, 65536, (5, 7, 4), dtype=np.uint16)
+    high = (wide >> 8).astype(np.uint8)
+    assert np.array_equal(decode(png16(wide[:, :, 0], 0), None), np.dstack([high[:, :, 0]] * 3))
+    assert np.array_equal(decode(png16(wide[:, :, :3], 2), None), high[:, :, :3])
+    assert np.array_equal(decode(png16(wide, 6), None), high)
+    key = struct.pack(">H", wide[2, 3, 0])
+    got = decode(png16(wide[:, :, 0], 0, key), None)
+    assert np.array_equal(got[:, :, 3] == 0, wide[:, :, 0] == wide[2, 3, 0])
+
+
+def test_the_bytes_decide_not_the_suffix():
+    data = saved(PIXELS, "PNG")
+    assert np.array_equal(decoder_for("photo.jpg")(data, None), PIXELS)
+
+
+def test_a_truncated_jpeg_is_refused_wherever_it_ends():
+    for n in [*range(2, 700, 23), len(JPEG) // 2, len(JPEG) - 100, len(JPEG) - 2]:
+        with pytest.raises(DecodeFailed, match="jpg"):
+            decode(JPEG[:n], None)
+    with pytest.raises(DecodeFailed, match="jpg"):
+        decode(JPEG[: len(JPEG) // 2] + b"\xff\xd9", None)
+
+
+def test_bombs_are_refused_by_their_headers():
+    frame = JPEG.index(b"\xff\xc0")
+    huge = JPEG[: frame + 5] + struct.pack(">HH", 65500, 65500) + JPEG[frame + 9 :]
+    with pytest.raises(DecodeFailed, match="65500 x 65500 px"):
+        decode(huge, None)
+    png = png16(np.zeros((1, 1), np.uint16), 0)
+    head = struct.pack(">II", 40_000, 40_000) + png[24:29]
+    huge = png[:16] + head + struct.pack(">I", zlib.crc32(b"IHDR" + head)) + png[33:]
+    with pytest.raises(DecodeFailed, match="40000 x 40000 px"):
+        decode(huge, None)
+    assert image.MAX_IMAGE_PX == 89_478_485
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"\xff\xd8", b"GIF89a" + b"\0" * 30, b"%PDF-1.4", b"RIFF\0\0\0\0WEBP"]
+)
+def test_other_bytes_are_refused(data):
+    with pytest.raises(DecodeFailed):
+        decode(data, None)
+
+
+@pytest.mark.filterwarnings("ignore:Invalid APNG:UserWarning")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_flipped_and_cut_bytes_decode_or_are_refused(kind):
+    rng = np.random.default_rng(3)
+    good = saved(PIXELS, kind, exif=exif(6))
+    for _ in range(200):
+        data = bytearray(good)
+        for place in rng.integers(0, len(data), rng.integers(1, 6)):
+            data[place] = rng.integers(256)
+        cut = bytes(data[: rng.integers(1, len(data) + 1)] if rng.random() < 0.4 else data)
+        with contextlib.suppress(DecodeFailed):
+            got = decode(cut, None)
+            assert got.dtype == np.uint8
+            assert got.ndim == 3
+
+
+def test_real_images_decode_or_are_refused_as_the_corpus_says():
+    """The corpus (when there is one) names its broken files; every other JPEG, PNG and WebP decodes."""
+    folder = os.environ.get("PENSTOCK_MEDIA")
+    broken = ("broken", "truncated", "shortened", "decompression_bomb")
+    for path in sorted(Path(folder, "image").iterdir()) if folder else ():
+        if path.suffix not in (".jpg", ".png", ".webp"):
+            continue
+        if any(word in path.name for word in broken):
+            with pytest.raises(DecodeFailed):
+                decode(path.read_bytes(), None)
+        else:
+            assert decode(path.read_bytes(), None).shape[2] in (3, 4), path.name
+
+
+def test_the_same_scene_in_every_orientation_looks_the_same():
+    """exif_Portrait_<n>.jpg of the corpus are one picture stored under several orientations."""
+    folder = os.environ.get("PENSTOCK_MEDIA")
+    paths = sorted(Path(folder, "image").glob("exif_Portrait_[1-8].jpg")) if folder else []
+    small = [
+        np.asarray(Image.fromarray(decode(path.read_bytes(), None)).resize((24, 36))).astype(float)[
+            9:-9, 6:-6
+        ]
+        for path in paths
+    ]
+    for other in small[1:]:
+        assert np.corrcoef(small[0].ravel(), other.ravel())[0, 1] > 0.9

@@ -19,6 +19,7 @@
         FormatTooNew                 (ValueError)
         VersionNotFound              (LookupError)
         FieldNotFound                (LookupError)
+        TransactionNotFound          (LookupError)
         VersionRetired               (LookupError)
         Fenced                       (RuntimeError)        the transaction was aborted
         Conflict                     (RuntimeError)        two changes of one part, or of one ref
@@ -131,6 +132,10 @@ class VersionNotFound(RootError, LookupError):
 
 class FieldNotFound(RootError, LookupError):
     """A field that the version does not have, or does not have for every part."""
+
+
+class TransactionNotFound(RootError, LookupError):
+    """A transaction that the root's log never began."""
 
 
 class VersionRetired(RootError, LookupError):

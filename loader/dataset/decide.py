@@ -1,0 +1,204 @@
+"""What may be appended to a log that says `state`: the writer's side of the rules, as pure functions.
+
+Each gives the body of the entry to append, or `Done(value)` when the log says already what was wanted (so
+that every append can be repeated), or raises. `Log.append` asks again whenever another writer came first.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ..errors import Conflict, Fenced, InvalidName, TransactionNotFound, VersionNotFound, VersionRetired
+from .history import Deny, Ref, RefKind, State, Txn, VersionRecord
+from .names import check_dataset_name, check_ref_name, what_there_is
+
+Body = Mapping[str, object]
+T_co = TypeVar("T_co", covariant=True)
+_ID = re.compile(r"v-[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T_co]):
+    """Nothing to append: the log says it already, and this is what it says."""
+
+    value: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """The manifest has to be built (again) on `newest`, the dataset's newest version that is not retired."""
+
+    newest: VersionRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDenies:
+    """The manifest has to be built again with these takedowns applied to it."""
+
+    denies: tuple[Deny, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitBody:
+    """A manifest that was uploaded. id: 'v-' + 64 hex; manifest: its path in the root; sha256: of its bytes;
+    parent: the id of the version it was built on (None: the first); denies: number of the last deny entry
+    that was applied to it (`state.last_deny`). Raises: InvalidName."""
+
+    id: str
+    manifest: str
+    sha256: str
+    parent: str | None
+    denies: int
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id) or not _SHA256.fullmatch(self.sha256):
+            raise InvalidName(
+                f"a commit of id {self.id!r}, sha256 {self.sha256!r}; expected 'v-' + 64 hex and 64 hex"
+            )
+
+
+def decide_begin(state: State, txn: str, dataset: str, parent: str | None) -> Body | Done[Txn]:
+    """Begin `txn`, pinning the version id `parent`. Beginning it again gives what was begun.
+
+    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict when it
+    belongs to another dataset.
+    """
+    check_dataset_name(dataset)
+    known = state.txns.get(txn)
+    if known is not None:
+        if known.dataset != dataset:
+            raise Conflict(f"transaction {txn} was begun for {known.dataset}, not for {dataset}: use another")
+        if known.status == "aborted":
+            raise _fenced(known)
+        return Done(known)
+    if parent is not None:
+        record = state.by_id(parent)
+        if record is None or record.dataset != dataset:
+            raise VersionNotFound(f"{parent} is no version of {dataset}: {what_there_is(state, dataset)}")
+        _refuse_retired(state, record)
+    return {"kind": "begin", "txn": txn, "dataset": dataset, "parent": parent}
+
+
+def decide_commit(
+    state: State, txn: str, body: CommitBody | None
+) -> Body | Done[VersionRecord] | Rebase | ApplyDenies:
+    """Commit `txn` with the manifest `body`; None asks what to build it on.
+
+    A transaction that was committed, by whichever attempt, gives its version.
+    Raises: TransactionNotFound; Fenced when it was aborted; Conflict when the id is another version's.
+    """
+    known = _txn(state, txn)
+    committed = state.committed(txn)
+    if committed is not None:
+        return Done(committed)
+    if known.status == "aborted":
+        raise _fenced(known)
+    newest = state.newest(known.dataset)
+    if body is None or body.parent != (newest.id if newest else None):
+        return Rebase(newest)
+    if body.denies != state.last_deny:
+        return ApplyDenies(tuple(d for d in state.denies if d.n > body.denies))
+    same = state.by_id(body.id)
+    if same is not None:
+        raise Conflict(f"{body.id} is already {same.name}: a manifest names its transaction and parent")
+    return {
+        "kind": "commit",
+        "txn": txn,
+        "dataset": known.dataset,
+        "number": len(state.versions(known.dataset)) + 1,
+        "id": body.id,
+        "manifest": body.manifest,
+        "sha256": body.sha256,
+        "parent": body.parent,
+        "denies": body.denies,
+    }
+
+
+def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
+    """Abort `txn`: whoever still works on it can no longer commit.
+
+    Raises: TransactionNotFound; Conflict when it was committed (retire the version instead).
+    """
+    known = _txn(state, txn)
+    if known.status == "committed":
+        raise Conflict(
+            f"transaction {txn} was committed as {known.dataset}@{known.number}: there is nothing to abort; "
+            "retire the version instead"
+        )
+    if known.status == "aborted":
+        return Done(known)
+    return {"kind": "abort", "txn": txn, "reason": reason}
+
+
+def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
+    """Retire a version; retiring it again keeps the first reason. Raises: VersionNotFound."""
+    record = _version(state, dataset, number)
+    if record.retired is not None:
+        return Done(record)
+    return {"kind": "retire", "dataset": dataset, "number": number, "id": record.id, "reason": reason}
+
+
+def decide_ref(
+    state: State, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None
+) -> Body | Done[Ref]:
+    """Let `name` mean version `number`. A tag never moves; an alias moves if it still names version `was`
+    (None: it does not exist yet). Naming what it names already is done.
+
+    Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, saying what the name means now.
+    """
+    check_ref_name(name)
+    if ref_kind not in ("tag", "alias"):
+        raise InvalidName(f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)")
+    record = _version(state, dataset, number)
+    known = state.refs.get((dataset, name))
+    if known is not None and (known.ref_kind, known.number) == (ref_kind, number):
+        return Done(known)
+    if known is not None and "tag" in (known.ref_kind, ref_kind):
+        raise Conflict(
+            f"{dataset}@{name} is a {known.ref_kind} of version {known.number}; tags cannot move and a name "
+            "keeps its kind: choose another name"
+        )
+    if was != (known.number if known else None):
+        is_now = f"names version {known.number}" if known else "does not exist"
+        raise Conflict(
+            f"{dataset}@{name} {is_now}, not {'new' if was is None else f'version {was}'} as it was when the "
+            f"move to {number} was decided; look again, then repeat it"
+        )
+    _refuse_retired(state, record)
+    return {
+        "kind": "ref",
+        "dataset": dataset,
+        "name": name,
+        "ref_kind": ref_kind,
+        "number": number,
+        "was": was,
+    }
+
+
+def _txn(state: State, txn: str) -> Txn:
+    known = state.txns.get(txn)
+    if known is None:
+        raise TransactionNotFound(f"transaction {txn!r} was never begun in this root; begin it first")
+    return known
+
+
+def _version(state: State, dataset: str, number: int) -> VersionRecord:
+    record = state.version(dataset, number)
+    if record is None:
+        raise VersionNotFound(f"no {dataset}@{number}: {what_there_is(state, dataset)}")
+    return record
+
+
+def _fenced(txn: Txn) -> Fenced:
+    return Fenced(
+        f"transaction {txn.txn} for {txn.dataset} was aborted ({txn.reason}); begin a new one and write again"
+    )
+
+
+def _refuse_retired(state: State, record: VersionRecord) -> None:
+    if record.retired is not None:
+        raise VersionRetired(
+            f"{record.name} was retired: {record.retired}; {what_there_is(state, record.dataset)}"
+        )

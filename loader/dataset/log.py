@@ -1,0 +1,155 @@
+"""The history of a root: read, checked, and appended to by typed verbs.
+
+`append.py` has the protocol, `decide.py` the rules, `fold.py` what a reader makes of the entries.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+
+from ..errors import Conflict, Corrupt
+from ..storage.store import Store
+from . import decide as rules
+from .append import Decide, Outcome, append
+from .decide import ApplyDenies, CommitBody, Done, Rebase
+from .entries import Entry, edited, entry_key
+from .fold import fold_all
+from .hints import HINT_EVERY, newest_hint, write_hint
+from .history import Ref, RefKind, State, Txn, VersionRecord
+from .names import LATEST
+from .tail import read_tail
+
+_CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how often the mappings are copied
+
+
+class Log:
+    """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only what is new."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: State | None = None
+
+    @property
+    def state(self) -> State:
+        """The state after the newest entry; one request when there is nothing new. Raises: as `refresh`."""
+        return self.refresh()
+
+    def refresh(self) -> State:
+        """Read what was appended since, and give the state.
+
+        Raises: Corrupt, naming the entry, when the history is not one that penstock wrote; FormatTooNew;
+        StoreError.
+        """
+        with self._lock:
+            opening = self._known is None
+            start, kept = newest_hint(self._store) if self._known is None else (self._known, 0)
+            state, at_hint = _catch_up(start, read_tail(self._store, start.n))
+            self._known = state
+        if opening and at_hint is not None and at_hint.n > kept:
+            write_hint(self._store, at_hint)  # it is broken, or whoever appended that entry died before it
+        return state
+
+    def verify(self) -> State:
+        """Read the whole log from its first entry, without hints. Raises: Corrupt, naming every entry that
+        was edited; else as `refresh`."""
+        try:
+            return _catch_up(State(), read_tail(self._store, 0))[0]
+        except Corrupt as e:
+            links: list[Entry] = []
+            with suppress(Corrupt):  # an entry that does not even parse ends the links
+                for entry in read_tail(self._store, 0):
+                    links.append(replace(entry, body={}, data=b""))  # noqa: PERF401 - kept up to the error
+            if names := [entry_key(n) for n in edited(links)]:
+                e.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
+            raise
+
+    def append(self, decide: Decide) -> Outcome:
+        """Append the entry that `decide` asks for: {"kind": ..., its fields}.
+
+        `decide(state)` is called with the newest state, and again whenever another writer's entry came first;
+        it returns a body, or `Done(value)` for nothing to append, or raises.
+        Raises: as `refresh` and `append.append`.
+        """
+        outcome = append(self._store, self.refresh(), decide)
+        state = outcome.state
+        with self._lock:
+            if self._known is None or state.n > self._known.n:
+                self._known = state
+        if outcome.entry is not None and state.n % HINT_EVERY == 0:
+            write_hint(self._store, state)
+        return outcome
+
+    def begin(self, dataset: str, parent: str | None = LATEST, txn: str | None = None) -> Txn:
+        """Begin a transaction on the version id `parent` (None: on nothing; "latest": on the newest version,
+        or on nothing when there is none). A given `txn` may be begun again, by a retry: it is the same one.
+
+        Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
+        """
+        name = txn or secrets.token_hex(16)
+
+        def decide(state: State) -> Mapping[str, object] | Done[object]:
+            newest = state.newest(dataset) if parent == LATEST else None
+            pinned = (newest.id if newest else None) if parent == LATEST else parent
+            return rules.decide_begin(state, name, dataset, pinned)
+
+        return self.append(decide).state.txns[name]
+
+    def commit(self, txn: str, build: Callable[[State], CommitBody]) -> VersionRecord:
+        """Commit `txn`; a transaction that was committed, by whichever attempt, gives its version.
+
+        `build(state)` lays the transaction's parts on `state.newest(dataset)`, applies `state.denies`,
+        uploads the manifest and describes it. It is called again when another version or takedown came
+        first, and raises Conflict where the changes do not go together.
+        Raises: TransactionNotFound; Fenced; Conflict; what `build` raises; as `append`.
+        """
+        body: CommitBody | None = None
+
+        def decide(state: State) -> Mapping[str, object] | Done[object]:
+            nonlocal body
+            decision = rules.decide_commit(state, txn, body)
+            if isinstance(decision, Rebase | ApplyDenies):
+                body = build(state)
+                decision = rules.decide_commit(state, txn, body)
+            if isinstance(decision, Rebase | ApplyDenies):
+                raise Conflict(
+                    f"the manifest of transaction {txn} was not built on the state given: {decision}"
+                )
+            return decision
+
+        record = self.append(decide).state.committed(txn)
+        if record is None:
+            raise Corrupt(f"the log says nothing of the commit of transaction {txn} that it holds")
+        return record
+
+    def abort(self, txn: str, reason: str) -> Txn:
+        """Abort `txn` (again: no change). Raises: TransactionNotFound; Conflict when it was committed; as
+        `append`."""
+        return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
+
+    def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
+        """Retire a version (again: no change). Raises: VersionNotFound; as `append`."""
+        state = self.append(lambda state: rules.decide_retire(state, dataset, number, reason)).state
+        return state.versions(dataset)[number - 1]
+
+    def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
+        """Name version `number`: a tag (never moves), or an alias (moves if it still names version `was`).
+
+        Raises: InvalidName; VersionNotFound; VersionRetired; Conflict; as `append`.
+        """
+        state = self.append(lambda s: rules.decide_ref(s, dataset, name, ref_kind, number, was)).state
+        return state.refs[dataset, name]
+
+
+def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
+    """(the state after all entries, the one at the last multiple of 256 passed on the way)."""
+    at_hint = None
+    while chunk := list(islice(entries, _CHUNK - state.n % HINT_EVERY)):
+        whole = (state.n + len(chunk)) // HINT_EVERY * HINT_EVERY - state.n
+        if whole > 0:
+            state = at_hint = fold_all(state, chunk[:whole])
+        state = fold_all(state, chunk[max(whole, 0) :])
+    return state, at_hint

@@ -1,0 +1,54 @@
+"""Reading the log forward: probe n+1, n+2 ... until there is no such entry; no listing decides that."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from ..errors import Corrupt, ObjectNotFound, StoreError
+from ..storage.store import Store
+from .entries import Entry, entry_key, parse
+
+# The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
+# doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
+READ_AHEAD = 16
+
+
+def read_tail(store: Store, after: int) -> Iterator[Entry]:
+    """Entries after+1, after+2 ... in order, up to the first that does not exist.
+
+    Raises: Corrupt when an entry is missing in the middle or is not one; FormatTooNew; StoreError.
+    """
+    batch = 1
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-log") as threads:  # started on demand
+        while True:
+            numbers = range(after + 1, after + 1 + batch)
+            if batch == 1:
+                found = [_get(store, after + 1)]
+            else:
+                found = list(threads.map(partial(_get, store), numbers))
+            for n, got in zip(numbers, found, strict=True):
+                later_exists = any(isinstance(later, bytes) for later in found[n - after :])
+                if got is None and later_exists:
+                    got = _get(store, n)  # created between our read of n and our read of the later one?
+                    if got is None:
+                        raise Corrupt(
+                            f"log entry {entry_key(n)} is missing while a later one exists; entries "
+                            "are never deleted, restore it from a mirror"
+                        )
+                if got is None:
+                    return
+                if isinstance(got, StoreError):
+                    raise got
+                yield parse(n, got)
+            after += batch
+            batch = min(2 * batch, READ_AHEAD)
+
+
+def _get(store: Store, n: int) -> bytes | StoreError | None:
+    """The entry's bytes, None when there is none; an error only counts when its turn comes."""
+    try:
+        return store.get(entry_key(n)).data
+    except ObjectNotFound:
+        return None
+    except StoreError as e:
+        return e

@@ -79,7 +79,7 @@ def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
     """The secret texts among the options, for `redact`."""
     found: list[str] = []
     for name, value in options.items():
-        if is_secret(name):
+        if is_secret(name) and not _is_plain(value):
             found.extend(_texts(value))
         elif isinstance(value, Mapping):
             found.extend(secret_values(value))
@@ -140,12 +140,17 @@ def _without_secrets(options: Mapping[str, object], path: str, dropped: list[str
         where = f"{path}{name}"
         if isinstance(value, Mapping) and not is_secret(name):
             kept[name] = _without_secrets(value, f"{where}.", dropped)
-        elif is_secret(name) or not _may_travel(value):
-            if value not in (None, "", False):
+        elif (is_secret(name) and not _is_plain(value)) or not _may_travel(value):
+            if value is not None:
                 dropped.append(where)
         else:
             kept[name] = value
     return kept
+
+
+def _is_plain(value: object) -> bool:
+    """Words and file names that gcsfs takes as a `token`: no secrets."""
+    return isinstance(value, str) and (value in ("", "anon", "google_default") or value.endswith(".json"))
 
 
 def _may_travel(value: object) -> bool:

@@ -1,0 +1,122 @@
+"""One remote store's client, its retries, its threads and its errors: what the verbs talk through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ..errors import InvalidStore, PenstockError
+from . import fork
+from .object_errors import translate
+from .options import Runtime
+from .retry import Retrier
+from .spec import StoreSpec, redact
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+T = TypeVar("T")
+
+MIN_IN_FLIGHT = 16
+
+
+class Connection:
+    """A client that can be closed and comes back on the next call; refuses to work in a forked child."""
+
+    def __init__(self, connect: Callable[[int], Client], url: str, spec: StoreSpec, runtime: Runtime) -> None:
+        """connect: max_retries -> obstore client. Raises: ForkedStore; InvalidStore."""
+        self._token = fork.opened(url)
+        self._url, self._spec, self._runtime = url, spec, runtime
+        self._connect = connect
+        self._retrier = Retrier(runtime.budget, runtime.limiter())
+        self._lock = Lock()
+        self._client: Client | None = connect(0)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def call(self, verb: str, key: str, attempt: Callable[[Any, Client], T]) -> T:
+        """`attempt(obstore, client)` under the retry budget; what obstore raises comes out as StoreError.
+
+        Errors of ours that `attempt` raises pass through: Transient is tried again, Changed is not.
+        """
+        import obstore
+
+        fork.check(self._token, self._url)
+        client = self._client or self._reconnect()
+        errors = client_errors()
+
+        def once() -> T:
+            try:
+                return attempt(obstore, client)
+            except PenstockError:
+                raise
+            except errors as error:
+                what = f"{verb} {self._url}/{key}"
+                # `from None`: the client's own text may hold signed URLs
+                raise translate(error, what, self._spec.dropped, self._runtime.secrets) from None
+
+        return self._retrier.call(once)
+
+    def uploader(self) -> Client:
+        """A client that repeats a failed part by itself: a hundred parts do not begin anew for one."""
+        fork.check(self._token, self._url)
+        return self._connect(self._runtime.part_retries)
+
+    def workers(self) -> ThreadPoolExecutor:
+        """The store's threads, made on first use; `max_concurrency` of them, and at least 16."""
+        fork.check(self._token, self._url)
+        with self._lock:
+            if self._pool is None:
+                size = max(MIN_IN_FLIGHT, self._runtime.max_concurrency)
+                self._pool = ThreadPoolExecutor(size, thread_name_prefix="penstock-store")
+            return self._pool
+
+    def close(self) -> None:
+        """Let go of connections and threads."""
+        with self._lock:
+            pool, self._pool, self._client = self._pool, None, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _reconnect(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect(0)
+            return self._client
+
+
+def connector(
+    name: str, bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime
+) -> Callable[[int], Client]:
+    """What `Connection` calls to make clients: `name` is a class of `obstore.store`, `config` its config.
+
+    The function raises InvalidStore when obstore refuses the configuration.
+    """
+
+    def connect(max_retries: int) -> Client:
+        import obstore.store
+
+        refusals: tuple[type[Exception], ...] = (*client_errors(), TypeError)
+        endpoint = config.get("endpoint") or config.get("base_url")
+        try:
+            made = getattr(obstore.store, name)(
+                bucket,
+                config=config,
+                client_options=runtime.client_options(endpoint),
+                retry_config=runtime.retry_config(max_retries),
+                credential_provider=provider,
+            )
+        except refusals as error:
+            brief = redact(str(error).split("\n\nDebug source", 1)[0], runtime.secrets)
+            raise InvalidStore(f"{bucket}: the options are refused: {brief}") from None
+        return cast("Client", made)
+
+    return connect
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """What obstore raises: its own tree, and the builtins that it uses instead of some leaves."""
+    from obstore.exceptions import BaseError
+
+    return (BaseError, OSError, ValueError)

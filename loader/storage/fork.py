@@ -1,0 +1,48 @@
+"""A forked child must not use its parent's native clients: they hang, without a word.
+
+Once a process has used obstore, a child that it forks hangs even with a store opened afresh: the threads of
+the native runtime do not exist there, and the runtime believes they do. So the child is told at once.
+Worker processes are made with spawn or forkserver, or threads are used.
+"""
+
+import os
+
+from ..errors import ForkedStore
+
+_generation = 0  # forks between the first import of this module and this process
+_native_since: int | None = None  # the generation in which a native runtime was first started
+
+
+def _after_fork_in_child() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def token() -> int:
+    """What `check` compares, for a store whose client can be opened anew in a child (fsspec's)."""
+    return _generation
+
+
+def opened(url: str) -> int:
+    """Note that a native runtime is started in this process; returns the token that `check` compares.
+
+    Raises: ForkedStore in a child of a process that had opened one.
+    """
+    global _native_since
+    if _native_since is None:
+        _native_since = _generation
+    check(_native_since, url)
+    return _generation
+
+
+def check(born: int, url: str) -> None:
+    """Raises: ForkedStore when this process was forked since `born` was given."""
+    if born != _generation:
+        raise ForkedStore(
+            f"{url}: this process (pid {os.getpid()}) was forked from one that had opened a store, and "
+            "native clients hang in a forked child; start workers with multiprocessing.get_context('spawn') "
+            "or 'forkserver', or use threads (a store pickles, and opens anew in the worker)"
+        )

@@ -1,0 +1,131 @@
+"""Opening an fsspec file system, what it can promise, and its errors in the words of `loader.errors`."""
+
+import errno
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import (
+    AlreadyExists,
+    Forbidden,
+    InvalidStore,
+    MissingDependency,
+    ObjectNotFound,
+    StoreError,
+    Throttled,
+    Transient,
+)
+from .object_errors import advice
+from .spec import redact
+
+# The packages whose `pipe_file(mode="create")` is one conditional request, and since which version.
+ATOMIC = {"s3fs": "2024.10", "gcsfs": "2025.2", "adlfs": "2024.12"}
+
+# Client libraries that raise errors which are not OSError: looked for only when something imported them.
+_LIBRARIES = {
+    "botocore.exceptions": ("ClientError", "BotoCoreError"),
+    "aiohttp": ("ClientError",),
+    "gcsfs.retry": ("HttpError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "azure.core.exceptions": ("AzureError",),
+}
+_TOKENS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
+_SLOW = {429, 503}
+_AGAIN = {408, 500, 502, 504}
+_SLOW_ERRNO = {errno.EBUSY}  # s3fs: SlowDown, ServiceUnavailable
+_AGAIN_ERRNO = {errno.EIO, errno.EREMOTEIO, errno.EAGAIN, errno.ETIMEDOUT, errno.EPIPE}
+
+
+def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str]) -> tuple[Any, str]:
+    """(file system, path in it). Listings are not cached: a publish by another process must be seen.
+
+    Raises: InvalidStore for an unknown scheme or refused options; MissingDependency.
+    """
+    import fsspec.core
+
+    plain = {"skip_instance_cache": True, "use_listings_cache": False, **own}
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **plain)
+    except ImportError as error:
+        raise MissingDependency(f"{redact(url, secrets)}: {redact(str(error), secrets)}") from None
+    except (ValueError, TypeError, OSError) as error:
+        raise InvalidStore(
+            f"{redact(url, secrets)}: fsspec does not open it: {redact(str(error), secrets)}"
+        ) from None
+    _refuse_old(fs, url)
+    return fs, str(path)
+
+
+def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
+    """`create(path, data)` that fails when the path exists, in one step; None where there is none."""
+    if type(fs).__module__.split(".")[0] not in ATOMIC:
+        return None
+    return lambda path, data: fs.pipe_file(path, data, mode="create")
+
+
+def change_token(info: Mapping[str, Any]) -> str:
+    """What of a file system's `info` changes with the object: the best that it has, and the size."""
+    found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
+    return f"{found}:{info.get('size')}"
+
+
+def filesystem_errors() -> tuple[type[Exception], ...]:
+    """What a file system may raise; programming errors are not among them."""
+    found: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
+    for module, names in _LIBRARIES.items():
+        if module in sys.modules:
+            found.extend(getattr(sys.modules[module], name) for name in names)
+    return tuple(found)
+
+
+def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequence[str]) -> StoreError:
+    """The leaf of `StoreError` for an error that an fsspec file system raised while doing `what`."""
+    brief = " ".join(redact(str(error), secrets).split())[:300] or type(error).__name__
+    why = f"cannot {what}: {brief}"
+    status = _status(error)
+    number = getattr(error, "errno", None)
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return ObjectNotFound(f"{why}; there is no such object")
+    if isinstance(error, FileExistsError):
+        return AlreadyExists(f"{why}; choose another key")
+    if isinstance(error, PermissionError) or status in (401, 403) or "credentials" in brief.lower():
+        return Forbidden(f"{why}; {advice(dropped)}")
+    if isinstance(error, NotImplementedError) or number == errno.EROFS:
+        return InvalidStore(f"{why}; this file system cannot do that: read from it, and write elsewhere")
+    if status in _SLOW or number in _SLOW_ERRNO:
+        return Throttled(why)
+    if status in _AGAIN or number in _AGAIN_ERRNO or isinstance(error, (ConnectionError, TimeoutError)):
+        return Transient(why)
+    if status == 0 and type(error).__module__.split(".")[0] in ("aiohttp", "botocore"):
+        return Transient(why)  # no answer at all
+    return StoreError(why)
+
+
+def _status(error: Exception) -> int:
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    else:
+        found = getattr(error, "status", None) or getattr(error, "status_code", None)
+        found = found or getattr(error, "code", None) or 0
+    try:
+        return int(found)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _refuse_old(fs: Any, url: str) -> None:
+    package = type(fs).__module__.split(".")[0]
+    needed = ATOMIC.get(package)
+    if needed is None:
+        return
+    version = str(getattr(sys.modules[package], "__version__", "0"))
+    if _numbers(version) < _numbers(needed):
+        raise MissingDependency(
+            f"{redact(url)}: {package} {version} is too old, it cannot create atomically: "
+            f"pip install '{package}>={needed}'"
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")[:2] if part.isdigit()]

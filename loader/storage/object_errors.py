@@ -1,0 +1,82 @@
+"""What obstore raises, in the words of `loader.errors`: the one mapping for S3, GCS and Azure.
+
+obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Of
+that text only the status and the store's own code and message are kept; it may hold signed URLs.
+"""
+
+import re
+from collections.abc import Sequence
+
+from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
+from .spec import redact
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_FIELD = r"<{0}>([^<]*)</{0}>"
+_METADATA = re.compile(r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|/latest/(api/token|meta-data)")
+_NO_CREDENTIALS = re.compile(r"(?i)no credentials|credential.*(not found|missing)|could not .*credential")
+_SLOW = {429, 503}
+_AGAIN = {408, 500, 502, 504}
+_SLOW_CODES = {"SlowDown", "TooManyRequests", "ServerBusy", "RequestLimitExceeded", "ThrottlingException"}
+_AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut"}
+_CREDENTIAL_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
+
+
+def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequence[str]) -> StoreError:
+    """The leaf of `StoreError` for an error of obstore met while doing `what` (verb and address)."""
+    text = str(error).split("\n\nDebug source", 1)[0]
+    found = _STATUS.search(text)
+    status = int(found.group(1)) if found else 0
+    code = _xml(text, "Code")
+    why = f"cannot {what}: {redact(_brief(text, status, code), secrets)}"
+    name = type(error).__name__
+    if _METADATA.search(text) or _NO_CREDENTIALS.search(text):
+        return Forbidden(f"cannot {what}: no credentials were found; {advice(dropped)}")
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or code in _CREDENTIAL_CODES:
+        return Forbidden(f"{why}; {advice(dropped)}")
+    if code == "NoSuchBucket" or code == "ContainerNotFound":
+        return InvalidStore(f"{why}; create the bucket, or correct the URL or the endpoint")
+    if isinstance(error, FileNotFoundError):
+        return ObjectNotFound(f"{why}; there is no such object")
+    if "configured region" in text or "PermanentRedirect" in text:
+        return InvalidStore(f"{why}; the bucket lies in another region: give the option region or AWS_REGION")
+    if status in _SLOW or code in _SLOW_CODES:
+        return Throttled(why)
+    if status in _AGAIN or code in _AGAIN_CODES or (status == 0 and "HTTP error" in text):
+        return Transient(why)
+    if name == "InvalidPathError":
+        return InvalidStore(f"{why}; the bucket holds a key that is no '/'-separated path: move it elsewhere")
+    return StoreError(why)
+
+
+def is_conflict(error: Exception) -> bool:
+    """A create that was refused because of another object, or (409) of another request under way."""
+    return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
+
+
+def is_past_end(error: Exception) -> bool:
+    """A range that begins behind the last byte (HTTP 416)."""
+    found = _STATUS.search(str(error))
+    return found is not None and found.group(1) == "416"
+
+
+def _brief(text: str, status: int, code: str) -> str:
+    if status:
+        message = _xml(text, "Message")
+        return " ".join(f"the store answered {status} {code} {message}".split())
+    text = text.split(" - ", 1)[-1] if text.startswith("Generic") else text
+    return " ".join(text.split())[:300]
+
+
+def _xml(text: str, name: str) -> str:
+    found = re.search(_FIELD.format(name), text)
+    return found.group(1) if found else ""
+
+
+def advice(dropped: Sequence[str]) -> str:
+    """What to do about credentials, knowing which secret options a pickle left behind."""
+    if dropped:
+        return (
+            f"the secret options {', '.join(dropped)} were given where the store was first opened and are "
+            "never pickled: give workers credentials by environment, profile or instance role"
+        )
+    return "check the credentials (options, environment, profile, instance role) and what they may do there"

@@ -1,0 +1,56 @@
+"""Listing a bucket in key order, over broken pages, without trusting a provider's offset or prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from .connection import Connection, client_errors
+from .store import ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+PAGE_KEYS = 1_000
+
+
+def list_objects(connection: Connection, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+    """Objects below `base` ('' or ends in '/') whose relative key starts with `prefix`, behind `start_after`.
+
+    obstore lists whole folders, so the rest is filtered here. A page that fails is asked for under the retry
+    budget, from the beginning of the listing: what was yielded before is not yielded again.
+    Raises: StoreError when the bucket does not list in key order.
+    """
+    full = base + prefix
+    folder = full[: full.rfind("/")] if "/" in full else None
+    pages: Iterator[Sequence[Any]] | None = None
+    previous = ""  # in this pass
+    last = start_after  # over all passes
+
+    def attempt(obstore: Any, client: Client) -> Sequence[Any] | None:
+        nonlocal pages, previous
+        try:
+            if pages is None:
+                pages, previous = obstore.list(client, folder, chunk_size=PAGE_KEYS), ""
+            return next(pages, None)
+        except client_errors():
+            pages = None  # a broken stream cannot be resumed
+            raise
+
+    while (page := connection.call("list", prefix, attempt)) is not None:
+        for meta in page:
+            key = meta["path"][len(base) :]
+            if not meta["path"].startswith(full) or not key:
+                continue
+            if key <= previous:
+                if meta["size"] == 0:
+                    continue  # a folder marker: 'sub/' sorts behind 'sub.x', and 'sub' before it
+                raise StoreError(
+                    f"cannot list {prefix!r}: {key!r} came behind {previous!r}, and key order is needed; "
+                    "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket"
+                )
+            previous = key
+            if key > last:
+                last = key
+                yield ObjectInfo(key=key, nbytes=meta["size"], etag=meta["e_tag"] or "")

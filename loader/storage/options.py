@@ -1,0 +1,140 @@
+"""Options that every remote store takes, and how a provider's many names for one thing become obstore's.
+
+Each provider module has one table: accepted name -> obstore's name. An option that is in no table is an
+error that names the accepted ones: a misspelt option must not be ignored.
+
+    timeout_s          one request, connection to last byte (30)
+    connect_timeout_s  (5)
+    retry_deadline_s   how long a verb is tried again (60); retry_base_s (0.05), retry_cap_s (5): its pauses
+    max_concurrency    requests in flight per store before the store throttles (64)
+    allow_http         plain http to an endpoint (true for http:// endpoints)
+    proxy_url, root_certificate (PEM)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any
+
+from ..errors import InvalidStore
+from .retry import Limiter, RetryBudget
+from .spec import secret_values
+
+_NUMBERS = {
+    "timeout_s": 30.0,
+    "connect_timeout_s": 5.0,
+    "retry_deadline_s": 60.0,
+    "retry_base_s": 0.05,
+    "retry_cap_s": 5.0,
+    "max_concurrency": 64.0,
+}
+_CLIENT = ("allow_http", "proxy_url", "root_certificate")
+RUNTIME_OPTIONS = (*_NUMBERS, *_CLIENT)
+RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurrency")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """How a remote store talks; what it says does not depend on it. See the module for the units."""
+
+    timeout_s: float
+    connect_timeout_s: float
+    budget: RetryBudget
+    max_concurrency: int
+    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    part_retries: int = 10
+
+    def limiter(self) -> Limiter:
+        """A fresh limiter: one per store."""
+        return Limiter(self.max_concurrency)
+
+    def client_options(self, endpoint: str | None) -> dict[str, Any]:
+        """What obstore calls `client_options`."""
+        made = {
+            "timeout": timedelta(seconds=self.timeout_s),
+            "connect_timeout": timedelta(seconds=self.connect_timeout_s),
+            **self.client,
+        }
+        if endpoint is not None and endpoint.startswith("http://"):
+            made.setdefault("allow_http", True)
+        return made
+
+    def retry_config(self, max_retries: int) -> dict[str, Any]:
+        """What obstore calls `retry_config`."""
+        return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.budget.deadline_s)}
+
+
+def runtime_of(url: str, options: Mapping[str, object]) -> Runtime:
+    """The common part of the options. Raises: InvalidStore for a value that is no such number."""
+    numbers = {name: _number(url, name, options.get(name, default)) for name, default in _NUMBERS.items()}
+    return Runtime(
+        timeout_s=numbers["timeout_s"],
+        connect_timeout_s=numbers["connect_timeout_s"],
+        budget=RetryBudget(
+            deadline_s=numbers["retry_deadline_s"],
+            base_s=numbers["retry_base_s"],
+            cap_s=numbers["retry_cap_s"],
+        ),
+        max_concurrency=int(numbers["max_concurrency"]),
+        client={name: options[name] for name in _CLIENT if options.get(name) is not None},
+        secrets=secret_values(options),
+    )
+
+
+def translate_options(
+    url: str, options: Mapping[str, object], names: Mapping[str, str], also: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """`options` under obstore's names; None means not given.
+
+    names: accepted name -> obstore's name; also: names that the caller handles itself, left out here.
+    Raises: InvalidStore for an unknown name, or two names of one thing with different values.
+    """
+    made: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name in RUNTIME_OPTIONS or name in also:
+            continue
+        if name not in names:
+            raise InvalidStore(_unknown(url, name, sorted({*names, *also, *RUNTIME_OPTIONS})))
+        if value is None:
+            continue
+        target = names[name]
+        if target in made and made[target] != value:
+            raise InvalidStore(
+                f"{url}: {given[target]!r} and {name!r} mean the same and differ; give one of them"
+            )
+        made[target], given[target] = value, name
+    return made
+
+
+def bucket_and_prefix(url: str) -> tuple[str, str]:
+    """`s3://bucket/some/prefix/` -> ('bucket', 'some/prefix'). Raises: InvalidStore."""
+    from .keys import check_key
+
+    bucket, _, prefix = url.split("://", 1)[1].partition("/")
+    if not bucket:
+        raise InvalidStore(f"{url!r} names no bucket; write {url.split('://', 1)[0]}://bucket/prefix")
+    prefix = prefix.strip("/")
+    return bucket, check_key(prefix) if prefix else ""
+
+
+def _unknown(url: str, name: str, accepted: list[str]) -> str:
+    near = get_close_matches(name, accepted, 1)
+    shown = [known for known in accepted if not known.startswith(("aws_", "azure_", "google_"))]
+    return (
+        f"{url}: unknown option {name!r}{f', did you mean {near[0]!r}?' if near else ';'} accepted are "
+        f"{', '.join(shown)} (and the client's names with its prefix, such as aws_region); options of "
+        'an fsspec file system go under one key: {"fsspec": {...}}'
+    )
+
+
+def _number(url: str, name: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise InvalidStore(f"{url}: option {name}={value!r} is no number of 0 or more")
+    return number

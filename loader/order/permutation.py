@@ -44,8 +44,8 @@ def _sorted_rows(k: U64, n: int, x: I64) -> I64:
     sorting values is several times faster in numpy than sorting positions."""
     hashes = sub_array(k[:, None], np.arange(n, dtype=np.uint64)[None, :])
     wanted = np.sort(hashes, axis=1)[np.arange(len(x)), x]
-    found: I64 = np.argmax(hashes == wanted[:, None], axis=1)
-    return found
+    found = np.argmax(hashes == wanted[:, None], axis=1)
+    return np.asarray(found, dtype=np.int64)
 
 
 def _feistel(k: int | U64, n: int, x: I64) -> I64:

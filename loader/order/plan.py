@@ -91,7 +91,7 @@ def make_plan(
     planned = {name: plan_source(name, given) for name, given in views.items()}
     planned = {name: planned[name] for name in sorted(planned)}
     weights = {name: given.weight if isinstance(given, Source) else 1 for name, given in views.items()}
-    starts = _starts(weights, schedule or [])
+    starts = segment_starts(weights, schedule or [])
     return Plan(
         seed=seed,
         global_batch=global_batch,
@@ -102,8 +102,10 @@ def make_plan(
     )
 
 
-def _starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tuple[int, dict[str, int]]]:
-    """(start step, integer weights) of every segment, the first at step 0."""
+def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tuple[int, dict[str, int]]]:
+    """(start step, integer weights) of every segment, the first at step 0. Raises InvalidPlan.
+
+    weights: in force from step 0 unless the schedule has an entry there; names all sources."""
     starts: list[tuple[int, dict[str, int]]] = []
     for entry in schedule:
         try:

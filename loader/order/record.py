@@ -5,17 +5,18 @@ from typing import Any
 
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
 from .canonical import content_hash
-from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
+from .content import MAX_GLOBAL_BATCH, ORDER_VERSION, PLAN_FORMAT, PlannedSource, whole
 from .lanes import LaneShape
-from .mixture import Segment
-from .plan import Plan
+from .mixture import chain_segments
+from .plan import Plan, segment_starts
 from .views import OrderView
 
 
 def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:
     """The plan whose `to_json()` is d.
 
-    reopen: makes a view from its spec. Chunk, lanes and segments are taken as they were frozen.
+    reopen: makes a view from its spec. Chunk and lanes are taken as they were frozen; base counts are
+    counted again and must come out the same.
     Raises FormatTooNew (a newer plan format or order version), InvalidPlan (damaged JSON), PlanMismatch (a
     view that is no longer what was planned, or a plan that does not come out with the same hash).
     """
@@ -29,26 +30,50 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
             raise FormatTooNew(
                 f"the plan has {name} {value}; this package reads up to {known}: install a newer penstock"
             )
-    try:
-        plan = Plan(
-            seed=d["seed"],
-            global_batch=d["global_batch"],
-            sources={name: _reopened(name, d["sources"][name], reopen) for name in sorted(d["sources"])},
-            segments=tuple(
-                Segment(start_step=one["start_step"], weights=one["weights"], base=one["base"])
-                for one in d["segments"]
-            ),
-            boundary=d["boundary"],
-            allow_repeats=d["allow_repeats"],
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidPlan(f"the plan's JSON is damaged: {type(error).__name__}: {error}") from error
+    _check_fields(d)
+    sources = {name: _reopened(name, d["sources"][name], reopen) for name in sorted(d["sources"])}
+    schedule = [(one["start_step"], one["weights"]) for one in d["segments"]]
+    whole("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
+    starts = segment_starts(dict.fromkeys(sources, 0), schedule)
+    plan = Plan(
+        seed=d["seed"],
+        global_batch=d["global_batch"],
+        sources=sources,
+        segments=chain_segments(starts, list(sources), d["global_batch"]),
+        boundary=d["boundary"],
+        allow_repeats=d["allow_repeats"],
+    )
     wanted = content_hash("p", d)
     if plan.hash != wanted:
         raise PlanMismatch(
             f"the plan comes out as {plan.hash}, its JSON is {wanted}: {_changed(d, plan.to_json())} differs"
         )
     return plan
+
+
+def _check_fields(d: dict[str, Any]) -> None:
+    """Refuses JSON that lacks what is read from it, before any view is opened."""
+    _need("the plan", d, {"seed": int, "global_batch": int, "boundary": str, "allow_repeats": bool})
+    _need("the plan", d, {"sources": dict, "segments": list})
+    for name, entry in d["sources"].items():
+        _need(
+            f"source {name!r}",
+            entry,
+            {"view": dict, "id": str, "n": int, "chunk": int, "lanes": int, "h": int},
+        )
+    for number, entry in enumerate(d["segments"]):
+        _need(f"segments[{number}]", entry, {"start_step": int, "weights": dict, "base": dict})
+
+
+def _need(what: str, entry: object, kinds: dict[str, type]) -> None:
+    if not isinstance(entry, dict):
+        raise InvalidPlan(f"the plan's JSON is damaged: {what} is {entry!r}, not an object")
+    for name, kind in kinds.items():
+        if not isinstance(entry.get(name), kind):
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: {what} has {name} = {entry.get(name)!r}, "
+                f"a value of type {kind.__name__} is needed"
+            )
 
 
 def _reopened(

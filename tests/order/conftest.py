@@ -1,0 +1,29 @@
+"""Loads the two modules that several test files share (test modules cannot import one another)."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def _load(name):
+    full = f"penstock_order_tests_{name}"
+    if full not in sys.modules:
+        spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[full] = module
+        spec.loader.exec_module(module)
+    return sys.modules[full]
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """The order in plain Python integers."""
+    return _load("reference")
+
+
+@pytest.fixture(scope="session")
+def properties():
+    """What must hold, as functions that raise AssertionError."""
+    return _load("properties")

@@ -1,0 +1,264 @@
+"""What must hold of the order (docs/order.md), as functions that raise AssertionError when it does not.
+
+The property tests run them on many inputs; test_mutants.py runs them on an order with a bug planted in it.
+They look the code up at call time (`lanes.locate`, not `locate`), so that a planted bug is what they meet.
+"""
+
+import itertools
+from collections import Counter
+from math import sqrt
+
+import numpy as np
+
+from loader.order import assign, digest, keys, lanes, mixture, permutation, plan
+
+
+def shape_of(n, chunk, lane_count, h):
+    return lanes.LaneShape(n=n, chunk=chunk, lanes=lane_count, rounds_h=h)
+
+
+def epoch_order(shape, seed=7, name="photos", epoch=0):
+    """All view ordinals of an epoch, in order of position."""
+    return lanes.locate(shape, seed, name, epoch, np.arange(shape.n, dtype=np.int64))
+
+
+def z_score(observed, expected):
+    """How many standard deviations a chi-square lies from that of chance (Wilson & Hilferty, 1931)."""
+    df = len(observed) - 1
+    chi = float((((observed - expected) ** 2) / expected).sum())
+    return ((chi / df) ** (1 / 3) - (1 - 2 / (9 * df))) / sqrt(2 / (9 * df))
+
+
+# 1, 6: permutations and keys
+
+
+def permutes(n, k):
+    everything = np.arange(n, dtype=np.int64)
+    assert sorted(permutation.perm(k, n, everything).tolist()) == everything.tolist()
+
+
+def pair_differences_are_uniform(n=129, samples=40_000, seed=5):
+    """(perm(x + 1) - perm(x)) mod n over many keys, every x equally often."""
+    many = keys.sub_array(seed, np.arange(samples, dtype=np.uint64))
+    counts = np.zeros(n, dtype=np.int64)
+    for x in range(0, n, 3):
+        first = permutation.perm(many, n, np.full(samples, x, dtype=np.int64))
+        second = permutation.perm(many, n, np.full(samples, (x + 1) % n, dtype=np.int64))
+        counts += np.bincount((second - first) % n, minlength=n)
+    assert counts[0] == 0
+    z = z_score(counts[1:], counts.sum() / (n - 1))
+    assert abs(z) < 4, z
+
+
+def is_bijection(shape, seed=7, name="photos", epoch=0):
+    ordinals = epoch_order(shape, seed, name, epoch)
+    assert np.array_equal(np.sort(ordinals), np.arange(shape.n))
+
+
+def matches_reference(reference, shape, seed, name, epoch, positions):
+    got = lanes.locate(shape, seed, name, epoch, np.array(positions, dtype=np.int64)).tolist()
+    plain = (shape.n, shape.chunk, shape.lanes, shape.rounds_h)
+    assert got == [reference.locate(plain, seed, name, epoch, i) for i in positions]
+
+
+def orders_differ(
+    n=64, seeds=(0, 1, 2, 41, 42, 43, 2**64 - 1), names=("a", "b", "b/b3"), epochs=(0, 1, 2, 3)
+):
+    """No two (seed, source, epoch) share a key or a permutation."""
+    shape = shape_of(n, 1, 1, 1)
+    seen, seen_keys = {}, {}
+    for who in itertools.product(seeds, names, epochs):
+        order = tuple(epoch_order(shape, *who).tolist())
+        assert seen.setdefault(order, who) == who, (seen[order], who)
+        made = lanes.epoch_keys(*who)
+        for field in lanes.EpochKeys.__slots__:
+            value = getattr(made, field)
+            assert seen_keys.setdefault(value, (who, field)) == (who, field)
+
+
+# L1: working set and fairness
+
+
+def window_holds_chunk_at_most(shape, window, times, seed=7, epoch=0):
+    """Inside the body, `window` consecutive positions hold one chunk at most `times` times."""
+    n, body = shape.n, shape.body
+    ordinals = epoch_order(shape, seed, "photos", epoch)[:body]
+    rotation = lanes.epoch_keys(seed, "photos", epoch).rot % n
+    chunk = ((ordinals - rotation) % n // shape.chunk).tolist()
+    live = Counter(chunk[:window])
+    assert max(live.values()) <= times
+    for left, entered in zip(chunk, chunk[window:], strict=False):
+        live[left] -= 1
+        live[entered] += 1
+        assert live[entered] <= times
+
+
+def first_touches_are_level(shape, seed=7, limit=1.35):
+    """Chunks met for the first time, counted per stretch of 1/8 chunk time, after the start: peak/mean."""
+    n = shape.n
+    ordinals = epoch_order(shape, seed)
+    rotation = lanes.epoch_keys(seed, "photos", 0).rot % n
+    chunk = (ordinals - rotation) % n // shape.chunk
+    _, first = np.unique(chunk[: shape.body], return_index=True)
+    chunk_time = shape.lanes * shape.rounds_h * shape.chunk
+    stretch = chunk_time // 8
+    counts = np.bincount(first[first >= chunk_time] // stretch)[8:]
+    assert counts.max() / counts.mean() < limit, counts
+
+
+def positions_are_uniform(shape, position, epochs=3000, bins=20, seed=3):
+    """Over epochs, the ordinal at one position falls everywhere equally often."""
+    where = np.array([position], dtype=np.int64)
+    found = [int(lanes.locate(shape, seed, "photos", epoch, where)[0]) for epoch in range(epochs)]
+    counts = np.bincount(np.array(found) * bins // shape.n, minlength=bins)
+    sizes = np.bincount(np.arange(shape.n) * bins // shape.n, minlength=bins)
+    z = z_score(counts, epochs * sizes / shape.n)
+    assert abs(z) < 4, (position, z)
+
+
+def adjacent_pairs_are_uniform(shape, position, epochs=3000, bins=20, seed=4):
+    """Over epochs, the step from one position's ordinal to the next one's is uniform on 1..N-1 (mod N)."""
+    where = np.array([position, position + 1], dtype=np.int64)
+    found = [lanes.locate(shape, seed, "photos", epoch, where) for epoch in range(epochs)]
+    steps = np.array([(int(b) - int(a)) % shape.n for a, b in found]) - 1
+    assert steps.min() >= 0
+    counts = np.bincount(steps * bins // (shape.n - 1), minlength=bins)
+    sizes = np.bincount(np.arange(shape.n - 1) * bins // (shape.n - 1), minlength=bins)
+    z = z_score(counts, epochs * sizes / (shape.n - 1))
+    assert abs(z) < 4, (position, z)
+
+
+def table_is_a_uniform_shuffle(n=16, epochs=4000, seed=11):
+    """Every (position, ordinal) pair of a full shuffle is equally frequent over epochs."""
+    shape = shape_of(n, 1, 1, 1)
+    counts = np.zeros((n, n))
+    for epoch in range(epochs):
+        counts[np.arange(n), epoch_order(shape, seed, "photos", epoch)] += 1
+    # rows and columns are both fixed, which leaves (n-1)^2 degrees of freedom, stretched by n/(n-1)
+    chi = float(((counts - epochs / n) ** 2 / (epochs / n)).sum()) * (n - 1) / n
+    df = (n - 1) ** 2
+    assert abs((chi - df) / sqrt(2 * df)) < 4, (chi, df)
+
+
+# L2: mixture
+
+
+def counts_stay_within_one(weights, prefix):
+    """Every prefix of the stream holds each source within 1 of its exact share."""
+    quotas = mixture.integer_weights(weights)
+    names = sorted(weights)
+    segment = mixture.Segment(start_step=0, weights=quotas, base={})
+    k, position = mixture.stream_slots(segment, names, 0, prefix)
+    total = sum(quotas.values())
+    for index, name in enumerate(names):
+        count = np.cumsum(k == index)
+        exact = np.arange(1, prefix + 1) * quotas.get(name, 0)
+        assert (np.abs(count * total - exact) <= total).all()
+        assert position[k == index].tolist() == list(range(int(count[-1])))
+
+
+def schedule_repeats_nothing(made, steps):
+    """Over all segments, each source's stream is taken 0, 1, 2, ... without a gap or a repeat."""
+    taken = {index: [] for index in range(len(made.sources))}
+    for step in range(steps):
+        slots = made.slots(step)
+        for index in taken:
+            taken[index] += slots.position[slots.source == index].tolist()
+    for positions in taken.values():
+        assert sorted(positions) == list(range(len(positions)))
+
+
+def prefix_is_untouched(before, after, steps):
+    for step in range(steps):
+        assert_same_slots(before.slots(step), after.slots(step))
+
+
+def others_keep_their_order(few, many, per_source=64):
+    """A source's n-th sample is the same whatever else is mixed in. few's sources are some of many's."""
+
+    def streams(made):
+        out = {name: {} for name in made.source_names}
+        step = 0
+        while min(len(seen) for seen in out.values()) < per_source:
+            slots = made.slots(step)
+            for source, position, ordinal in zip(
+                slots.source.tolist(), slots.position.tolist(), slots.ordinal.tolist(), strict=True
+            ):
+                out[made.source_names[source]][position] = ordinal
+            step += 1
+        return out
+
+    one, other = streams(few), streams(many)
+    for name, seen in one.items():
+        both = seen.keys() & other[name].keys()
+        assert len(both) >= per_source
+        assert all(seen[position] == other[name][position] for position in both)
+
+
+# L3, L4: batches, ranks, digests
+
+
+def assert_same_slots(a, b):
+    for field in ("source", "position", "epoch", "ordinal", "view_ordinal", "valid"):
+        assert np.array_equal(getattr(a, field), getattr(b, field)), field
+
+
+def batch_matches_reference(reference, made, segments, step):
+    shapes = {
+        name: (one.shape.n, one.shape.chunk, one.shape.lanes, one.shape.rounds_h)
+        for name, one in made.sources.items()
+    }
+    wanted = reference.batch(made.seed, made.global_batch, shapes, segments, step)
+    slots = made.slots(step)
+    got = [
+        (made.source_names[k], *rest)
+        for k, *rest in zip(
+            slots.source.tolist(),
+            slots.position.tolist(),
+            slots.epoch.tolist(),
+            slots.view_ordinal.tolist(),
+            strict=True,
+        )
+    ]
+    assert got == wanted
+
+
+def ranks_make_the_batch(global_batch, world_size):
+    slots = list(range(global_batch))
+    parts = [slots[assign.rank_slice(global_batch, rank, world_size)] for rank in range(world_size)]
+    assert [slot for part in parts for slot in part] == slots
+    assert all(parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def delivered_digest_adds_up(made, step, cuts):
+    """The sum of the parts' digests is the digest of the whole, however the slots are cut."""
+    slots = made.slots(step)
+    size = len(slots)
+    numbers = np.arange(size, dtype=np.int64)
+    who = digest.slot_identities(made, slots)
+    crcs = (numbers * 2654435761) % 2**32
+
+    def over(rows):
+        return digest.delivered_digest(step, numbers[rows], who[rows], crcs[rows])
+
+    edges = [0, *sorted(cut % (size + 1) for cut in cuts), size]
+    total = sum(over(slice(a, b)) for a, b in itertools.pairwise(edges)) % 2**64
+    assert total == over(slice(0, size))
+    assert over(slice(None, None, -1)) == total
+    changed = crcs.copy()
+    changed[0] ^= 1
+    assert digest.delivered_digest(step, numbers, who, changed) != total
+    swapped = who.copy()
+    swapped[[0, -1]] = swapped[[-1, 0]]
+    if size > 1 and who[0] != who[-1]:
+        assert digest.delivered_digest(step, numbers, swapped, crcs) != total
+    assert digest.delivered_digest(step + 1, numbers, who, crcs) != total
+
+
+def two_sources_plan(seed=7, global_batch=48, schedule=None, **sizes):
+    """A plan over synthetic sources photos (lanes) and web (full shuffle), 3 : 1."""
+    photos = plan.synthetic(sizes.get("photos", 4000), "photos")
+    web = plan.synthetic(sizes.get("web", 700), "web")
+    views = {"photos": plan.source(photos, weight=3, chunk=8, lanes=16), "web": plan.source(web, weight=1)}
+    return plan.make_plan(views, seed=seed, global_batch=global_batch, schedule=schedule)

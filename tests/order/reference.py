@@ -1,0 +1,140 @@
+"""The order in plain Python integers, written from docs/order.md alone: slow, short, and the judge of the
+vectorised code. It imports nothing from `loader`."""
+
+import hashlib
+import math
+from fractions import Fraction
+
+M64 = 2**64
+
+
+def key(seed, name, purpose, epoch, *ids):
+    data = b""
+    for part in (seed, name, purpose, epoch, *ids):
+        text = ("s" + part if isinstance(part, str) else f"i{part}").encode()
+        data += len(text).to_bytes(4, "little") + text
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def mix64(z):
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % M64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % M64
+    return z ^ (z >> 31)
+
+
+def sub(k, a):
+    return mix64((k + (a + 1) * 0x9E3779B97F4A7C15) % M64)
+
+
+def perm(k, n, x):
+    if n <= 128:
+        return sorted(range(n), key=lambda a: sub(k, a))[x]
+    a = math.isqrt(n) if math.isqrt(n) ** 2 == n else math.isqrt(n) + 1
+    b = math.ceil(Fraction(n, a))
+    while True:
+        left, right = divmod(x, b)
+        for r in range(8):
+            if r % 2 == 0:
+                left = (left + sub(sub(k, r), right)) % a
+            else:
+                right = (right + sub(sub(k, r), left)) % b
+        x = left * b + right
+        if x < n:
+            return x
+
+
+def locate(shape, seed, name, epoch, i):
+    """shape = (N, c, D, h); the view ordinal at in-epoch position i."""
+    n, c, lanes, h = shape
+    chunks = n // c
+    rounds = chunks // (lanes * h)
+    groups = rounds * h
+    body = lanes * groups * c
+    tail = n - body
+
+    def k(purpose):
+        return key(seed, name, purpose, epoch)
+
+    def deal(i, c, rounds, key_r, key_p, key_q, key_n):
+        d, u = i % lanes, i // lanes
+        tau, s = u // h, u % h
+        lane = perm(sub(sub(key_r, d), tau), h, s)
+        x = (tau + ((lane * lanes + d) * c) // (lanes * h)) % (rounds * c)
+        kappa, y = x // c, x % c
+        m = perm(key_p, key_n, d + lanes * (kappa * h + lane))
+        return m * c + perm(sub(key_q, m), c, y)
+
+    if i < body:
+        ordinal = deal(i, c, rounds, k("R"), k("P"), k("Q"), chunks)
+    else:
+        i -= body
+        c2 = tail // (lanes * h)
+        body2 = lanes * h * c2
+        if i < body2:
+            z = deal(i, c2, 1, k("R2"), k("P2"), k("Q2"), lanes * h)
+        else:
+            z = body2 + perm(k("T"), tail - body2, i - body2)
+        z = (z + k("rot2") % tail) % tail
+        j = lanes * groups + z // c
+        ordinal = (perm(k("P"), chunks, j) if j < chunks else chunks) * c + z % c
+    return (ordinal + k("rot") % n) % n
+
+
+def table(weights):
+    """[(source name, how many of its entries came before)] for integer weights reduced by their gcd."""
+    divisor = math.gcd(*weights.values())
+    quotas = {name: weight // divisor for name, weight in sorted(weights.items()) if weight}
+    total = sum(quotas.values())
+    counts = dict.fromkeys(quotas, 0)
+    out = []
+    for t in range(1, total + 1):
+        due = [name for name, q in quotas.items() if counts[name] * total < t * q]
+        name = min(due, key=lambda name: (Fraction(counts[name] + 1, quotas[name]), name))
+        out.append((name, counts[name]))
+        counts[name] += 1
+    return out
+
+
+def stream(segments, batch, step):
+    """The stream order of a step: [(source name, i_k)]. segments: [(start step, weights)], first at 0."""
+    base, out = {}, []
+    for number, (start, weights) in enumerate(segments):
+        entries = table(weights)
+        end = segments[number + 1][0] if number + 1 < len(segments) else step + 1
+        here = min(end, step + 1)
+        if start > step:
+            break
+        quotas = {name: sum(1 for other, _ in entries if other == name) for name, _ in entries}
+        if here == step + 1:
+            for p in range((step - start) * batch, (step - start + 1) * batch):
+                cycle, r = divmod(p, len(entries))
+                name, rank = entries[r]
+                out.append((name, base.get(name, 0) + cycle * quotas[name] + rank))
+        else:
+            cycle, rest = divmod((end - start) * batch, len(entries))
+            for name in quotas:
+                begun = sum(1 for other, _ in entries[:rest] if other == name)
+                base[name] = base.get(name, 0) + cycle * quotas[name] + begun
+    return out
+
+
+def canonical(slots, shapes):
+    """Stream order -> canonical order. slots: [(source name, i_k)]; shapes: name -> (N, c, D, h)."""
+
+    def group(slot):
+        name, position = slot
+        n, _, lanes, _ = shapes[name]
+        d = position % n % lanes
+        bits = lanes.bit_length() - 1
+        return Fraction(int(format(d, f"0{bits}b")[::-1], 2) if bits else 0, lanes)
+
+    return sorted(slots, key=group)
+
+
+def batch(seed, size, shapes, segments, step):
+    """The global batch of a step in canonical order: [(source name, i_k, epoch, view ordinal)]."""
+    out = []
+    for name, position in canonical(stream(segments, size, step), shapes):
+        epoch, i = divmod(position, shapes[name][0])
+        out.append((name, position, epoch, locate(shapes[name], seed, name, epoch, i)))
+    return out

@@ -1,0 +1,178 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.errors import InvalidPlan
+from loader.order import lanes
+
+SEEDS = st.integers(0, 2**64 - 1)
+LANES = st.sampled_from([1, 2, 4, 8, 16])
+
+FIXED = [  # (N, c, D, h): what each is for
+    (1, 1, 1, 1),  # one sample
+    (2, 1, 1, 1),
+    (5, 8, 4, 4),  # N < c: no full chunk
+    (8, 8, 1, 1),  # one chunk exactly
+    (9, 8, 1, 1),  # one chunk and a short one
+    (100, 8, 4, 4),  # K = 0: all tail
+    (127, 1, 16, 4),  # K = 1, c = 1
+    (128, 2, 16, 4),  # exactly one round
+    (1000, 4, 8, 4),  # body and tail
+    (1000, 3, 8, 5),  # chunk not a power of two
+    (5000, 7, 16, 3),
+    (4096, 4, 1, 4),  # one lane
+    (3000, 130, 4, 2),  # Feistel inside a chunk
+    (9000, 1, 2, 130),  # Feistel over lane slots
+    (20_000, 1, 1, 1),  # full shuffle
+]
+
+
+@pytest.mark.parametrize("fixed", FIXED)
+def test_fixed_shapes_are_bijections_equal_to_the_reference(properties, reference, fixed):
+    shape = properties.shape_of(*fixed)
+    properties.is_bijection(shape)
+    n, body = shape.n, shape.body
+    near = {0, 1, n // 2, n - 2, n - 1, body - 1, body, body + 1}
+    positions = sorted(i for i in near if 0 <= i < n)
+    for epoch in (0, 1):
+        properties.matches_reference(reference, shape, 7, "photos", epoch, positions)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(
+    n=st.integers(1, 1500),
+    chunk=st.integers(1, 40),
+    lane_count=LANES,
+    h=st.integers(1, 6),
+    seed=SEEDS,
+    epoch=st.integers(0, 2**40),
+)
+def test_every_shape_is_a_bijection(properties, n, chunk, lane_count, h, seed, epoch):
+    properties.is_bijection(properties.shape_of(n, chunk, lane_count, h), seed, "photos", epoch)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    n=st.one_of(st.integers(1, 600), st.integers(1, 2**45)),
+    chunk=st.integers(1, 300),
+    lane_count=st.sampled_from([1, 2, 8, 64, 1024]),
+    h=st.integers(1, 6),
+    seed=SEEDS,
+    name=st.text(min_size=1, max_size=4),
+    epoch=st.integers(0, 5),
+    data=st.data(),
+)
+def test_every_shape_is_the_reference(
+    properties, reference, n, chunk, lane_count, h, seed, name, epoch, data
+):
+    shape = properties.shape_of(n, chunk, lane_count, h)
+    edge = min(max(shape.body - 1, 0), n - 1)
+    drawn = data.draw(st.lists(st.integers(0, n - 1), max_size=4))
+    positions = [*drawn, 0, edge, min(edge + 1, n - 1), n - 1]
+    properties.matches_reference(reference, shape, seed, name, epoch, positions)
+
+
+def test_any_part_of_an_epoch_is_that_part_of_the_whole(properties):
+    shape = properties.shape_of(3000, 8, 16, 4)
+    whole = properties.epoch_order(shape)
+    positions = np.random.default_rng(1).permutation(3000)[:500]
+    assert np.array_equal(lanes.locate(shape, 7, "photos", 0, positions), whole[positions])
+    for position in (0, shape.body - 1, shape.body, 2999):
+        assert lanes.locate(shape, 7, "photos", 0, np.array([position]))[0] == whole[position]
+    assert lanes.locate(shape, 7, "photos", 0, np.zeros(0, dtype=np.int64)).shape == (0,)
+
+
+def test_seeds_names_and_epochs_never_share_an_order(properties):
+    properties.orders_differ()
+    properties.orders_differ(n=16, seeds=range(30), epochs=range(6))
+
+
+@pytest.mark.parametrize("fixed", [(6000, 8, 16, 4), (5003, 3, 32, 4), (6000, 1, 64, 4), (4099, 16, 8, 1)])
+def test_window_holds_a_chunk_once_up_to_d_and_twice_up_to_d_times_h(properties, fixed):
+    shape = properties.shape_of(*fixed)
+    assert shape.chunk_rounds >= 1
+    d, h = shape.lanes, shape.rounds_h
+    for epoch in (0, 1):
+        for window in (2, d - 1, d):
+            properties.window_holds_chunk_at_most(shape, window, 1, epoch=epoch)
+        for window in {min(w, d * h) for w in (d + 1, 2 * d + 1, d * h)} - {d}:
+            properties.window_holds_chunk_at_most(shape, window, 2, epoch=epoch)
+
+
+def test_chunks_are_begun_at_a_level_rate(properties):
+    properties.first_touches_are_level(properties.shape_of(64 * 4 * 32 * 6, 32, 64, 4))
+
+
+@pytest.mark.parametrize(
+    ("fixed", "positions"),
+    [
+        ((997, 1, 1, 1), (0, 500, 996)),  # full shuffle
+        ((1003, 4, 8, 4), (0, 500, 895, 896, 959, 960, 1002)),  # body, tail in lanes, the rest
+        ((103, 8, 4, 4), (0, 95, 96, 102)),  # all tail
+    ],
+)
+def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
+    shape = properties.shape_of(*fixed)
+    for position in positions:
+        properties.positions_are_uniform(shape, position)
+
+
+# The last T - body2 < D*h positions of an epoch come from a few neighbouring chunks (docs/order.md).
+@pytest.mark.parametrize(
+    ("fixed", "positions"), [((997, 1, 1, 1), (0, 500, 995)), ((4003, 4, 16, 4), (0, 2000, 3839, 3900))]
+)
+def test_adjacent_pairs_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
+    shape = properties.shape_of(*fixed)
+    for position in positions:
+        properties.adjacent_pairs_are_uniform(shape, position)
+
+
+def test_a_small_full_shuffle_has_no_favourites(properties):
+    properties.table_is_a_uniform_shuffle()
+
+
+@pytest.mark.parametrize(
+    ("n", "mean_sample_bytes", "want"),
+    [
+        (20_000, 16_000, (1, 1, 1)),  # small: a full shuffle
+        (10**6, 2**20 + 1, (1, 1, 1)),  # clips above 1 MiB
+        (10**6, 10**6, (2, 1024, 4)),
+        (10**9, 4096, (512, 1024, 4)),
+        (10**9, 0, (8192, 1024, 4)),  # without bytes: N decides
+        (131_071, 1, (1, 1, 1)),
+        (131_072, 1, (2, 1024, 4)),
+        (1, 0, (1, 1, 1)),
+    ],
+)
+def test_frozen_shape_follows_the_rule(n, mean_sample_bytes, want):
+    shape = lanes.frozen_shape(n, mean_sample_bytes)
+    assert (shape.chunk, shape.lanes, shape.rounds_h) == want
+
+
+def test_overrides_of_chunk_and_lanes():
+    shape = lanes.frozen_shape(100, 0, chunk=8)
+    assert (shape.chunk, shape.lanes, shape.rounds_h) == (8, 1024, 4)
+    shape = lanes.frozen_shape(100, 0, chunk=8, lanes=16)
+    assert (shape.chunk, shape.lanes, shape.rounds_h) == (8, 16, 4)
+    shape = lanes.frozen_shape(100, 0, lanes=16)
+    assert (shape.chunk, shape.lanes, shape.rounds_h) == (1, 16, 4)
+    for chunk, lane_count in ((1, None), (None, 1), (1, 1)):
+        shape = lanes.frozen_shape(100, 0, chunk=chunk, lanes=lane_count)
+        assert (shape.chunk, shape.lanes, shape.rounds_h) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"chunk": 0}, {"chunk": -1}, {"lanes": 0}, {"lanes": 12}, {"chunk": 2**31}]
+)
+def test_overrides_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidPlan, match=str(next(iter(wrong)))):
+        lanes.frozen_shape(100, 0, **wrong)
+
+
+def test_keys_are_made_once_per_epoch():
+    lanes.epoch_keys.cache_clear()
+    shape = lanes.frozen_shape(1000, 0)
+    for _ in range(5):
+        lanes.locate(shape, 7, "photos", 0, np.arange(10))
+    assert lanes.epoch_keys.cache_info().misses == 1

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.order import keys, permutation
+
+SEEDS = st.integers(0, 2**64 - 1)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=SEEDS, name=st.text(max_size=8), epoch=st.integers(0, 2**60), ids=st.lists(st.integers(0, 2**63)))
+def test_key_is_the_reference(reference, seed, name, epoch, ids):
+    assert keys.key(seed, name, "P", epoch, *ids) == reference.key(seed, name, "P", epoch, *ids)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(k=SEEDS, values=st.lists(SEEDS, min_size=1, max_size=20))
+def test_mixing_is_the_reference_for_numbers_and_arrays(reference, k, values):
+    array = np.array(values, dtype=np.uint64)
+    assert keys.mix64_array(array).tolist() == [reference.mix64(v) for v in values]
+    assert [keys.mix64(v) for v in values] == [reference.mix64(v) for v in values]
+    assert keys.sub_array(k, array).tolist() == [reference.sub(k, v) for v in values]
+    assert keys.sub_array(array, k).tolist() == [reference.sub(v, k) for v in values]
+    assert keys.sub_array(array, array).tolist() == [reference.sub(v, v) for v in values]
+    assert [keys.sub(k, v) for v in values] == [reference.sub(k, v) for v in values]
+
+
+def test_fields_are_framed_so_that_no_two_lists_of_fields_look_alike():
+    assert keys.framed(-5) == b"\x03\x00\x00\x00i-5"
+    assert keys.framed("é") == b"\x03\x00\x00\x00s\xc3\xa9"
+    lists = [(1, "a"), (1, "a", ""), (11, "a"), ("1", "a"), (1, "a", 1), (1, "a1"), (1, "", "a")]
+    assert len({keys.hash_fields(*fields) for fields in lists}) == len(lists)
+
+
+def test_mix64_array_leaves_its_argument_alone():
+    values = np.arange(5, dtype=np.uint64)
+    keys.mix64_array(values)
+    assert values.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "n", [*range(1, 20), 64, 127, 128, 129, 130, 143, 144, 145, 1000, 4096, 4097, 20_011]
+)
+def test_perm_is_a_permutation(properties, n):
+    for k in (0, 1, 2**63, 2**64 - 1):
+        properties.permutes(n, k)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(k=SEEDS, n=st.one_of(st.integers(1, 300), st.integers(1, 2**53)), data=st.data())
+def test_perm_is_the_reference(reference, k, n, data):
+    xs = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=5))
+    want = [reference.perm(k, n, x) for x in xs]
+    x = np.array(xs, dtype=np.int64)
+    assert permutation.perm(k, n, x).tolist() == want
+    many = np.full(len(xs), k, dtype=np.uint64)
+    assert permutation.perm(many, n, x).tolist() == want
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(ks=st.lists(SEEDS, min_size=1, max_size=20), n=st.integers(1, 400), data=st.data())
+def test_perm_takes_a_key_per_element(reference, ks, n, data):
+    xs = [data.draw(st.integers(0, n - 1)) for _ in ks]
+    got = permutation.perm(np.array(ks, dtype=np.uint64), n, np.array(xs, dtype=np.int64))
+    assert got.tolist() == [reference.perm(k, n, x) for k, x in zip(ks, xs, strict=True)]
+
+
+def test_more_rows_than_are_sorted_at_once(monkeypatch):
+    ks = keys.sub_array(3, np.arange(1000, dtype=np.uint64))
+    x = np.arange(1000, dtype=np.int64) % 5
+    whole = permutation.perm(ks, 5, x)
+    monkeypatch.setattr(permutation, "_ROWS_AT_ONCE", 7)
+    assert np.array_equal(permutation.perm(ks, 5, x), whole)
+
+
+def test_no_elements():
+    empty = np.zeros(0, dtype=np.int64)
+    for n in (1, 5, 500):
+        assert permutation.perm(9, n, empty).shape == (0,)
+        assert permutation.perm(np.zeros(0, dtype=np.uint64), n, empty).shape == (0,)
+
+
+def test_pair_differences_are_those_of_chance(properties):
+    properties.pair_differences_are_uniform()

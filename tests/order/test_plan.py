@@ -1,0 +1,360 @@
+import json
+import pickle
+import tracemalloc
+from dataclasses import FrozenInstanceError, dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, InvalidRuntime, PlanMismatch
+from loader.order import make_plan, plan_from_json, source, synthetic
+from loader.order.canonical import canonical_json
+from loader.order.views import SyntheticView
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A view with a predicate: only the odd ordinals of its version are live."""
+
+    n: int
+    id: str = "w-odd"
+    identity: str = "v-odd"
+    mean_sample_bytes: int = 10
+
+    def __len__(self):
+        return self.n
+
+    def spec(self):
+        return {"kind": "odd", "n": self.n, "where": "ordinal % 2 = 1"}
+
+    def version_ordinals(self, x):
+        return x * 2 + 1
+
+    def keys(self, version_ordinals):
+        return [f"odd/{ordinal}" for ordinal in version_ordinals.tolist()]
+
+
+def reopen(spec):
+    return Odd(spec["n"]) if spec["kind"] == "odd" else synthetic(spec["n"], spec["name"])
+
+
+def through_json(made):
+    return plan_from_json(json.loads(json.dumps(made.to_json())), reopen)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    batch=st.integers(1, 40),
+    sizes=st.lists(
+        st.tuples(st.integers(1, 400), st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=3
+    ),
+    at=st.integers(1, 20),
+    step=st.integers(0, 40),
+)
+def test_batches_are_the_reference(properties, reference, seed, batch, sizes, at, step):
+    views = {
+        f"s{number}": source(synthetic(n), weight=weight + (number == 0), chunk=chunk, lanes=4)
+        for number, (n, weight, chunk) in enumerate(sizes)
+    }
+    first = {name: given.weight for name, given in views.items()}
+    later = {"s0": 2, f"s{len(sizes) - 1}": 3}
+    made = make_plan(views, seed=seed, global_batch=batch, schedule=[(at, later)], allow_repeats=True)
+    properties.batch_matches_reference(reference, made, [(0, first), (at, later)], step)
+
+
+def test_an_epoch_is_every_sample_once():
+    made = make_plan({"a": source(synthetic(960), chunk=4, lanes=8)}, seed=1, global_batch=32)
+    for epoch in range(3):
+        seen = np.concatenate([made.slots(epoch * 30 + step).ordinal for step in range(30)])
+        assert sorted(seen.tolist()) == list(range(960))
+        assert set(made.slots(epoch * 30).epoch.tolist()) == {epoch}
+
+
+def test_slots_have_their_types_and_lengths(properties):
+    slots = properties.two_sources_plan().slots(5)
+    assert len(slots) == 48
+    kinds = {
+        "source": np.int32,
+        "position": np.int64,
+        "epoch": np.int64,
+        "ordinal": np.int64,
+        "view_ordinal": np.int64,
+        "valid": np.bool_,
+    }
+    for name, kind in kinds.items():
+        assert getattr(slots, name).dtype == kind
+        assert getattr(slots, name).shape == (48,)
+    assert slots.valid.all()
+
+
+def test_version_ordinals_and_keys_come_from_the_view():
+    made = make_plan({"odd": Odd(50), "all": synthetic(50)}, seed=3, global_batch=20)
+    slots = made.slots(1)
+    odd = slots.source == made.source_names.index("odd")
+    assert np.array_equal(slots.ordinal[odd], slots.view_ordinal[odd] * 2 + 1)
+    assert np.array_equal(slots.ordinal[~odd], slots.view_ordinal[~odd])
+    want = [
+        ("odd", f"odd/{ordinal}") if is_odd else ("all", f"{ordinal:012d}")
+        for is_odd, ordinal in zip(odd.tolist(), slots.ordinal.tolist(), strict=True)
+    ]
+    assert made.batch_ids(1) == want
+
+
+def test_a_predicate_that_leaves_everything_does_not_change_the_order():
+    one = make_plan({"a": Odd(50)}, seed=3, global_batch=20).slots(2)
+    other = make_plan({"a": synthetic(50)}, seed=3, global_batch=20).slots(2)
+    assert np.array_equal(one.view_ordinal, other.view_ordinal)
+
+
+def test_names_not_places_of_sources_decide(properties):
+    a, b = synthetic(100, "a"), synthetic(200, "b")
+    one = make_plan({"a": a, "b": b}, seed=3, global_batch=20)
+    other = make_plan({"b": b, "a": a}, seed=3, global_batch=20)
+    assert one.hash == other.hash
+    assert one == other
+    assert len({one, other}) == 1
+    assert one != make_plan({"a": a, "c": b}, seed=3, global_batch=20)
+    assert one != one.hash
+    properties.assert_same_slots(one.slots(3), other.slots(3))
+
+
+def test_the_hash_covers_what_changes_data(properties):
+    view = synthetic(100)
+    base = {"views": {"a": view}, "seed": 3, "global_batch": 20}
+    changes = [
+        {},
+        {"seed": 4},
+        {"global_batch": 21},
+        {"views": {"b": view}},
+        {"views": {"a": synthetic(101)}},
+        {"views": {"a": synthetic(100, "other")}},
+        {"views": {"a": source(view, chunk=4)}},
+        {"views": {"a": source(view, chunk=4, lanes=8)}},
+        {"views": {"a": view, "b": view}},
+        {"views": {"a": source(view, 2), "b": view}},
+        {"schedule": [(5, {"a": 1})]},
+        {"allow_repeats": True},
+    ]
+    hashes = []
+    for change in changes:
+        arguments = base | change
+        hashes.append(make_plan(arguments.pop("views"), **arguments).hash)
+    assert len(set(hashes)) == len(changes)
+    assert all(one.startswith("p-") and len(one) == 66 for one in hashes)
+    assert make_plan({"a": source(view, 7)}, seed=3, global_batch=20).hash == hashes[0]
+
+
+def test_a_plan_survives_json_and_pickle(properties):
+    made = make_plan(
+        {"é/b3": source(Odd(64), 0.3, 4, 8), "web": source(synthetic(90), "0.7")},
+        seed=2**64 - 1,
+        global_batch=16,
+        schedule=[(4, {"web": 1})],
+    )
+    for again in (through_json(made), pickle.loads(pickle.dumps(made))):  # noqa: S301
+        assert again == made
+        assert again.to_json() == made.to_json()
+        for step in (0, 3, 4, 1000):
+            properties.assert_same_slots(again.slots(step), made.slots(step))
+            assert again.batch_ids(step) == made.batch_ids(step)
+
+
+def test_frozen_chunk_and_lanes_are_not_chosen_again():
+    made = make_plan({"a": source(synthetic(10_000), chunk=2, lanes=4)}, seed=3, global_batch=20)
+    content = made.to_json()
+    assert content["sources"]["a"] | {"view": 0, "id": 0} == {
+        "view": 0,
+        "id": 0,
+        "n": 10_000,
+        "chunk": 2,
+        "lanes": 4,
+        "h": 4,
+    }
+    assert through_json(made).sources["a"].shape == made.sources["a"].shape
+
+
+def edited(made, **changes):
+    content = json.loads(json.dumps(made.to_json()))
+    return content | changes
+
+
+def test_a_plan_that_cannot_be_reopened(properties):
+    made = properties.two_sources_plan(schedule=[(9, {"web": 1})])
+    content = made.to_json()
+    for name in ("format", "order"):
+        with pytest.raises(FormatTooNew, match=f"{name} 2"):
+            plan_from_json(edited(made, **{name: 2}), reopen)
+        with pytest.raises(InvalidPlan, match=name):
+            plan_from_json(edited(made, **{name: "1"}), reopen)
+    with pytest.raises(PlanMismatch, match=r"'photos'.*n was 4000 and is 5"):
+        plan_from_json(content, lambda spec: synthetic(5, spec["name"]))
+    with pytest.raises(PlanMismatch, match=r"'photos'.*id was"):
+        plan_from_json(content, lambda spec: SyntheticView(spec["n"], "another"))
+    segments = edited(made)["segments"]
+    segments[1]["base"]["web"] += 1
+    with pytest.raises(PlanMismatch, match="segments"):
+        plan_from_json(edited(made, segments=segments), reopen)
+    with pytest.raises(PlanMismatch, match="bucket_by"):
+        plan_from_json(edited(made, bucket_by="height"), reopen)
+    for broken in (
+        {"sources": {}},
+        {"segments": []},
+        {"segments": [{"start_step": 0}]},
+        {"sources": [1]},
+        {"sources": {"a": 1}},
+        {"sources": {"a": {"n": 5}}},
+        {"seed": None},
+        {"global_batch": 0},
+    ):
+        with pytest.raises(InvalidPlan):
+            plan_from_json(edited(made, **broken), reopen)
+    for not_a_plan in ([], "p-12", {}):
+        with pytest.raises(InvalidPlan, match="plan"):
+            plan_from_json(not_a_plan, reopen)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"seed": -1}, InvalidPlan, "seed = -1"),
+        ({"seed": 2**64}, InvalidPlan, "seed = 18446744073709551616"),
+        ({"seed": 1.0}, InvalidPlan, "seed = 1.0"),
+        ({"seed": True}, InvalidPlan, "seed = True"),
+        ({"global_batch": 0}, InvalidPlan, "global_batch = 0"),
+        ({"global_batch": 51}, BatchTooLarge, "'a' has 50 samples.*global_batch = 51.*allow_repeats=True"),
+        ({"views": {}}, InvalidPlan, "at least one source"),
+        ({"views": synthetic(5)}, InvalidPlan, "mapping"),
+        ({"views": {"": synthetic(50)}}, InvalidPlan, "non-empty"),
+        ({"views": {3: synthetic(50)}}, InvalidPlan, "source name 3"),
+        ({"views": {"\ud800": synthetic(50)}}, InvalidPlan, "Unicode"),
+        ({"views": {"a": "photos@1"}}, InvalidPlan, "'a' is a str, not a view"),
+        ({"views": {"a": Odd(0)}}, EmptyView, "'a'.*N = 0"),
+        ({"views": {"a": synthetic(50), "b": source(Odd(0), 0)}}, EmptyView, "'b'.*N = 0"),
+        ({"views": {"a": source(synthetic(50), lanes=3)}}, InvalidPlan, "'a'.*lanes = 3.*power of two"),
+        ({"views": {"a": source(synthetic(50), weight=-1)}}, InvalidPlan, "'a'.*negative"),
+        ({"bucket_by": "height"}, InvalidPlan, "bucket_by.*yet"),
+        ({"pack": 1024}, InvalidPlan, "pack.*yet"),
+        ({"quarantine": ["x"]}, InvalidPlan, "quarantine.*yet"),
+        ({"boundary": "mask"}, InvalidPlan, "boundary.*fill"),
+        ({"allow_repeats": 1}, InvalidPlan, "allow_repeats = 1"),
+        ({"schedule": [5]}, InvalidPlan, "schedule entry 5"),
+        ({"schedule": [(5, {"b": 1})]}, InvalidPlan, r"step 5 names \['b'\]"),
+        ({"schedule": [(5, {"a": 1}), (5, {"a": 2})]}, InvalidPlan, "schedule entry 1.*step = 5"),
+        ({"schedule": [(-5, {"a": 1})]}, InvalidPlan, "step = -5"),
+    ],
+)
+def test_plans_that_are_refused(arguments, error, says):
+    arguments = {"views": {"a": synthetic(50)}, "seed": 3, "global_batch": 20} | arguments
+    with pytest.raises(error, match=says):
+        make_plan(arguments.pop("views"), **arguments)
+
+
+def test_small_sources_are_taken_on_request_or_when_nothing_reads_them():
+    made = make_plan({"a": synthetic(3)}, seed=3, global_batch=20, allow_repeats=True)
+    seen = np.concatenate([made.slots(step).ordinal for step in range(3)])
+    assert np.bincount(seen).tolist() == [20, 20, 20]
+    made = make_plan({"a": synthetic(50), "b": source(synthetic(3), 0)}, seed=3, global_batch=20)
+    assert set(made.slots(0).source.tolist()) == {0}
+    assert make_plan({"a": synthetic(20)}, seed=3, global_batch=20, quarantine=[]).slots(0)
+
+
+def test_a_schedule_entry_at_step_0_replaces_the_weights():
+    made = make_plan(
+        {"a": synthetic(50), "b": synthetic(50)}, seed=3, global_batch=20, schedule=[(0, {"b": 2})]
+    )
+    assert len(made.segments) == 1
+    assert set(made.slots(0).source.tolist()) == {1}
+
+
+def test_steps_that_cannot_be(properties):
+    made = properties.two_sources_plan()
+    for step in (-1, 1.0, "1", None, 2**63):
+        with pytest.raises(InvalidRuntime, match="step"):
+            made.slots(step)
+    with pytest.raises(InvalidRuntime, match="step"):
+        made.state(-1)
+    properties.assert_same_slots(made.slots(np.int64(3)), made.slots(3))
+
+
+def test_steps_up_to_2_to_the_53():
+    made = make_plan({"a": synthetic(10**9), "b": source(synthetic(10**6), 2)}, seed=3, global_batch=1024)
+    last = made.slots(2**53 - 1)
+    assert last.position.min() > 0
+    assert np.array_equal(last.position // np.array([10**9, 10**6])[last.source], last.epoch)
+    with pytest.raises(InvalidRuntime, match="last step"):
+        made.slots(2**53)
+
+
+def test_no_table_grows_with_n_or_with_the_step():
+    """Planning 1e9 samples and finding step 1e7 takes the memory of a batch, not of a table."""
+    tracemalloc.start()
+    try:
+        made = make_plan({"big": synthetic(10**9)}, seed=7, global_batch=1024)
+        for step in (0, 10**7):
+            assert len(made.slots(step)) == 1024
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 * 2**20
+
+
+def test_a_batch_at_1e9_samples_is_the_reference(properties, reference):
+    made = make_plan({"big": synthetic(10**9)}, seed=7, global_batch=32)
+    for step in (0, 10**7, 31_250_000 - 1, 31_250_000):
+        properties.batch_matches_reference(reference, made, [(0, {"big": 1})], step)
+
+
+def test_a_plan_is_frozen(properties):
+    made = properties.two_sources_plan()
+    with pytest.raises(FrozenInstanceError):
+        made.seed = 8
+
+
+def test_describe_names_what_people_ask_for(properties):
+    made = make_plan(
+        {"photos": source(Odd(4000), 3, 8, 16), "web": synthetic(700)},
+        seed=7,
+        global_batch=48,
+        schedule=[(9, {"web": 1})],
+    )
+    text = made.describe()
+    for word in (
+        made.hash,
+        "seed 7",
+        "global batch 48",
+        "'photos': 4000 samples",
+        "chunks of 8 samples",
+        "16 lanes x 4",
+        "tail 10.40 %",
+        "working set 5120 bytes",
+        "full shuffle",
+        "from step 9",
+        "3 of 4 slots (75.00 %)",
+        "an epoch is 111.1 steps",
+        "first exhausted: 'web'",
+    ):
+        assert word in text, (word, text)
+
+
+@pytest.mark.parametrize("wrong", [0.5, {"a": [1.0]}, {"a": {1, 2}}, {1: 2}])
+def test_only_what_has_one_text_is_hashed(wrong):
+    with pytest.raises(InvalidPlan, match=r"plan\.view"):
+        canonical_json({"view": wrong})
+
+
+def test_canonical_json_is_one_text():
+    assert canonical_json({"b": [1, None, True], "a": "é\n"}) == '{"a":"é\\n","b":[1,null,true]}'.encode()
+
+
+def test_synthetic_views():
+    assert synthetic(5).keys(np.array([0, 4])) == ["000000000000", "000000000004"]
+    assert synthetic(5).identity == "synthetic-synthetic-5"
+    assert len({synthetic(5).id, synthetic(6).id, synthetic(5, "b").id}) == 3
+    with pytest.raises(EmptyView):
+        synthetic(0)
+    for wrong in (-1, 1.5, True, 2**60):
+        with pytest.raises(InvalidPlan):
+            synthetic(wrong)

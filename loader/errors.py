@@ -25,6 +25,7 @@
         Conflict                     (RuntimeError)        two changes of one part, or of one ref
         InvalidName                  (ValueError)          a dataset, tag or alias name
         Denied                       (PermissionError)     a sample that was taken down
+        StageNotPublished            (RuntimeError)        a stage that failed its check, or never ran
       InvalidPlan                    (ValueError)          a plan that cannot be made
         EmptyView BatchTooLarge
       PlanMismatch                   (ValueError)          a state that belongs to another plan
@@ -156,6 +157,10 @@ class InvalidName(RootError, ValueError):
 
 class Denied(RootError, PermissionError):
     """The version would contain a sample that was taken down."""
+
+
+class StageNotPublished(RootError, RuntimeError):
+    """A lifecycle stage whose current record for a partition is missing, or failed its check."""
 
 
 class InvalidPlan(PenstockError, ValueError):

@@ -5,7 +5,7 @@ that every append can be repeated), or raises. `Log.append` asks again whenever 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -114,6 +114,23 @@ def decide_commit(
         "parent": body.parent,
         "denies": body.denies,
     }
+
+
+def commit_or_build(
+    state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
+) -> tuple[Body | Done[VersionRecord], CommitBody | None]:
+    """(what `decide_commit` says, the manifest it says it of): `body`, or the one that `build(state)` makes
+    when `body` does not fit this state.
+
+    Raises: as `decide_commit`; what `build` raises; Conflict when it did not build on the state given.
+    """
+    decision = decide_commit(state, txn, body)
+    if isinstance(decision, Rebase | ApplyDenies):
+        body = build(state)
+        decision = decide_commit(state, txn, body)
+        if isinstance(decision, Rebase | ApplyDenies):
+            raise Conflict(f"the manifest of transaction {txn} was not built on the state given: {decision}")
+    return decision, body
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from ..errors import Conflict, Corrupt
+from ..errors import Corrupt
 from ..storage.store import Store
 from . import decide as rules
 from .append import Decide, Outcome, append
-from .decide import ApplyDenies, CommitBody, Done, Rebase
+from .decide import CommitBody, Done
 from .entries import Entry, edited, entry_key
 from .fold import fold_all
 from .hints import HINT_EVERY, newest_hint, write_hint
@@ -110,14 +110,7 @@ class Log:
 
         def decide(state: State) -> Mapping[str, object] | Done[object]:
             nonlocal body
-            decision = rules.decide_commit(state, txn, body)
-            if isinstance(decision, Rebase | ApplyDenies):
-                body = build(state)
-                decision = rules.decide_commit(state, txn, body)
-            if isinstance(decision, Rebase | ApplyDenies):
-                raise Conflict(
-                    f"the manifest of transaction {txn} was not built on the state given: {decision}"
-                )
+            decision, body = rules.commit_or_build(state, txn, body, build)
             return decision
 
         record = self.append(decide).state.committed(txn)

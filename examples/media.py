@@ -52,7 +52,7 @@ def fetch(
     packages: list[dict[str, Any]] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Fetched:
-    """Bring every listed file to `into/<path>`; a file already there with the right SHA-256 costs one read."""
+    """Bring every listed file to `into/<path>`; a file that is there already costs one read."""
     packages = listed() if packages is None else packages
     missing = [package for package in packages if _missing(package, into)]
     problems: list[str] = []
@@ -156,7 +156,8 @@ def _members(archive: Path, names: list[str]) -> list[bytes]:
 
 
 def _origin(package: dict[str, Any], file: dict[str, Any]) -> dict[str, str]:
-    facts: dict[str, str] = {name: file[name] for name in ("sha256", "licence", "author", "title", "text") if name in file}
+    names = ("sha256", "licence", "author", "title", "text")
+    facts: dict[str, str] = {name: file[name] for name in names if name in file}
     return {
         **facts,
         "origin": f"{package['name']} {package['version']} ({package['format']}) {file['member']}",

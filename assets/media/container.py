@@ -1,0 +1,131 @@
+"""Opening a media container: what streams it has, and whether its tail is there."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from .unit import Kind, rejected
+
+if TYPE_CHECKING:
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+logger = logging.getLogger(__name__)
+
+_COUNTED = ("mov", "mp4")
+"""Formats whose header states how many packets each stream has; in others that number is a guess."""
+
+_TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac")
+"""Formats whose header states the duration; mp3 and ogg estimate it from the size."""
+
+TAIL_S = 1.0
+"""A tail missing by less is a rounding of the header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacketIndex:
+    """One full demux of a video stream. Ticks of `time_base` (numerator, denominator); end is exclusive."""
+
+    n_packets: int
+    start_pts: int
+    end_pts: int
+    time_base: tuple[int, int]
+    max_gop_frames: int
+
+    @property
+    def duration_s(self) -> float:
+        return float((self.end_pts - self.start_pts) * Fraction(*self.time_base))
+
+
+@contextmanager
+def opened(path: str) -> Iterator["InputContainer"]:
+    """The container at `path`. Raises: Unusable for what FFmpeg refuses, inside the block too."""
+    import av
+
+    try:
+        with av.open(path) as container:
+            yield container
+    except av.error.FFmpegError as error:
+        raise rejected("probe", "unreadable", error) from error
+    except (OverflowError, UnicodeDecodeError) as error:  # header fields out of any range
+        raise rejected("probe", "bad_header", error) from error
+
+
+def kind_inside(path: str) -> Kind:
+    """'video' when there is a moving picture (cover art is none), else 'audio'. Raises: Unusable."""
+    with opened(path) as container:
+        if moving_picture(container) is not None:
+            return "video"
+        if container.streams.audio:
+            return "audio"
+    raise rejected("probe", "no_streams", "the container has neither a video nor an audio stream")
+
+
+def moving_picture(container: "InputContainer") -> "VideoStream | None":
+    """The first video stream that is not a cover picture."""
+    from av.stream import Disposition
+
+    covers = Disposition.attached_pic
+    return next((stream for stream in container.streams.video if not stream.disposition & covers), None)
+
+
+def first_audio(container: "InputContainer") -> "AudioStream":
+    """The first audio stream. Raises: Unusable."""
+    if not container.streams.audio:
+        raise rejected("probe", "no_streams", "the container has no audio stream")
+    return container.streams.audio[0]
+
+
+def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
+    """Read every packet once. Raises: Unusable when there is none, or the tail of the file is missing."""
+    n_packets, first, end, since_key, max_gop = 0, None, 0, 0, 0
+    last_s = Fraction(0)
+    for packet in container.demux():
+        if packet.pts is None and packet.dts is None:
+            continue  # the flush packet of each stream
+        pts = packet.dts if packet.pts is None else packet.pts
+        assert pts is not None  # for the type checker: one of the two is there
+        last_s = max(last_s, (pts + (packet.duration or 0)) * (packet.time_base or Fraction(1)))
+        if packet.stream.index != stream.index:
+            continue
+        n_packets += 1
+        first = pts if first is None else min(first, pts)
+        end = max(end, pts + (packet.duration or 0))
+        since_key = 1 if packet.is_keyframe else since_key + 1
+        max_gop = max(max_gop, since_key)
+    if not n_packets or first is None or stream.time_base is None:
+        raise rejected("probe", "no_frames", "the video stream has no packets")
+    _check_tail(container, stream, n_packets, float(last_s))
+    base = (stream.time_base.numerator, stream.time_base.denominator)
+    if end <= first:
+        end = first + 1
+    return PacketIndex(
+        n_packets=n_packets, start_pts=first, end_pts=end, time_base=base, max_gop_frames=max_gop
+    )
+
+
+def _check_tail(container: "InputContainer", stream: "VideoStream", n_packets: int, last_s: float) -> None:
+    names = container.format.name.split(",")
+    if stream.frames > n_packets and any(name in _COUNTED for name in names):
+        raise rejected(
+            "probe", "truncated", f"the header announces {stream.frames} frames, the file holds {n_packets}"
+        )
+    check_duration(container, last_s)
+
+
+def check_duration(container: "InputContainer", found_s: float) -> None:
+    """Raises: Unusable when the file ends, at `found_s`, more than `TAIL_S` before its header says."""
+    names = container.format.name.split(",")
+    if container.duration is None or not any(name in _TIMED for name in names):
+        return
+    announced_s = ((container.start_time or 0) + container.duration) / 1_000_000
+    if announced_s - found_s > TAIL_S:
+        raise rejected(
+            "probe",
+            "truncated",
+            f"the header announces {announced_s:.2f} s, the file ends at {found_s:.2f} s",
+        )

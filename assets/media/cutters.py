@@ -1,0 +1,48 @@
+"""Which function cuts which kind of media, and what its samples look like. One line per kind."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .container import kind_inside
+from .image import cut_image
+from .sniff import EMPTY, UNKNOWN
+from .speech import cut_audio
+from .unit import CutPolicy, Kind, Unit, dropped, rejected
+from .video import cut_video
+
+Cut = Callable[[str, Path, CutPolicy], list[Unit]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutter:
+    """cut: (file, scratch folder, policy) -> units; facts: the field that takes a unit's `json` (a field name
+    has one group in a dataset, so each kind has its own); has_label: whether samples carry `cls`."""
+
+    cut: Cut
+    facts: str
+    has_label: bool
+
+
+CUTTERS: Mapping[Kind, Cutter] = {
+    "image": Cutter(cut=cut_image, facts="photo.json", has_label=True),
+    "video": Cutter(cut=cut_video, facts="clip.json", has_label=False),
+    "audio": Cutter(cut=cut_audio, facts="speech.json", has_label=False),
+}
+
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif")
+
+
+def kind_of(path: str, mime: str) -> Kind:
+    """What to make of a file of this (sniffed) type. Raises: Unusable."""
+    if mime == EMPTY:
+        raise rejected("probe", "empty", "the file has no bytes")
+    if mime == UNKNOWN:
+        raise rejected("probe", "unknown_type", "its first bytes are those of no known format")
+    if mime in IMAGE_TYPES:
+        return "image"
+    if mime.startswith(("video/", "audio/")):
+        return kind_inside(path)
+    raise dropped(
+        "probe", "type_not_taken", f"{mime} is not a photo, a video or sound that this dataset reads"
+    )

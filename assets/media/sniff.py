@@ -1,0 +1,92 @@
+"""What a file is, by its first bytes. Never by its name."""
+
+HEAD_BYTES = 4096
+"""How much of a file `sniff` wants to see."""
+
+EMPTY = "application/x-empty"
+UNKNOWN = "application/octet-stream"
+
+_PREFIXES = (
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+    (b"BM", "image/bmp"),
+    (b"fLaC", "audio/flac"),
+    (b"ID3", "audio/mpeg"),
+    (b"#!AMR", "audio/amr"),
+    (b"FLV\x01", "video/x-flv"),
+    (b"\x00\x00\x01\xba", "video/mpeg"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"PAR1", "application/vnd.apache.parquet"),
+)
+_RIFF = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
+_IMAGE_BRANDS = {
+    b"heic": "image/heic",
+    b"heix": "image/heic",
+    b"mif1": "image/heic",
+    b"avif": "image/avif",
+    b"avis": "image/avif",
+}
+_AUDIO_BRANDS = (b"M4A ", b"M4B ")
+_TS_PACKET_BYTES = 188
+
+
+def sniff(head: bytes) -> str:
+    """The MIME type of a file that begins with `head` (its first 4096 bytes, or all of a shorter file).
+
+    Gives `application/x-empty` for no bytes and `application/octet-stream` for bytes it does not know. A
+    container (mp4, ogg, matroska) is named by what it usually holds; only opening it tells what is inside.
+    """
+    if not head:
+        return EMPTY
+    for prefix, mime in _PREFIXES:
+        if head.startswith(prefix):
+            return mime
+    return _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else UNKNOWN)
+
+
+def _container(head: bytes) -> str | None:
+    if head[:4] in (b"RIFF", b"RF64"):
+        return _RIFF.get(head[8:12])
+    if head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+        brand = head[8:12]
+        audio = "audio/mp4" if brand in _AUDIO_BRANDS else "video/mp4"
+        return _IMAGE_BRANDS.get(brand, audio) if head[4:8] == b"ftyp" else "video/quicktime"
+    if head.startswith(b"\x1a\x45\xdf\xa3"):
+        return "video/webm" if b"webm" in head[:64] else "video/x-matroska"
+    if head.startswith(b"OggS"):
+        return "video/ogg" if b"theora" in head[:256] else "audio/ogg"
+    return None
+
+
+def _mpeg(head: bytes) -> str | None:
+    if head[0] == 0x47 and len(head) > 2 * _TS_PACKET_BYTES and head[_TS_PACKET_BYTES] == 0x47:
+        return "video/mp2t"
+    if len(head) > 2 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:
+        layer, rate = head[1] >> 1 & 3, head[2] >> 4
+        if head[1] & 0xF6 == 0xF0:
+            return "audio/aac"  # ADTS: the layer bits are zero
+        return "audio/mpeg" if layer and rate not in (0, 15) else None
+    return None
+
+
+def _is_text(head: bytes) -> bool:
+    if b"\x00" in head:
+        return False
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4 and len(head) >= HEAD_BYTES  # cut inside the last letter
+    return True
+
+
+def _text(head: bytes) -> str:
+    start = head.lstrip()[:64].lower()
+    if start.startswith((b"{", b"[")):
+        return "application/json"
+    return "text/html" if start.startswith((b"<!doctype html", b"<html")) else "text/plain"

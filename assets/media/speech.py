@@ -1,0 +1,110 @@
+"""Speech and other sound: decoded whole, mono, resampled, cut into lossless segments."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .container import check_duration, first_audio, opened
+from .unit import CutPolicy, Unit, at, rejected
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+
+MIN_TAIL_S = 0.5
+"""A shorter rest stays with the segment before it."""
+
+Samples = np.ndarray[Any, np.dtype[np.int16]]
+
+
+def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
+    """Units with the fields `flac` (a file in `scratch`: 16-bit mono) and `json`.
+
+    Raises: Unusable for a file that cannot be opened or decoded to its end, or that is silent of samples.
+    """
+    import av
+
+    with opened(path) as container:
+        stream = first_audio(container)
+        raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
+        cutter = _Cutter(scratch, policy)
+        n_source = 0
+        resampler = av.AudioResampler(format="s16", layout="mono", rate=policy.sample_rate_hz)
+        try:
+            for frame in container.decode(stream):
+                n_source += frame.samples
+                for piece in resampler.resample(frame):
+                    cutter.add(piece.to_ndarray()[0])
+            for piece in resampler.resample(None):
+                cutter.add(piece.to_ndarray()[0])
+        except av.error.FFmpegError as error:
+            raise rejected("decode", "undecodable", f"after {n_source} samples: {error}") from error
+        cutter.finish()
+        if not n_source or not cutter.spans:
+            raise rejected("decode", "no_samples", "the audio stream holds no samples")
+        _check_length(container, n_source / stream.rate)
+    base = (1, policy.sample_rate_hz)
+    return [
+        Unit(
+            start=at(start, base),
+            end=at(end, base),
+            fields={"flac": segment, "json": {"raw": raw, "n_segments": len(cutter.spans)}},
+            metadata={
+                "sample_rate_hz": policy.sample_rate_hz,
+                "start_s": start / policy.sample_rate_hz,
+                "duration_s": (end - start) / policy.sample_rate_hz,
+            },
+        )
+        for segment, (start, end) in cutter.spans.items()
+    ]
+
+
+def _check_length(container: "InputContainer", decoded_s: float) -> None:
+    start_s = (container.start_time or 0) / 1_000_000
+    check_duration(container, start_s + decoded_s)
+
+
+class _Cutter:
+    """Collects samples and writes a segment whenever one is full and enough is left for the next."""
+
+    def __init__(self, scratch: Path, policy: CutPolicy) -> None:
+        self.spans: dict[Path, tuple[int, int]] = {}
+        self._scratch, self._rate_hz = scratch, policy.sample_rate_hz
+        self._segment = round(policy.segment_s * policy.sample_rate_hz)
+        self._tail = round(MIN_TAIL_S * policy.sample_rate_hz)
+        self._pieces: list[Samples] = []
+        self._held = self._start = 0
+
+    def add(self, piece: Samples) -> None:
+        self._pieces.append(piece)
+        self._held += len(piece)
+        while self._held >= self._segment + self._tail:
+            self._write(self._segment)
+
+    def finish(self) -> None:
+        if self._held:
+            self._write(self._held)
+
+    def _write(self, n_samples: int) -> None:
+        joined = np.concatenate(self._pieces)
+        path = self._scratch / f"segment-{len(self.spans):05d}.flac"
+        write_flac(path, joined[:n_samples], self._rate_hz)
+        self._pieces = [joined[n_samples:]]
+        self._held -= n_samples
+        self.spans[path] = (self._start, self._start + n_samples)
+        self._start += n_samples
+
+
+def write_flac(path: Path, samples: Samples, rate_hz: int) -> None:
+    """int16 [samples], mono, as FLAC."""
+    import av
+
+    with av.open(str(path), "w", format="flac") as output:
+        stream = output.add_stream("flac", rate=rate_hz, layout="mono", format="s16")
+        frame = av.AudioFrame.from_ndarray(
+            np.ascontiguousarray(samples[None, :]), format="s16", layout="mono"
+        )
+        frame.sample_rate = rate_hz
+        frame.pts = 0
+        output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))

@@ -1,0 +1,67 @@
+"""Every lifecycle table: its columns, and where its files lie."""
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from loader.dataset.parquet import TableFile, get_table, put_table
+from loader.errors import InvalidName
+from loader.storage import Store
+
+RAW_OBJECTS = pa.schema(
+    [
+        ("uri", pa.string()),
+        ("key", pa.string()),
+        ("etag", pa.string()),
+        ("nbytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("mime", pa.string()),
+        ("label", pa.string()),
+        ("licence", pa.string()),
+        ("author", pa.string()),
+        ("title", pa.string()),
+        ("origin", pa.string()),
+        ("text", pa.string()),
+        ("error_code", pa.string()),  # why it could not be read; empty for an object that was
+        ("error_reason", pa.string()),
+    ]
+)
+REFUSALS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("sha256", pa.string()),
+        ("outcome", pa.string()),  # rejected: damaged; dropped: sound, but not taken
+        ("stage", pa.string()),
+        ("code", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+SCHEMAS: Mapping[str, pa.Schema] = {"raw_objects": RAW_OBJECTS, "refusals": REFUSALS}
+
+_PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def check_partition(partition: str) -> str:
+    """A partition key is a path segment. Raises: InvalidName."""
+    if not _PARTITION.fullmatch(partition):
+        raise InvalidName(
+            f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
+        )
+    return partition
+
+
+def write_table(
+    store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
+) -> TableFile:
+    """Write rows as a new file of a lifecycle table; a stage record then says that it is the current one."""
+    path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
+    return put_table(store, path, pa.Table.from_pylist(list(rows), schema=SCHEMAS[table]), table)
+
+
+def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
+    """The rows of one file, its SHA-256 checked. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
+    rows: list[dict[str, Any]] = get_table(store, file).to_pylist()
+    return rows

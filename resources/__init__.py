@@ -1,0 +1,1 @@
+"""Dagster resources: where the data lie. No logic."""

@@ -1,4 +1,4 @@
-"""Loads the two modules that several test files share (test modules cannot import one another)."""
+"""Loads the modules that several test files share (test modules cannot import one another)."""
 
 import importlib.util
 import sys
@@ -8,9 +8,9 @@ import pytest
 
 
 def _load(name):
-    full = f"penstock_order_tests_{name}"
+    full = "penstock_order_tests_" + name.replace("/", "_")
     if full not in sys.modules:
-        spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
+        spec = importlib.util.spec_from_file_location(full, Path(__file__).parent / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         sys.modules[full] = module
         spec.loader.exec_module(module)
@@ -27,3 +27,9 @@ def reference():
 def properties():
     """What must hold, as functions that raise AssertionError."""
     return _load("properties")
+
+
+@pytest.fixture(scope="session")
+def regenerate():
+    """The script that writes the golden file."""
+    return _load("golden/regenerate")

@@ -108,8 +108,9 @@ def test_chunks_are_begun_at_a_level_rate(properties):
     ("fixed", "positions"),
     [
         ((997, 1, 1, 1), (0, 500, 996)),  # full shuffle
-        ((1003, 4, 8, 4), (0, 500, 895, 896, 959, 960, 1002)),  # body, tail in lanes, the rest
+        ((1003, 4, 8, 4), (0, 895, 896, 991, 992, 1002)),  # body, tail in lanes, the rest
         ((103, 8, 4, 4), (0, 95, 96, 102)),  # all tail
+        ((1031, 32, 2, 2), (0, 1024, 1030)),  # the short chunk is all of the tail
     ],
 )
 def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):

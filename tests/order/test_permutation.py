@@ -83,3 +83,7 @@ def test_no_elements():
 
 def test_pair_differences_are_those_of_chance(properties):
     properties.pair_differences_are_uniform()
+
+
+def test_sums_are_taken_without_overflow(properties):
+    properties.sums_are_exact()

@@ -1,0 +1,162 @@
+"""Writes order-<version>.json: what the formulas of docs/order.md give for fixed inputs.
+
+    python tests/order/golden/regenerate.py
+
+A golden file that exists is never overwritten: when the order changes, raise ORDER_VERSION in
+loader/order/content.py, keep the old formulas for plans of the old version, and run this to add a file.
+64-bit numbers are written in hex, since many JSON readers round whole numbers above 2^53.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from loader.order import (
+    delivered_digest,
+    make_plan,
+    planned_digest,
+    sample_rng_key,
+    slot_identities,
+    source,
+    synthetic,
+)
+from loader.order.content import ORDER_VERSION
+from loader.order.keys import key, mix64, sub
+from loader.order.lanes import LaneShape, locate
+from loader.order.mixture import integer_weights, quota_table
+from loader.order.permutation import perm
+
+HERE = Path(__file__).parent
+KEYS = [
+    (0, "a", "P", 0),
+    (7, "photos", "R", 1),
+    (2**64 - 1, "photos/b3", "rot", 10**6),
+    (7, "é", "augment", 0, 5, 1),
+]
+NUMBERS = [0, 1, 2**32, 2**63, 2**64 - 1]
+PERMS = [1, 2, 16, 128, 129, 1000, 65_536, 10**9, 2**53]
+SHAPES = [  # N, c, D, h
+    (1, 1, 1, 1),
+    (5, 8, 4, 4),
+    (1000, 1, 1, 1),
+    (1003, 4, 8, 4),
+    (100_000, 256, 16, 4),
+    (10**6, 2, 1024, 4),
+    (10**9, 8192, 1024, 4),
+]
+TABLES = [{"a": 1}, {"a": 1, "b": 1}, {"web": 7, "photos": 2, "audio": 1}, {"a": 5, "b": 5, "c": 3, "d": 1}]
+SAMPLES = [(7, "photos", 0, 0), (7, "photos", 1, 123_456_789), (2**64 - 1, "é", 3, 1)]
+
+
+def plans():
+    """name -> (plan, steps)"""
+    photos, web = synthetic(100_000, "photos"), synthetic(5000, "web")
+    mixed = {"photos": source(photos, 7, chunk=16, lanes=64), "web": source(web, 3)}
+    return {
+        "one full shuffle": (
+            make_plan({"photos": synthetic(1000)}, seed=0, global_batch=64),
+            [0, 1, 15, 16, 10**6],
+        ),
+        "a mixture with a schedule": (
+            make_plan(mixed, seed=7, global_batch=96, schedule=[(100, {"photos": 1, "web": 1})]),
+            [0, 99, 100, 5000, 2**53 - 1],
+        ),
+        "1e9 samples": (
+            make_plan({"big": synthetic(10**9)}, seed=2**64 - 1, global_batch=1024),
+            [0, 976_561, 976_562, 10**7],
+        ),
+    }
+
+
+def of_plan(made, steps):
+    out = {"hash": made.hash, "plan": made.to_json(), "batches": [], "state": made.state(steps[1])}
+    for step in steps:
+        slots = made.slots(step)
+        columns = (slots.source, slots.position, slots.epoch, slots.ordinal)
+        rows = [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        numbers = np.arange(len(slots), dtype=np.int64)
+        out["batches"].append(
+            {
+                "step": step,
+                "first (source, i_k, epoch, ordinal)": rows[:4],
+                "last": rows[-4:],
+                "planned_digest": planned_digest(step, slots, made),
+                "delivered_digest with crc = slot": hex(
+                    delivered_digest(step, numbers, slot_identities(made, slots), numbers)
+                ),
+            }
+        )
+    return out
+
+
+def of_shape(n, chunk, lane_count, h):
+    shape = LaneShape(n=n, chunk=chunk, lanes=lane_count, rounds_h=h)
+    edges = (0, 1, 2, n // 2, shape.body - 1, shape.body, shape.body + 1, n - 3, n - 2, n - 1)
+    positions = sorted({i for i in edges if 0 <= i < n})
+    epochs = [
+        locate(shape, 7, "photos", epoch, np.array(positions, dtype=np.int64)).tolist() for epoch in (0, 1)
+    ]
+    return {
+        "N, c, D, h": [n, chunk, lane_count, h],
+        "positions": positions,
+        "ordinals in epochs 0, 1": epochs,
+    }
+
+
+def of_perm(n):
+    x = sorted({0, 1 % n, n // 2, n - 1})
+    return {"k": hex(7), "n": n, "x": x, "perm": perm(7, n, np.array(x, dtype=np.int64)).tolist()}
+
+
+def of_table(weights):
+    names = sorted(weights)
+    table, _ = quota_table(tuple(integer_weights(weights)[name] for name in names))
+    return {"weights": weights, "table": [names[k] for k in table.tolist()]}
+
+
+def of_sample(seed, name, epoch, ordinal):
+    raw = sample_rng_key(seed, name, epoch, ordinal).bit_generator.random_raw(2).tolist()
+    return {
+        "seed": hex(seed),
+        "source": name,
+        "epoch": epoch,
+        "ordinal": ordinal,
+        "philox": [hex(r) for r in raw],
+    }
+
+
+def golden():
+    """Everything the golden file holds."""
+    return {
+        "order": ORDER_VERSION,
+        "keys": [{"fields": [hex(k[0]), *k[1:]], "key": hex(key(*k))} for k in KEYS],
+        "mix64": [[hex(a), hex(mix64(a))] for a in NUMBERS],
+        "sub": [[hex(k), hex(a), hex(sub(k, a))] for k in NUMBERS for a in NUMBERS],
+        "perm": [of_perm(n) for n in PERMS],
+        "locate": [of_shape(*shape) for shape in SHAPES],
+        "tables": [of_table(weights) for weights in TABLES],
+        "samples": [of_sample(*who) for who in SAMPLES],
+        "plans": {name: of_plan(*given) for name, given in plans().items()},
+    }
+
+
+def main(folder=HERE):
+    """0 after writing or when the file already says the same, 1 when it says something else."""
+    path = folder / f"order-{ORDER_VERSION}.json"
+    text = json.dumps(golden(), indent=1, ensure_ascii=False) + "\n"
+    if path.exists():
+        if path.read_text(encoding="utf-8") == text:
+            return 0
+        print(
+            f"{path.name} says something else: the order changed. Raise ORDER_VERSION instead.",
+            file=sys.stderr,
+        )
+        return 1
+    path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

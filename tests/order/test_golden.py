@@ -1,0 +1,90 @@
+"""The order's golden files: a change leaves them alone, or raises the order's version."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loader.order import plan_from_json, synthetic
+from loader.order.content import ORDER_VERSION
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="module")
+def saved():
+    return json.loads((GOLDEN / f"order-{ORDER_VERSION}.json").read_text(encoding="utf-8"))
+
+
+def test_the_code_gives_the_golden_file(saved, regenerate):
+    made = json.loads(json.dumps(regenerate.golden()))
+    for part in saved:
+        assert made[part] == saved[part], part
+    assert made == saved
+
+
+def test_every_order_version_so_far_has_its_file():
+    assert {path.name for path in GOLDEN.glob("*.json")} == {
+        f"order-{v}.json" for v in range(1, ORDER_VERSION + 1)
+    }
+
+
+def test_the_reference_gives_the_golden_numbers(saved, reference):
+    for one in saved["keys"]:
+        seed, *rest = one["fields"]
+        assert reference.key(int(seed, 16), *rest) == int(one["key"], 16)
+    for a, z in saved["mix64"]:
+        assert reference.mix64(int(a, 16)) == int(z, 16)
+    for k, a, z in saved["sub"]:
+        assert reference.sub(int(k, 16), int(a, 16)) == int(z, 16)
+    for one in saved["perm"]:
+        assert [reference.perm(int(one["k"], 16), one["n"], x) for x in one["x"]] == one["perm"]
+    for one in saved["locate"]:
+        for epoch, ordinals in enumerate(one["ordinals in epochs 0, 1"]):
+            where = (tuple(one["N, c, D, h"]), 7, "photos", epoch)
+            assert [reference.locate(*where, i) for i in one["positions"]] == ordinals
+    for one in saved["tables"]:
+        assert [name for name, _ in reference.table(one["weights"])] == one["table"]
+
+
+def test_the_reference_gives_the_golden_batches(saved, reference):
+    for one in saved["plans"].values():
+        made = one["plan"]
+        shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
+        segments = [(s["start_step"], s["weights"]) for s in made["segments"]]
+        names = sorted(shapes)
+        for batch in one["batches"]:
+            slots = reference.canonical(
+                reference.stream(segments, made["global_batch"], batch["step"]), shapes
+            )
+            for wanted, part in (
+                (batch["first (source, i_k, epoch, ordinal)"], slots[:4]),
+                (batch["last"], slots[-4:]),
+            ):
+                got = []
+                for name, position in part:
+                    epoch, i = divmod(position, shapes[name][0])
+                    ordinal = reference.locate(shapes[name], made["seed"], name, epoch, i)
+                    got.append([names.index(name), position, epoch, ordinal])
+                assert got == wanted
+
+
+def test_golden_plans_and_states_are_still_read(saved):
+    for one in saved["plans"].values():
+        made = plan_from_json(one["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
+        assert made.hash == one["hash"]
+        assert made.check_state(one["state"]) == one["batches"][1]["step"]
+
+
+def test_a_golden_file_is_never_overwritten(tmp_path, regenerate, monkeypatch, capsys):
+    path = tmp_path / f"order-{ORDER_VERSION}.json"
+    assert regenerate.main(tmp_path) == 0
+    assert path.read_bytes() == (GOLDEN / path.name).read_bytes()
+    assert regenerate.main(tmp_path) == 0
+    path.write_text("{}", encoding="utf-8")
+    assert regenerate.main(tmp_path) == 1
+    assert "Raise ORDER_VERSION" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "{}"
+    monkeypatch.setattr(regenerate, "ORDER_VERSION", ORDER_VERSION + 1)
+    assert regenerate.main(tmp_path) == 0
+    assert (tmp_path / f"order-{ORDER_VERSION + 1}.json").exists()

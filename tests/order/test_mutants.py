@@ -1,0 +1,393 @@
+"""Plants a bug in the order and shows that the property which should catch it does.
+
+A property that holds of a broken order is no property. Each case patches the real code, runs one of the
+functions of properties.py that the other tests run, and expects its AssertionError.
+"""
+
+import numpy as np
+import pytest
+
+from loader.order import assign, digest, keys, lanes, mixture, permutation, slots
+
+real_key = keys.key
+real_perm = permutation.perm
+real_rounds = permutation._rounds
+
+
+@pytest.fixture(autouse=True)
+def fresh_keys():
+    lanes.epoch_keys.cache_clear()
+    mixture.quota_table.cache_clear()
+    yield
+    lanes.epoch_keys.cache_clear()
+    mixture.quota_table.cache_clear()
+
+
+def six_rounds(patch):
+    patch.setattr(permutation, "FEISTEL_ROUNDS", 6)
+
+
+def no_cycle_walking(patch):
+    def once(k, n, x):
+        a = int(np.ceil(np.sqrt(n)))
+        b = -(-n // a)
+        ks = [keys.sub(k, r) if isinstance(k, int) else keys.sub_array(k, r) for r in range(8)]
+        return (real_rounds(ks, a, b, x.astype(np.uint64)) % n).astype(np.int64)
+
+    patch.setattr(permutation, "_feistel", once)
+
+
+def wrapping_sum(patch):
+    patch.setattr(permutation, "_add_mod", lambda value, addend, modulus: (value + addend) % modulus)
+
+
+def smaller_argsort(patch):
+    patch.setattr(permutation, "ARGSORT_MAX", 127)
+
+
+def seed_plus_epoch(patch):
+    patch.setattr(lanes, "key", lambda seed, name, purpose, epoch: real_key(seed + epoch, name, purpose, 0))
+
+
+def name_not_in_key(patch):
+    patch.setattr(lanes, "key", lambda seed, name, purpose, epoch: real_key(seed, "", purpose, epoch))
+
+
+def epoch_not_in_key(patch):
+    patch.setattr(lanes, "key", lambda seed, name, purpose, epoch: real_key(seed, name, purpose, 0))
+
+
+def one_key_for_two_purposes(patch):
+    patch.setattr(
+        lanes, "key", lambda seed, name, purpose, epoch: real_key(seed, name, purpose.rstrip("2"), epoch)
+    )
+
+
+def no_rotation(patch):
+    def without(seed, name, purpose, epoch):
+        return 0 if purpose == "rot" else real_key(seed, name, purpose, epoch)
+
+    patch.setattr(lanes, "key", without)
+
+
+def no_rotation_of_the_tail(patch):
+    def without(seed, name, purpose, epoch):
+        return 0 if purpose == "rot2" else real_key(seed, name, purpose, epoch)
+
+    patch.setattr(lanes, "key", without)
+
+
+def tail_in_the_last_chunk_too(patch):
+    """body one round too long: positions run over the end."""
+    patch.setattr(
+        lanes.LaneShape,
+        "chunk_rounds",
+        property(lambda shape: -(-(shape.n // shape.chunk) // (shape.lanes * shape.rounds_h))),
+    )
+
+
+def deal_with(patch, place):
+    """Replaces how dealt positions become (j, y); place(shape, chunk, rounds, lane, d, tau) -> x."""
+
+    def deal(shape, chunk, rounds, key_r, i):
+        d, u = i % shape.lanes, i // shape.lanes
+        tau = u // shape.rounds_h
+        ks = keys.sub_array(keys.sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64))
+        lane = permutation.perm(ks, shape.rounds_h, u % shape.rounds_h)
+        x = place(shape, chunk, rounds, lane, d, tau)
+        return d + shape.lanes * (x // chunk * shape.rounds_h + lane), x % chunk
+
+    patch.setattr(lanes, "_deal", deal)
+
+
+def lanes_not_staggered(patch):
+    deal_with(patch, lambda shape, chunk, rounds, lane, d, tau: tau % (rounds * chunk))
+
+
+def chunks_read_at_a_stretch(patch):
+    """All h slots of a lane read one chunk together."""
+
+    def deal(shape, chunk, rounds, key_r, i):
+        d, u = i % shape.lanes, i // shape.lanes
+        return d + shape.lanes * (u // chunk), u % chunk
+
+    patch.setattr(lanes, "_deal", deal)
+
+
+def lane_by_hash_alone(patch):
+    """The slot of a lane is drawn, not permuted: some slots are read twice, some never."""
+
+    def draw(k, n, x):
+        return (
+            (k % np.uint64(n)).astype(np.int64)
+            if isinstance(k, np.ndarray) and n <= 8
+            else real_perm(k, n, x)
+        )
+
+    patch.setattr(lanes, "perm", draw)
+
+
+def no_shuffle_of_chunks(patch):
+    def by_position(k, n, x):
+        return x if isinstance(k, int) else real_perm(k, n, x)
+
+    patch.setattr(lanes, "perm", by_position)
+
+
+def sources_in_blocks(patch):
+    def blocks(quotas):
+        table = np.repeat(np.arange(len(quotas)), quotas)
+        return table, np.concatenate([np.arange(q) for q in quotas])
+
+    patch.setattr(mixture, "quota_table", blocks)
+
+
+def earliest_deadline_without_release(patch):
+    """The quota method without `count*W < t*q`: a large source runs ahead of its share."""
+
+    def eager(quotas):
+        counts, table, rank = [0] * len(quotas), [], []
+        for _ in range(sum(quotas)):
+            k = min((k for k, q in enumerate(quotas) if counts[k] < q), key=lambda k: -quotas[k])
+            table.append(k)
+            rank.append(counts[k])
+            counts[k] += 1
+        return np.array(table), np.array(rank)
+
+    patch.setattr(mixture, "quota_table", eager)
+
+
+def bases_not_advanced(patch):
+    patch.setattr(mixture, "used_before", lambda *_: {})
+
+
+def bases_without_the_begun_cycle(patch):
+    def whole_cycles(segment, names, step, global_batch):
+        cycle = (step - segment.start_step) * global_batch // sum(segment.weights.values())
+        return {name: segment.base.get(name, 0) + cycle * segment.weights.get(name, 0) for name in names}
+
+    patch.setattr(mixture, "used_before", whole_cycles)
+
+
+def order_depends_on_how_many_sources(patch):
+    real = slots.ordinals_at
+
+    def counted(seed, planned, epoch, position):
+        return real(seed + counted.sources, planned, epoch, position)
+
+    real_slots = slots.stream_slots
+
+    def stream(segment, names, step, global_batch):
+        counted.sources = len(names)
+        return real_slots(segment, names, step, global_batch)
+
+    patch.setattr(slots, "stream_slots", stream)
+    patch.setattr(slots, "ordinals_at", counted)
+
+
+def unstable_sort(patch):
+    """Ties of a batch in reverse stream order."""
+    real = assign.canonical_order
+
+    def reverse(source, position, lane_counts):
+        return len(source) - 1 - real(source[::-1], position[::-1], lane_counts)
+
+    patch.setattr(slots, "canonical_order", reverse)
+
+
+def lanes_not_on_one_scale(patch):
+    """bitrev(d) compared as a number instead of as a fraction of D."""
+
+    def raw(source, position, lane_counts):
+        d = position % lane_counts[source]
+        scaled = [
+            assign.bit_reversed(d[k : k + 1], int(lane_counts[s]).bit_length() - 1)[0]
+            for k, s in enumerate(source)
+        ]
+        return np.argsort(scaled, kind="stable")
+
+    patch.setattr(slots, "canonical_order", raw)
+
+
+def group_by_position_over_epochs(patch):
+    """d from i_k instead of from the position in the epoch."""
+    real = slots.canonical_order
+
+    def of_stream(segment, names, step, global_batch):
+        k, position = mixture.stream_slots(segment, names, step, global_batch)
+        of_stream.position = position
+        return k, position
+
+    patch.setattr(slots, "stream_slots", of_stream)
+    patch.setattr(
+        slots, "canonical_order", lambda k, _, lane_counts: real(k, of_stream.position, lane_counts)
+    )
+
+
+def equal_parts_and_a_remainder_lost(patch):
+    patch.setattr(
+        assign,
+        "rank_slice",
+        lambda size, rank, world: slice(rank * (size // world), (rank + 1) * (size // world)),
+    )
+
+
+def remainder_on_the_last_rank(patch):
+    def last(size, rank, world):
+        part = size // world
+        return slice(rank * part, size if rank == world - 1 else (rank + 1) * part)
+
+    patch.setattr(assign, "rank_slice", last)
+
+
+def digest_of_the_row_not_the_slot(patch):
+    real = digest.delivered_digest
+    patch.setattr(
+        digest,
+        "delivered_digest",
+        lambda step, numbers, who, crcs: real(step, np.arange(len(numbers)), who, crcs),
+    )
+
+
+def digest_without_identity(patch):
+    real = digest.delivered_digest
+    patch.setattr(
+        digest, "delivered_digest", lambda step, numbers, who, crcs: real(step, numbers, who * 0, crcs)
+    )
+
+
+def digest_mixed_once_more(patch):
+    """A hash of all rows together does not add up over ranks."""
+    real = digest.delivered_digest
+
+    def hashed(step, numbers, who, crcs):
+        return keys.mix64(real(step, numbers, who, crcs))
+
+    patch.setattr(digest, "delivered_digest", hashed)
+
+
+def sums(properties, reference):
+    properties.sums_are_exact()
+
+
+def bijection(properties, reference):
+    properties.is_bijection(properties.shape_of(1003, 4, 8, 4))
+
+
+def permutations(properties, reference):
+    for n in (128, 129, 1000, 4097):
+        properties.permutes(n, 7)
+
+
+def pair_differences(properties, reference):
+    properties.pair_differences_are_uniform()
+
+
+def locate_is_the_reference(properties, reference):
+    shape = properties.shape_of(70_000, 128, 16, 4)
+    positions = [0, 1, 35_000, shape.body - 1, shape.body, 69_999]
+    properties.matches_reference(reference, shape, 7, "photos", 0, positions)
+
+
+def orders_differ(properties, reference):
+    properties.orders_differ()
+
+
+def last_position_is_uniform(properties, reference):
+    shape = properties.shape_of(1031, 32, 2, 2)  # the short chunk is all of the tail
+    for position in (1023, 1024, 1030):
+        properties.positions_are_uniform(shape, position, epochs=1500)
+
+
+def pairs_are_uniform(properties, reference):
+    properties.adjacent_pairs_are_uniform(properties.shape_of(4003, 4, 16, 4), 2000, epochs=1000)
+
+
+def windows(properties, reference):
+    shape = properties.shape_of(6000, 8, 16, 4)
+    properties.window_holds_chunk_at_most(shape, 16, 1)
+    properties.window_holds_chunk_at_most(shape, 64, 2)
+
+
+def level_reading(properties, reference):
+    properties.first_touches_are_level(properties.shape_of(64 * 4 * 32 * 6, 32, 64, 4))
+
+
+def within_one(properties, reference):
+    properties.counts_stay_within_one({"a": 5, "b": 3, "c": 1}, 100)
+
+
+def schedule(properties, reference):
+    made = properties.two_sources_plan(
+        global_batch=47, schedule=[(3, {"photos": 1, "web": 2}), (5, {"web": 1})]
+    )
+    properties.schedule_repeats_nothing(made, 8)
+
+
+def others_keep_their_order(properties, reference):
+    few = properties.plan.make_plan({"a": properties.plan.synthetic(300)}, seed=7, global_batch=30)
+    views = {"a": properties.plan.synthetic(300), "b": properties.plan.synthetic(200)}
+    properties.others_keep_their_order(few, properties.plan.make_plan(views, seed=7, global_batch=30))
+
+
+def batches_are_the_reference(properties, reference):
+    made = properties.two_sources_plan(photos=1003, web=101)
+    for step in (0, 3, 40):
+        properties.batch_matches_reference(reference, made, [(0, {"photos": 3, "web": 1})], step)
+
+
+def ranks(properties, reference):
+    properties.ranks_make_the_batch(50, 7)
+    properties.ranks_make_the_batch(64, 10)
+
+
+def delivered(properties, reference):
+    properties.delivered_digest_adds_up(properties.two_sources_plan(), 3, [10, 20])
+
+
+CASES = [
+    (six_rounds, pair_differences),
+    (six_rounds, locate_is_the_reference),
+    (no_cycle_walking, permutations),
+    (no_cycle_walking, bijection),
+    (wrapping_sum, sums),
+    (smaller_argsort, locate_is_the_reference),
+    (seed_plus_epoch, orders_differ),
+    (name_not_in_key, orders_differ),
+    (epoch_not_in_key, orders_differ),
+    (one_key_for_two_purposes, orders_differ),
+    (no_rotation, last_position_is_uniform),
+    (no_rotation_of_the_tail, locate_is_the_reference),
+    (tail_in_the_last_chunk_too, bijection),
+    (lanes_not_staggered, level_reading),
+    (lanes_not_staggered, locate_is_the_reference),
+    (chunks_read_at_a_stretch, windows),
+    (lane_by_hash_alone, bijection),
+    (no_shuffle_of_chunks, pairs_are_uniform),
+    (sources_in_blocks, within_one),
+    (earliest_deadline_without_release, within_one),
+    (bases_not_advanced, schedule),
+    (bases_without_the_begun_cycle, schedule),
+    (order_depends_on_how_many_sources, others_keep_their_order),
+    (unstable_sort, batches_are_the_reference),
+    (lanes_not_on_one_scale, batches_are_the_reference),
+    (group_by_position_over_epochs, batches_are_the_reference),
+    (equal_parts_and_a_remainder_lost, ranks),
+    (remainder_on_the_last_rank, ranks),
+    (digest_of_the_row_not_the_slot, delivered),
+    (digest_without_identity, delivered),
+    (digest_mixed_once_more, delivered),
+]
+CHECKS = sorted({check for _, check in CASES}, key=lambda check: check.__name__)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_property_holds_of_the_order(check, properties, reference):
+    check(properties, reference)
+
+
+@pytest.mark.parametrize(("mutant", "check"), CASES, ids=lambda one: one.__name__)
+def test_the_property_fails_of_the_mutant(mutant, check, properties, reference, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        check(properties, reference)

@@ -73,8 +73,8 @@ class _Pulse:
 class _Sign:
     """An object that is put again and again, with a counter; the base of both signs of life."""
 
-    def __init__(self, store: Store, key: str, holder: str) -> None:
-        self.key, self.holder = key, holder
+    def __init__(self, store: Store, key: str, holder: str, every_s: float) -> None:
+        self.key, self.holder, self.every_s = key, holder, every_s
         self._store = store
         self._count = 0
         self._lock = threading.Lock()  # beats from the thread and from the caller never overtake each other
@@ -91,11 +91,11 @@ class _Sign:
                 return False
         return True
 
-    def start(self, every_s: float = BEAT_EVERY_S) -> Self:
-        """Beat now, and in the background every `every_s` until `close`."""
+    def start(self) -> Self:
+        """Beat now, and in the background every `every_s` seconds until `close`."""
         self.beat()
         if self._pulse is None:
-            self._pulse = _Pulse(self.beat, f"penstock-{self.key}", every_s)
+            self._pulse = _Pulse(self.beat, f"penstock-{self.key}", self.every_s)
         return self
 
     def close(self) -> None:
@@ -120,8 +120,10 @@ class Heartbeat(_Sign):
     """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`. It is left in the store:
     the collector removes it with the transaction's leftovers."""
 
-    def __init__(self, store: Store, txn: str, holder: str | None = None) -> None:
-        super().__init__(store, f"heartbeats/{_segment(txn)}.json", holder or new_holder())
+    def __init__(
+        self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
+    ) -> None:
+        super().__init__(store, f"heartbeats/{_segment(txn)}.json", holder or new_holder(), every_s)
 
 
 class Lease(_Sign):
@@ -131,9 +133,11 @@ class Lease(_Sign):
     protected by the collector's grace and by holds only. `active` says whether the lease was written.
     """
 
-    def __init__(self, store: Store, version_id: str, holder: str | None = None) -> None:
+    def __init__(
+        self, store: Store, version_id: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
+    ) -> None:
         name = holder or new_holder()
-        super().__init__(store, f"leases/{_segment(version_id)}/{_segment(name)}.json", name)
+        super().__init__(store, f"leases/{_segment(version_id)}/{_segment(name)}.json", name, every_s)
         self.active = False
         self._read_only = False
 

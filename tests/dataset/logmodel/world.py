@@ -2,7 +2,7 @@
 
 Real are `decide_*`, `commit_or_build`, `seal`, `fold` and `settle`. Modelled are the store and the loop
 around them: `append` reads and decides in one step (a reader knows exactly the log of the moment of its last
-probe) and writes in another, and anything may happen in between. A write may be stored and answered; stored, and
+probe) and writes in another; anything may happen in between. A write may be stored and answered; stored, and
 the answer lost; or answered with an error and land later, or never.
 """
 

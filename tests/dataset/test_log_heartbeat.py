@@ -1,0 +1,131 @@
+"""Heartbeats and leases: they count, they end, and no failure of theirs is fatal."""
+
+import logging
+import threading
+from uuid import uuid4
+
+import pytest
+
+from loader.dataset.heartbeat import Beat, Heartbeat, Lease, list_leases, new_holder, read_heartbeat
+from loader.errors import Forbidden, InvalidName, Transient
+from loader.storage import open_store
+
+
+class Refusing:
+    """A store whose puts and deletes raise `error` while it is set; `beaten` is set by each put."""
+
+    def __init__(self, store):
+        self.store, self.url, self.error, self.puts = store, store.url, None, 0
+        self.beaten = threading.Semaphore(0)
+
+    def put(self, key, data):
+        self.puts += 1
+        self.beaten.release()
+        if self.error:
+            raise self.error("no")
+        self.store.put(key, data)
+
+    def delete_many(self, keys):
+        if self.error:
+            raise self.error("no")
+        self.store.delete_many(keys)
+
+    def get(self, key):
+        return self.store.get(key)
+
+    def list(self, prefix="", start_after=None):
+        return self.store.list(prefix, start_after)
+
+
+@pytest.fixture
+def store():
+    return Refusing(open_store(f"memory://beats-{uuid4().hex}"))
+
+
+def warned(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def test_a_heartbeat_counts(store):
+    heartbeat = Heartbeat(store, "t1", holder="me")
+    assert read_heartbeat(store, "t1") is None
+    assert heartbeat.beat()
+    assert heartbeat.beat()
+    assert read_heartbeat(store, "t1") == Beat(beat=2, holder="me")
+    assert store.get("heartbeats/t1.json").data == b'{"beat":2,"holder":"me"}'
+
+
+def test_another_attempt_moves_it_too(store):
+    Heartbeat(store, "t1").beat()
+    first = read_heartbeat(store, "t1")
+    Heartbeat(store, "t1").beat()
+    assert read_heartbeat(store, "t1") != first
+
+
+def test_the_thread_beats_and_is_gone_after_close(store):
+    before = threading.active_count()
+    with Heartbeat(store, "t1", every_s=0.001) as heartbeat:
+        for _ in range(5):
+            assert store.beaten.acquire(timeout=60)
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+    beat = read_heartbeat(store, "t1")
+    assert beat.beat >= 5
+    heartbeat.close()
+    assert read_heartbeat(store, "t1") == beat
+
+
+def test_a_beat_that_fails_is_logged_and_the_next_one_counts(store, caplog):
+    heartbeat = Heartbeat(store, "t1")
+    store.error = Transient
+    assert not heartbeat.beat()
+    assert "heartbeats/t1.json" in warned(caplog)[0]
+    store.error = None
+    assert heartbeat.beat()
+    assert read_heartbeat(store, "t1").beat == 2
+
+
+def test_a_lease_is_there_while_it_is_held(store):
+    with Lease(store, "v-1", holder="a") as one, Lease(store, "v-2") as two:
+        assert one.active
+        one.beat()
+        assert [(r.version_id, r.holder, r.beat.beat) for r in list_leases(store)] == [
+            ("v-1", "a", 2),
+            ("v-2", two.holder, 1),
+        ]
+    assert list(list_leases(store)) == []
+    assert not one.active
+
+
+def test_read_only_credentials_are_warned_once(store, caplog):
+    store.error = Forbidden
+    for _ in range(3):
+        with Lease(store, "v-1") as lease:
+            assert not lease.active
+            assert not lease.beat()
+    assert store.puts == 3
+    assert len(warned(caplog)) == 1
+    assert "without a lease" in warned(caplog)[0]
+
+
+def test_a_lease_that_cannot_be_removed_is_logged(store, caplog):
+    lease = Lease(store, "v-1")
+    lease.beat()
+    store.error = Transient
+    lease.close()
+    assert "was not removed" in warned(caplog)[0]
+
+
+def test_a_sign_of_life_that_was_damaged_never_moves(store, caplog):
+    store.put("heartbeats/t1.json", b"{")
+    assert read_heartbeat(store, "t1") == Beat(beat=0, holder="")
+    assert "heartbeats/t1.json" in warned(caplog)[0]
+
+
+def test_names_in_keys_are_checked():
+    for name in ("", "../x", "a/b", "a" * 201):
+        with pytest.raises(InvalidName):
+            read_heartbeat(None, name)
+        with pytest.raises(InvalidName):
+            Lease(None, "v-1", holder=name or "/")
+    assert new_holder() != new_holder()

@@ -155,6 +155,7 @@ class PlanContent:
 
 def whole(name: str, value: object, low: int, high: int) -> int:
     """value as an int in [low, high]. Raises InvalidPlan."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or not low <= number <= high:
         raise InvalidPlan(f"{name} = {value!r}: a whole number from {low} to {high} is needed")
-    return value
+    return int(number)

@@ -6,9 +6,10 @@ plan.slots(step)        the global batch of a step, in canonical order
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import InvalidPlan
+from .canonical import canonical_json
 from .content import MAX_GLOBAL_BATCH, PlanContent, PlannedSource, Source, plan_source, source, whole
 from .describe import describe
 from .mixture import Weight, chain_segments, integer_weights
@@ -19,6 +20,21 @@ from .views import OrderView, synthetic
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
 Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
+
+
+class PlanStore(Protocol):
+    """What saving a plan needs of a store."""
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Creates an object, or finds it there with the same bytes."""
+
+
+class PlanRoot(Protocol):
+    """What saving a plan needs of a root."""
+
+    @property
+    def store(self) -> PlanStore:
+        """The root's store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +71,11 @@ class Plan(PlanContent):
         """The step to go on from. Raises PlanMismatch, naming the fields of the past that differ."""
         return check_state(self, state)
 
+    def save(self, root: PlanRoot) -> str:
+        """Stores the plan's canonical JSON as `plans/<hash>.json`, if it is not there yet; returns the hash."""
+        root.store.put_if_absent(f"plans/{self.hash}.json", canonical_json(self.to_json()))
+        return self.hash
+
     def describe(self) -> str:
         """The plan in words and numbers."""
         return describe(self)
@@ -85,7 +106,7 @@ def make_plan(
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
     _refuse_unsupported(bucket_by, pack, quarantine, boundary)
-    whole("global_batch", global_batch, 1, MAX_GLOBAL_BATCH)
+    global_batch = whole("global_batch", global_batch, 1, MAX_GLOBAL_BATCH)
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
     planned = {name: plan_source(name, given) for name, given in views.items()}
@@ -93,7 +114,7 @@ def make_plan(
     weights = {name: given.weight if isinstance(given, Source) else 1 for name, given in views.items()}
     starts = segment_starts(weights, schedule or [])
     return Plan(
-        seed=seed,
+        seed=whole("seed", seed, 0, 2**64 - 1),
         global_batch=global_batch,
         sources=planned,
         segments=chain_segments(starts, list(planned), global_batch),
@@ -116,7 +137,7 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
                 f"schedule entry {entry!r}: (step, {{source name: weight}}) is needed"
             ) from None
         low = starts[-1][0] + 1 if starts else 0
-        whole(f"schedule entry {len(starts)}: step", start, low, 2**53)
+        start = whole(f"schedule entry {len(starts)}: step", start, low, 2**53)
         if unknown:
             raise InvalidPlan(f"schedule at step {start} names {unknown}; the sources are {sorted(weights)}")
         starts.append((start, integer_weights(mixture)))

@@ -1,7 +1,9 @@
+import hashlib
 import json
 import pickle
 import tracemalloc
 from dataclasses import FrozenInstanceError, dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, I
 from loader.order import make_plan, plan_from_json, source, synthetic
 from loader.order.canonical import canonical_json
 from loader.order.views import SyntheticView
+from loader.storage import open_store
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,16 @@ def test_frozen_chunk_and_lanes_are_not_chosen_again():
     assert through_json(made).sources["a"].shape == made.sources["a"].shape
 
 
+def test_a_saved_plan_is_named_by_its_bytes(properties, tmp_path):
+    made = properties.two_sources_plan()
+    root = SimpleNamespace(store=open_store(str(tmp_path)))
+    assert made.save(root) == made.hash
+    assert made.save(root) == made.hash
+    data = (tmp_path / "plans" / f"{made.hash}.json").read_bytes()
+    assert "p-" + hashlib.sha256(data).hexdigest() == made.hash
+    assert plan_from_json(json.loads(data), reopen) == made
+
+
 def edited(made, **changes):
     content = json.loads(json.dumps(made.to_json()))
     return content | changes
@@ -305,6 +318,14 @@ def test_a_batch_at_1e9_samples_is_the_reference(properties, reference):
     made = make_plan({"big": synthetic(10**9)}, seed=7, global_batch=32)
     for step in (0, 10**7, 31_250_000 - 1, 31_250_000):
         properties.batch_matches_reference(reference, made, [(0, {"big": 1})], step)
+
+
+def test_numpy_integers_are_integers():
+    a = {"a": synthetic(50)}
+    schedule = [(np.int64(4), {"a": np.int64(2)})]
+    made = make_plan(a, seed=np.uint64(2**64 - 1), global_batch=np.int32(20), schedule=schedule)
+    assert made.hash == make_plan(a, seed=2**64 - 1, global_batch=20, schedule=[(4, {"a": 2})]).hash
+    assert type(made.seed) is type(made.global_batch) is type(made.segments[1].start_step) is int
 
 
 def test_a_plan_is_frozen(properties):

@@ -84,9 +84,9 @@ def _connection_string(url: str, text: object) -> dict[str, str]:
     for part in str(text).strip().strip(";").split(";"):
         name, equals, value = part.partition("=")
         known = name.strip().lower()
-        if known == "endpointsuffix":
+        if equals and known == "endpointsuffix":
             suffix = value
-        elif known in _CONNECTION:
+        elif equals and known in _CONNECTION:
             made[_CONNECTION[known]] = value
         elif not equals or known not in _CONNECTION_IGNORED:
             raise InvalidStore(

@@ -3,6 +3,7 @@
 import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from ..errors import (
@@ -66,6 +67,8 @@ def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
 def change_token(info: Mapping[str, Any]) -> str:
     """What of a file system's `info` changes with the object: the best that it has, and the size."""
     found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
+    if isinstance(found, datetime):  # some file systems give a date in one place and seconds in another
+        found = found.timestamp()
     return f"{found}:{info.get('size')}"
 
 

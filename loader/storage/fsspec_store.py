@@ -1,10 +1,10 @@
 """Every other scheme, and any URL opened with {"fsspec": {...options of its file system...}}.
 
-Reads, listings and overwrites work on any fsspec file system. A create-only write works where the file system
-has an atomic one: s3fs, gcsfs and adlfs with `mode="create"`. Elsewhere (memory, http, sftp, hdfs ...) fsspec's
-create is exists-then-write and loses races, so `put_if_absent` is refused: such a store can be read, and
-nothing can be published to it. It is the slow lane: fsspec answers no change token with the bytes, so a pinned
-range read costs a second request, and an unpinned one two.
+Reads, listings and overwrites work on any fsspec file system. A create-only write works where the file
+system has an atomic one: s3fs, gcsfs and adlfs with `mode="create"`. Elsewhere (memory, http, sftp, hdfs ...)
+fsspec's create is exists-then-write and loses races, so `put_if_absent` is refused: such a store can be read,
+and nothing can be published to it. It is the slow lane: fsspec answers no change token with the bytes, so a
+pinned range read costs a second request, and an unpinned one two.
 
 Options beside "fsspec": timeout_s is the file system's own business; retry_deadline_s, retry_base_s,
 retry_cap_s and max_concurrency are those of `options.py`.

@@ -106,7 +106,12 @@ class MemoryStore(Opened):
             )
 
     def put_file(self, key: str, path: str) -> None:
-        self.put(key, Path(path).read_bytes())
+        check_key(key)
+        try:
+            data = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise ObjectNotFound(f"cannot write {self._url}/{key}: there is no file {path}") from None
+        self.put(key, data)
 
     def head(self, key: str) -> ObjectInfo:
         blob = self.get(key)
@@ -130,6 +135,7 @@ class MemoryStore(Opened):
                 self._space.objects.pop(name, None)
 
     def copy(self, src: str, dst: str) -> None:
+        check_key(dst)
         self.put(dst, self.get(src).data)
 
     def open_stream(self, key: str) -> BinaryIO:

@@ -1,0 +1,181 @@
+"""S3 through a server that misbehaves on command: what is tried again, what is believed, what is reported."""
+
+import pytest
+
+from loader.errors import (
+    AlreadyExists,
+    Changed,
+    Forbidden,
+    InvalidStore,
+    ObjectNotFound,
+    StoreError,
+    Throttled,
+    Transient,
+)
+from loader.storage import Span, open_store
+
+DATA = bytes(range(256)) * 40
+AGAIN = [503, 429, 500, 502, 504, "drop", "reset", "stall", "short"]
+
+
+@pytest.mark.parametrize("fault", AGAIN)
+def test_a_read_is_tried_again(faulty, faulty_store, fault):
+    faulty.objects["k"] = DATA
+    faulty.faults.extend([fault] * (1 if fault == "stall" else 3))
+    assert faulty_store.get_range("k", 10, 1000).data == DATA[10:1010]
+    assert len(faulty.requests) == (2 if fault == "stall" else 4), "no client retries beside ours"
+
+
+@pytest.mark.parametrize("fault", [503, "drop", "reset"])
+def test_every_other_verb_is_tried_again(faulty, faulty_store, fault):
+    faulty.faults.extend([fault] * 2)
+    faulty_store.put("k", DATA)
+    faulty.faults.extend([fault] * 2)
+    assert faulty_store.get("k").data == DATA
+    faulty.faults.extend([503] * 2)
+    assert faulty_store.head("k").nbytes == len(DATA)
+    faulty.faults.extend([fault] * 2)
+    assert [blob.data for blob in faulty_store.get_ranges("k", [Span(0, 9), Span(900, 9)], max_gap=0)] == [
+        DATA[:9],
+        DATA[900:909],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "leaf"), [(503, Throttled), (429, Throttled), (500, Transient), ("drop", Transient)]
+)
+def test_the_budget_ends(faulty, fault, leaf):
+    options = {"key": "k", "secret": "ssss", "endpoint": faulty.endpoint, "retry_deadline_s": 0}
+    store = open_store("s3://bucket", options)
+    faulty.faults.append(fault)
+    with pytest.raises(leaf, match="gave up after 1 tries") as caught:
+        store.get("k")
+    assert isinstance(caught.value, ConnectionError)
+    assert "s3://bucket/k" in str(caught.value)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "leaf"), [(403, Forbidden), (401, Forbidden), (400, StoreError), (501, StoreError)]
+)
+def test_a_refusal_is_not_tried_again(faulty, faulty_store, fault, leaf):
+    faulty.faults.append(fault)
+    with pytest.raises(leaf):
+        faulty_store.get("k")
+    assert len(faulty.requests) == 1
+
+
+def test_a_server_that_is_not_there_is_transient():
+    options = {"key": "k", "secret": "ssss", "endpoint": "http://127.0.0.1:1", "retry_deadline_s": 0}
+    with pytest.raises(Transient):
+        open_store("s3://bucket", options).get("k")
+
+
+@pytest.mark.parametrize("fault", ["commit-drop", "drop", 503, 500, 409, 412])
+def test_a_create_is_decided_by_what_is_stored(faulty, faulty_store, fault):
+    faulty.faults.append(fault)
+    faulty_store.put_if_absent("log/1", b"ours")
+    assert faulty.objects == {"log/1": b"ours"}
+
+
+@pytest.mark.parametrize("fault", ["commit-drop", "drop", 503, 409])
+def test_a_create_stays_ambiguous_for_several_tries(faulty, faulty_store, fault):
+    faulty.faults.extend([fault, 503, fault, "drop", fault, "reset"])  # the read that decides fails as well
+    faulty_store.put_if_absent("log/1", b"ours")
+    assert faulty.objects == {"log/1": b"ours"}
+
+
+@pytest.mark.parametrize("fault", [None, "drop", 503, 409, "commit-drop"])
+def test_a_create_never_replaces_another(faulty, faulty_store, fault):
+    faulty.objects["log/1"] = b"theirs"
+    if fault is not None:
+        faulty.faults.append(fault)
+    with pytest.raises(AlreadyExists, match="log/1"):
+        faulty_store.put_if_absent("log/1", b"ours")
+    assert faulty.objects == {"log/1": b"theirs"}
+
+
+def test_a_create_without_the_right_is_forbidden(faulty, faulty_store):
+    faulty.faults.append(403)
+    with pytest.raises(Forbidden):
+        faulty_store.put_if_absent("log/1", b"ours")
+    assert faulty.objects == {}
+    assert len(faulty.requests) == 2, "the create, and the read that decides"
+
+
+def test_a_flipped_byte_is_delivered(faulty, faulty_store):
+    """No client can see it: only the checksum in our index does."""
+    faulty.objects["k"] = DATA
+    faulty.faults.append("flip")
+    blob = faulty_store.get_range("k", 0, 100)
+    assert blob.data != DATA[:100]
+    assert blob.data[1:] == DATA[1:100]
+
+
+def test_another_etag_is_changed(faulty, faulty_store):
+    faulty.objects["k"] = DATA
+    pinned = faulty_store.get_range("k", 0, 1).etag
+    faulty.faults.append("etag")
+    with pytest.raises(Changed):
+        faulty_store.get_range("k", 0, 1, pinned)
+    faulty.faults.append("etag")
+    with pytest.raises(Changed):  # unpinned, and yet one answer does not mix two objects
+        faulty_store.get_ranges("k", [Span(0, 1), Span(500, 1)], max_gap=0)
+
+
+def test_a_large_object_replaced_while_it_is_read_is_read_again(faulty, faulty_store):
+    faulty.objects["k"] = bytes(17 * 2**20)
+    faulty.faults.extend(["etag"])
+    assert faulty_store.get("k").data == faulty.objects["k"]
+
+
+def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store):
+    keys = [f"log/{number:03d}" for number in range(10)]
+    faulty.objects.update(dict.fromkeys(keys, b"x"))
+    clean = [info.key for info in faulty_store.list("log/")]
+    assert clean == keys
+    asked = len(faulty.requests)
+    for broken in range(asked):
+        faulty.faults.extend([503 if number == broken else "ok" for number in range(asked)])
+        assert [info.key for info in faulty_store.list("log/", start_after="log/002")] == keys[3:]
+        faulty.faults.clear()
+
+
+def test_a_listing_out_of_order_is_refused(faulty, faulty_store, monkeypatch):
+    faulty.objects.update({"a": b"x", "b": b"x", "c": b"x", "d": b"x"})
+    ordered = faulty._list
+    monkeypatch.setattr(faulty, "_list", lambda query: _reversed(ordered, query))
+    with pytest.raises(StoreError, match="key order"):
+        list(faulty_store.list())
+
+
+def _reversed(ordered, query):
+    status, xml, extra, etag = ordered(query)
+    return status, xml.replace(b"<Key>a<", b"<Key>z<"), extra, etag
+
+
+def test_a_file_goes_up_in_parts(s3_options, monkeypatch, tmp_path):
+    monkeypatch.setattr("loader.storage.objectstore.SINGLE_PUT_BYTES", 2**20)
+    data = bytes(range(256)) * 2**16 + b"and a second part"
+    (tmp_path / "file").write_bytes(data)
+    store = open_store("s3://bucket/parts", s3_options)
+    store.put_file("k", str(tmp_path / "file"))
+    assert store.get("k").data == data
+    assert store.head("k").etag.endswith('-2"'), "two parts"
+
+
+def test_a_bucket_that_is_not_there(s3_options):
+    store = open_store("s3://no-such-bucket", s3_options)
+    for verb in (
+        lambda: store.get("k"),
+        lambda: store.put("k", b"x"),
+        lambda: store.put_if_absent("k", b"x"),
+    ):
+        with pytest.raises(InvalidStore, match="create the bucket"):
+            verb()
+
+
+def test_missing_is_missing_at_once(faulty, faulty_store):
+    with pytest.raises(ObjectNotFound):
+        faulty_store.get("k")
+    assert len(faulty.requests) == 1

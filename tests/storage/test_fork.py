@@ -1,0 +1,73 @@
+"""A forked child is told at once; without the guard it would hang."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import os, sys, faulthandler
+faulthandler.dump_traceback_later(20, exit=True)
+from loader.errors import ForkedStore, Transient
+from loader.storage import Span, open_store
+
+options = {"key": "k", "secret": "ssss", "endpoint": "http://127.0.0.1:1", "retry_deadline_s": 0}
+local = open_store(sys.argv[1])
+memory = open_store("memory://forked")
+local.put("k", b"disk")
+memory.put("k", b"memory")
+remote = None
+if sys.argv[2] == "used":
+    remote = open_store("s3://bucket", options)
+    try:
+        remote.get("k")  # starts the native runtime
+    except Transient:
+        pass
+
+child = os.fork()
+if child == 0:
+    told = 0
+    if remote is None:
+        try:
+            open_store("s3://bucket", options).get("k")
+        except Transient:
+            told = 100  # the child's own, first runtime works
+    else:
+        verbs = [
+            lambda: remote.get("k"), lambda: remote.get_range("k", 0, 1),
+            lambda: remote.get_ranges("k", [Span(0, 1), Span(9, 1)], max_gap=0), lambda: remote.put("k", b""),
+            lambda: remote.put_if_absent("k", b""), lambda: remote.put_file("k", __file__),
+            lambda: remote.head("k"), lambda: list(remote.list()), lambda: remote.delete_many(["k"]),
+            lambda: remote.copy("a", "b"), lambda: remote.open_stream("k"),
+            lambda: open_store("s3://bucket", options), lambda: open_store("gs://bucket", {"anon": True}),
+        ]
+        for verb in verbs:
+            try:
+                verb()
+            except ForkedStore as error:
+                told += "spawn" in str(error) and "forkserver" in str(error)
+        told = 100 if told == len(verbs) else told
+    fine = local.get("k").data == b"disk" and memory.get("k").data == b"memory"
+    os._exit(told if fine else 1)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+if remote is not None:
+    try:
+        remote.get("k")  # the parent goes on
+    except Transient:
+        pass
+print(status)
+"""
+
+
+def outcome(tmp_path, use: str) -> str:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "root"), use]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip() + done.stderr
+
+
+def test_every_verb_in_a_forked_child_raises_at_once(tmp_path):
+    assert outcome(tmp_path, "used") == "100"
+
+
+def test_a_child_of_a_parent_without_native_clients_may_open_one(tmp_path):
+    assert outcome(tmp_path, "unused") == "100"

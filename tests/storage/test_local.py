@@ -1,0 +1,201 @@
+"""What only a disk does: names in place at once or never, order of a walk, and its own errors."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
+from loader.storage import open_store
+
+
+def files_below(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+SEGMENT = st.text(st.sampled_from("ab.!-0/Zé"), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    wishes=st.lists(SEGMENT, max_size=14),
+    prefix=SEGMENT | st.just(""),
+    start_after=SEGMENT | st.none(),
+)
+def test_a_walk_is_the_sorted_filtered_set_of_keys(tmp_path_factory, wishes, prefix, start_after):
+    store = open_store(tmp_path_factory.mktemp("walk"))
+    keys: set[str] = set()
+    for wish in wishes:
+        try:
+            store.put(wish, b"x")
+            keys.add(wish)
+        except InvalidStore:
+            continue  # no key, or 'a' beside 'a/b'
+    wanted = sorted(k for k in keys if k.startswith(prefix) and (start_after is None or k > start_after))
+    try:
+        assert [info.key for info in store.list(prefix, start_after)] == wanted
+    except InvalidStore:
+        assert prefix.startswith("/") or any(s in ("", ".", "..") for s in prefix.split("/")[:-1])
+
+
+@pytest.mark.parametrize("verb", ["put", "put_if_absent"])
+def test_a_killed_writer_leaves_no_object(tmp_path, verb: str):
+    script = (
+        "import os, signal, sys\n"
+        "from loader.storage import open_store\n"
+        "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"open_store(sys.argv[1]).{verb}('k', b'x' * 1000000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert len(files_below(tmp_path)) == 1, "the unfinished file"
+    store = open_store(tmp_path)
+    assert list(store.list()) == []
+    store.put_if_absent("k", b"y")
+    assert [info.key for info in store.list()] == ["k"]
+
+
+@pytest.mark.parametrize("verb", ["put", "put_if_absent"])
+def test_a_full_disk_leaves_nothing_and_says_what_to_do(tmp_path, monkeypatch, verb: str):
+    store = open_store(tmp_path / "root")
+    store.put("other", b"x")
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(StoreError, match=r"No space left.*free space") as caught:
+            getattr(store, verb)("k", b"x" * 10)
+    assert str(tmp_path / "root" / "k") in str(caught.value)
+    assert files_below(tmp_path / "root") == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("number", "leaf"),
+    [
+        (errno.EACCES, Forbidden),
+        (errno.EROFS, Forbidden),
+        (errno.EDQUOT, StoreError),
+        (errno.EMFILE, StoreError),
+        (errno.EIO, Transient),
+        (errno.ESTALE, Transient),
+        (errno.ENAMETOOLONG, InvalidStore),
+        (errno.ENOENT, ObjectNotFound),
+        (errno.ENOTDIR, ObjectNotFound),
+    ],
+)
+def test_what_the_system_answers(tmp_path, monkeypatch, number: int, leaf):
+    store = open_store(tmp_path)
+    store.put("k", b"x")
+
+    def refuse(path: str, *_: object) -> int:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(leaf) as caught:
+        store.get("k")
+    assert type(caught.value) is leaf
+    assert str(tmp_path / "k") in str(caught.value)
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path, monkeypatch):
+    store = open_store(tmp_path)
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(InvalidStore, match="no hard links"):
+        store.put_if_absent("k", b"x")
+    assert files_below(tmp_path) == []
+
+
+def test_a_link_whose_answer_was_lost_is_ours(tmp_path, monkeypatch):
+    store = open_store(tmp_path)
+    link = os.link
+
+    def lost(source: str, target: str) -> None:
+        link(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", lost)
+    store.put_if_absent("k", b"ours")
+    with pytest.raises(AlreadyExists):
+        store.put_if_absent("k", b"theirs")
+    assert store.get("k").data == b"ours"
+    assert files_below(tmp_path) == ["k"]
+
+
+def test_a_key_below_a_file_and_a_key_above_files(tmp_path):
+    store = open_store(tmp_path)
+    store.put("a/b", b"x")
+    for verb in (store.put, store.put_if_absent):
+        with pytest.raises(InvalidStore, match="cannot hold"):
+            verb("a/b/c", b"y")
+        with pytest.raises(InvalidStore, match="below that key"):
+            verb("a", b"y")
+    assert files_below(tmp_path) == ["a/b"]
+
+
+def test_foreign_entries(tmp_path, caplog):
+    store = open_store(tmp_path)
+    store.put("a", b"x")
+    (tmp_path / ".tmp-left-behind").write_bytes(b"half")
+    (tmp_path / "empty folder").mkdir()
+    (tmp_path / "broken link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    with open(os.fsencode(tmp_path) + b"/not-\xff-text", "wb") as out:
+        out.write(b"x")
+    assert [info.key for info in store.list()] == ["a"]
+    assert "not UTF-8" in caplog.text
+
+
+def test_links_are_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "x").write_bytes(b"far")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "d").symlink_to(tmp_path / "elsewhere")
+    store = open_store(tmp_path / "root")
+    assert [info.key for info in store.list()] == ["d/x"]
+    assert store.get("d/x").data == b"far"
+
+
+def test_an_open_stream_keeps_its_object(tmp_path):
+    store = open_store(tmp_path)
+    store.put("k", b"first" * 1000)
+    with store.open_stream("k") as stream:
+        store.put("k", b"other")
+        assert stream.read() == b"first" * 1000
+
+
+def test_the_url_is_an_absolute_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_store("a relative/path")
+    assert store.url == str(tmp_path / "a relative/path")
+    monkeypatch.chdir("/")
+    store.put("k", b"x")
+    assert (tmp_path / "a relative/path/k").read_bytes() == b"x"
+    assert open_store((tmp_path / "a relative/path").as_uri()).get("k").data == b"x"
+    assert open_store(f"file://{tmp_path}/a%20relative/path").url == store.url
+    assert open_store(f"file://localhost{tmp_path}/x#y?z").url == f"{tmp_path}/x#y?z"
+
+
+@pytest.mark.parametrize("url", ["~/data", "~", "~somebody/data", "file://host/path", "a\0b", ""])
+def test_paths_that_are_refused(url: str):
+    with pytest.raises(InvalidStore):
+        open_store(url)
+
+
+def test_a_file_is_no_store(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(InvalidStore, match="is a file"):
+        open_store(tmp_path / "file")
+    with pytest.raises(InvalidStore, match="takes no options"):
+        open_store(tmp_path, {"anon": True})

@@ -1,0 +1,242 @@
+"""URLs and options: everybody's spelling, one meaning, and nothing ignored."""
+
+import subprocess
+import sys
+
+import pytest
+
+from loader.errors import InvalidStore
+from loader.storage import open_store
+from loader.storage.azure import azure_config
+from loader.storage.gcs import gcs_config
+from loader.storage.options import runtime_of
+from loader.storage.s3 import s3_config
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "config"),
+    [
+        ({}, {}, {"region": "us-east-1"}),
+        ({"anon": True}, {}, {"skip_signature": True, "region": "us-east-1"}),
+        ({"anon": False, "region": "eu-west-1"}, {}, {"region": "eu-west-1"}),
+        ({}, {"AWS_REGION": "eu-west-2", "AWS_DEFAULT_REGION": "no"}, {"region": "eu-west-2"}),
+        ({}, {"AWS_DEFAULT_REGION": "eu-west-3"}, {"region": "eu-west-3"}),
+        (
+            {"key": "K", "secret": "S", "token": "T", "endpoint_url": "http://h:1"},
+            {"AWS_ENDPOINT_URL": "http://other"},
+            {
+                "access_key_id": "K",
+                "secret_access_key": "S",
+                "session_token": "T",
+                "endpoint": "http://h:1",
+                "region": "us-east-1",
+            },
+        ),
+        (
+            {"client_kwargs": {"endpoint_url": "https://h", "region_name": "r", "aws_access_key_id": "K"}},
+            {},
+            {"endpoint": "https://h", "region": "r", "access_key_id": "K"},
+        ),
+        (
+            {"aws_access_key_id": "K", "aws_secret_access_key": "S", "aws_region": "r"},
+            {},
+            {"access_key_id": "K", "secret_access_key": "S", "region": "r"},
+        ),
+        (
+            {"access_key_id": "K", "key": "K", "endpoint": None, "requester_pays": True, "timeout_s": 3},
+            {},
+            {"access_key_id": "K", "request_payer": True, "region": "us-east-1"},
+        ),
+        ({}, {"AWS_ENDPOINT_URL": "http://a"}, {"endpoint": "http://a", "region": "us-east-1"}),
+        (
+            {},
+            {"AWS_ENDPOINT_URL": "http://a", "AWS_ENDPOINT_URL_S3": "http://b"},
+            {"endpoint": "http://b", "region": "us-east-1"},
+        ),
+    ],
+)
+def test_s3_options(options, environ, config):
+    assert s3_config("s3://b", options, environ) == (config, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endpont_url": "x"}, r"'endpont_url', did you mean 'endpoint_url'\? accepted are .*skip_signature"),
+        ({"client_kwargs": {"verify": False}}, "unknown option 'verify'"),
+        ({"client_kwargs": "x"}, "give a dict"),
+        ({"key": "A", "access_key_id": "B"}, "mean the same and differ"),
+        ({"endpoint_url": "A", "client_kwargs": {"endpoint_url": "B"}}, "given twice"),
+        ({"profile": "p", "key": "A"}, "contradict"),
+        ({"profile": "p", "anon": True}, "contradict"),
+        ({"profile": "no-such-profile"}, "gives no credentials"),
+        ({"credential_provider": 5}, "give a function"),
+        ({"key": "A"}, "options are refused: .*SecretAccessKey"),
+        ({"timeout_s": "soon"}, "timeout_s"),
+        ({"retry_deadline_s": -1}, "retry_deadline_s"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"retry_cap_s": 0.0}, "retry_cap_s"),
+    ],
+)
+def test_s3_options_that_are_refused(options, message: str):
+    with pytest.raises(InvalidStore, match=message):
+        open_store("s3://bucket/prefix", options)
+
+
+def profiles(tmp_path, monkeypatch) -> None:
+    (tmp_path / "credentials").write_text("[lab]\naws_access_key_id = AKLAB\naws_secret_access_key = sss\n")
+    (tmp_path / "config").write_text("[profile lab]\nregion = eu-north-1\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+
+
+@pytest.mark.parametrize(("options", "environ"), [({"profile": "lab"}, {}), ({}, {"AWS_PROFILE": "lab"})])
+def test_a_profile_gives_credentials_and_region(tmp_path, monkeypatch, options, environ):
+    profiles(tmp_path, monkeypatch)
+    config, provider = s3_config("s3://b", options, environ)
+    assert provider()["access_key_id"] == "AKLAB"
+    assert config == {"region": "eu-north-1"}
+    assert s3_config("s3://b", {**options, "region": "r"}, environ)[0] == {"region": "r"}
+    open_store("s3://b", options)
+
+
+@pytest.mark.parametrize(
+    ("options", "environ"),
+    [
+        ({"key": "K", "secret": "S"}, {"AWS_PROFILE": "lab"}),
+        ({"anon": True}, {"AWS_PROFILE": "lab"}),
+        ({}, {"AWS_PROFILE": "lab", "AWS_ACCESS_KEY_ID": "K"}),
+    ],
+)
+def test_explicit_credentials_come_before_the_environments_profile(tmp_path, monkeypatch, options, environ):
+    profiles(tmp_path, monkeypatch)
+    assert s3_config("s3://b", options, environ)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [
+        ({}, {}),
+        ({"token": "anon"}, {"skip_signature": True}),
+        ({"anon": True}, {"skip_signature": True}),
+        ({"token": "google_default", "project": "p"}, {}),
+        ({"token": "/etc/gcs.json"}, {"application_credentials": "/etc/gcs.json"}),
+        ({"token": {"private_key": "x"}}, {"service_account_key": '{"private_key": "x"}'}),
+        (
+            {"endpoint_url": "http://h", "google_bearer_token": "t"},
+            {"base_url": "http://h", "bearer_token": "t"},
+        ),
+    ],
+)
+def test_gcs_options(options, config):
+    assert gcs_config("gs://b", options) == (config, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "host", "config"),
+    [
+        ({}, "", {}),
+        (
+            {"account_name": "a", "sas_token": "s", "anon": False},
+            "",
+            {"account_name": "a", "sas_key": "s"},
+        ),
+        ({}, "lab.dfs.core.windows.net", {"account_name": "lab"}),
+        (
+            {"account_host": "lab.blob.core.example"},
+            "",
+            {"account_name": "lab", "endpoint": "https://lab.blob.core.example"},
+        ),
+        (
+            {
+                "connection_string": "DefaultEndpointsProtocol=https;AccountName=lab;AccountKey=a+b/c==;"
+                "EndpointSuffix=core.windows.net"
+            },
+            "",
+            {
+                "account_name": "lab",
+                "account_key": "a+b/c==",
+                "endpoint": "https://lab.blob.core.windows.net",
+            },
+        ),
+        (
+            {"connection_string": "AccountName=lab;AccountKey=k;BlobEndpoint=http://127.0.0.1:1/lab;"},
+            "",
+            {"account_name": "lab", "account_key": "k", "endpoint": "http://127.0.0.1:1/lab"},
+        ),
+    ],
+)
+def test_azure_options(options, host, config):
+    assert azure_config("az://c", options, host) == (config, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("gs://b", {"token": "ya29.raw"}, "bearer_token"),
+        ("gs://b", {"consistency": "none"}, "unknown option 'consistency'"),
+        ("az://c", {"connection_string": "AccountName"}, "connection_string"),
+        ("abfs://c@lab.dfs.core.windows.net/p", {"account_name": "other"}, "not the account"),
+        ("az://c", {"account": "x"}, "did you mean 'account_"),
+        ("memory://name", {"x": 1}, "takes no options"),
+        ("memory://", {}, "has no name"),
+        ("s3:///prefix", {}, "names no bucket"),
+        ("s3://b/../other", {}, "segment"),
+        ("s3://b/p?versionId=1", {}, "has a query"),
+        ("nosuchscheme://x", {}, "fsspec does not open it"),
+        ("memory://x", {"fsspec": {}, "anon": True}, "anon"),
+        ("memory://x", {"fsspec": 3}, "fsspec"),
+    ],
+)
+def test_other_urls_and_options_that_are_refused(url: str, options, message: str):
+    with pytest.raises(InvalidStore, match=message):
+        open_store(url, options)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "shown"),
+    [
+        ("gs://bucket/a/b/", {"anon": True}, "gs://bucket/a/b"),
+        ("gcs://bucket", {"token": "anon"}, "gs://bucket"),
+        ("az://cont/a", {"account_name": "lab", "account_key": "a2V5"}, "az://cont/a"),
+        ("abfs://cont@lab.dfs.core.windows.net/a", {"anon": True}, "az://cont@lab.dfs.core.windows.net/a"),
+        ("s3a://bucket/a", {"anon": True}, "s3://bucket/a"),
+        ("S3://bucket/a", {"anon": True}, "s3://bucket/a"),
+        ("memory://name/a/", {}, "memory://name/a"),
+    ],
+)
+def test_stores_open_without_contact_and_their_url_opens_them_again(url: str, options, shown: str):
+    store = open_store(url, options)
+    assert store.url == shown
+    assert open_store(store.url, options).url == shown
+
+
+def test_fsspec_local_is_our_local(tmp_path):
+    store = open_store(f"file://{tmp_path}", {"fsspec": {"auto_mkdir": True}})
+    store.put_if_absent("a/b", b"x")
+    assert (tmp_path / "a" / "b").read_bytes() == b"x"
+
+
+def test_runtime_options_reach_the_client():
+    runtime = runtime_of(
+        "s3://b", {"timeout_s": 2, "retry_deadline_s": 7, "max_concurrency": "9", "key": "secret!"}
+    )
+    assert (runtime.timeout_s, runtime.budget.deadline_s, runtime.limiter().limit) == (2.0, 7.0, 9)
+    made = runtime.client_options("http://h")
+    assert made["allow_http"] is True
+    assert made["timeout"].total_seconds() == 2
+    assert "allow_http" not in runtime.client_options("https://h")
+    assert runtime.retry_config(0)["max_retries"] == 0
+    assert "secret!" not in repr(runtime)
+
+
+def test_importing_the_package_imports_no_client():
+    script = (
+        "import sys, loader.storage\n"
+        "loader.storage.open_store('memory://x'); loader.storage.open_store('/tmp')\n"
+        "print([name for name in ('obstore', 'fsspec', 'boto3', 's3fs', 'aiohttp') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

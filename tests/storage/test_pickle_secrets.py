@@ -1,0 +1,168 @@
+"""Credentials are in no pickle, no repr, no URL and no message."""
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+from loader.errors import Forbidden, InvalidStore, PenstockError
+from loader.storage import Store, StoreSpec, open_store
+from loader.storage.spec import is_secret, redact, spec_of
+
+PLANTED = "PLANTEDsecretPLANTED"
+NOWHERE = "http://127.0.0.1:1"
+
+
+def provider() -> dict[str, object]:
+    return {"access_key_id": PLANTED, "secret_access_key": PLANTED, "token": None, "expires_at": None}
+
+
+STORES = [
+    ("s3://bucket/p", {"key": PLANTED, "secret": PLANTED, "token": PLANTED, "endpoint_url": NOWHERE}),
+    ("s3://bucket/p", {"client_kwargs": {"aws_access_key_id": PLANTED, "aws_secret_access_key": PLANTED}}),
+    (
+        "s3://bucket/p",
+        {"access_key_id": PLANTED, "secret_access_key": PLANTED, "proxy_url": f"http://u:{PLANTED}@h"},
+    ),
+    ("s3://bucket/p", {"credential_provider": lambda: provider()}),
+    ("gs://bucket/p", {"google_bearer_token": PLANTED}),
+    ("az://cont/p", {"account_name": "lab", "sas_token": f"sv=1&sig={PLANTED}", "endpoint": NOWHERE}),
+    ("az://cont/p", {"connection_string": "AccountName=lab;AccountKey=UExBTlRFRHNlY3JldFBMQU5URUQ="}),
+    (
+        "memory://x/p",
+        {"fsspec": {"password": PLANTED, "nested": {"api_token": PLANTED}, "custom": [PLANTED]}},
+    ),
+]
+HIDDEN = (PLANTED, "UExBTlRFRHNlY3JldFBMQU5URUQ")
+
+
+def hidden_in(text: str) -> bool:
+    return any(secret in text for secret in HIDDEN)
+
+
+@pytest.mark.parametrize(("url", "options"), STORES[:-1])
+def test_no_secret_is_shown_or_pickled(url: str, options):
+    store = open_store(url, {**options, "retry_deadline_s": 0, "connect_timeout_s": 0.2, "timeout_s": 0.2})
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert not hidden_in(pickle.dumps(store, protocol).decode("latin-1"))
+    assert not hidden_in(repr(store) + str(store) + store.url + repr(store.__reduce__()))
+    spec = store.__reduce__()[1][0]
+    assert isinstance(spec, StoreSpec)
+    assert spec.dropped
+
+
+def test_a_fsspec_store_drops_what_looks_like_a_secret():
+    spec = spec_of(*STORES[-1])
+    assert spec.dropped == ("fsspec.nested.api_token", "fsspec.password")
+    assert spec.options == {"fsspec": {"nested": {}, "custom": [PLANTED]}}, (
+        "a secret under an innocent name stays"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        STORES[0],
+        STORES[5],
+        ("s3://bucket", {"key": PLANTED, "secret": PLANTED, "no_such": 1}),
+        ("s3://bucket", {"key": PLANTED, "access_key_id": PLANTED + "2"}),
+        ("s3://bucket", {"key": PLANTED}),
+        ("s3://bucket", {"profile": "p", "key": PLANTED}),
+        (f"s3://user:{PLANTED}@bucket/p", {}),
+        (f"https://user:{PLANTED}@host/p", {}),
+        (f"https://host/p?X-Amz-Signature={PLANTED}", {}),
+        (f"s3://bucket/p?sig={PLANTED}", {}),
+        ("gs://b", {"token": PLANTED}),
+        ("az://c", {"connection_string": f"{PLANTED};x"}),
+        ("memory://x", {"password": PLANTED}),
+        ("nosuchscheme://x", {"fsspec": {"password": PLANTED}}),
+    ],
+)
+def test_no_message_or_traceback_shows_a_secret(url: str, options):
+    runtime = (
+        {"retry_deadline_s": 0, "timeout_s": 0.3}
+        if "fsspec" not in options and "no_such" not in options
+        else {}
+    )
+    with pytest.raises(PenstockError) as caught:
+        open_store(url, {**options, **runtime}).get("k")
+    shown = "".join(traceback.format_exception(caught.value, chain=True)[1:])
+    source_lines = [line for line in shown.splitlines() if not line.startswith("    ")]
+    assert not hidden_in("\n".join(source_lines))
+    assert not hidden_in(str(caught.value) + repr(caught.value))
+
+
+def test_what_is_secret():
+    for name in ("key", "secret", "token", "Password", "aws_secret_access_key", "sas_token", "my_api_token"):
+        assert is_secret(name)
+    for name in (
+        "endpoint_url",
+        "region",
+        "anon",
+        "profile",
+        "timeout_s",
+        "web_identity_token_file",
+        "account_name",
+    ):
+        assert not is_secret(name)
+
+
+def test_redact():
+    text = f"GET https://user:{PLANTED}@h/p?sv=2&sig=abc%2F&se=1 X-Amz-Signature=ff key {PLANTED} account=lab"
+    shown = redact(text, (PLANTED,))
+    assert shown == "GET https://***@h/p?sv=2&sig=***&se=1 X-Amz-Signature=*** key *** account=lab"
+
+
+def test_a_provider_function_travels_by_name():
+    store = open_store("s3://bucket", {"credential_provider": provider, "endpoint": NOWHERE})
+    pickled = pickle.dumps(store)
+    assert PLANTED.encode() not in pickled
+    assert b"provider" in pickled
+    assert store.__reduce__()[1][0].dropped == ()
+
+
+def read_elsewhere(store: Store, environ: dict[str, str]) -> str:
+    """What a fresh process gets that unpickles the store and reads 'k'."""
+    script = (
+        "import pickle, sys\n"
+        "store = pickle.load(sys.stdin.buffer)\n"
+        "try: print(store.get('k').data.decode())\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=pickle.dumps(store),
+        env={**clean, **environ},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.decode().strip()
+
+
+def test_a_worker_finds_its_own_credentials(s3_options):
+    options = {**s3_options, "metadata_endpoint": NOWHERE, "retry_deadline_s": 0}
+    store = open_store("s3://bucket/pickled", options)
+    store.put("k", b"read by a worker")
+    found = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "of the worker"}
+    assert read_elsewhere(store, found) == "read by a worker"
+    told = read_elsewhere(store, {})
+    assert told.startswith(Forbidden.__name__)
+    assert "key, secret were given where the store was first opened and are never pickled" in told
+
+
+def test_memory_stays_in_its_process():
+    store = open_store("memory://here")
+    store.put("k", b"x")
+    assert pickle.loads(pickle.dumps(store)).get("k").data == b"x"  # noqa: S301 - our own bytes
+    script = "import pickle, sys\npickle.load(sys.stdin.buffer)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(store), capture_output=True, timeout=60
+    )
+    assert b"InvalidStore" in done.stderr
+    assert b"lives in the memory of process" in done.stderr
+    assert issubclass(InvalidStore, ValueError)

@@ -9,14 +9,13 @@ None. It is picklable, safe to call from many threads, and raises `DecodeFailed`
 """
 
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import InvalidField, MissingDependency
+from ..errors import InvalidField
 from .fields import Buffer, as_buffer, check_field, last_word
+from .lazy import load
 
 __all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions"]
 
@@ -28,6 +27,13 @@ DECODERS = {
     "jpeg": "image:decode",
     "png": "image:decode",
     "webp": "image:decode",
+    "mp4": "video:DEFAULT",
+    "wav": "audio:decode",
+    "flac": "audio:decode",
+    "mp3": "audio:decode",
+    "ogg": "audio:decode",
+    "opus": "audio:decode",
+    "m4a": "audio:decode",
     "npy": "array:decode",
     "txt": "text:decode_txt",
     "json": "text:decode_json",
@@ -43,9 +49,6 @@ ENCODERS = {
     "jsonl": ("text:encode_jsonl", "a list of what JSON holds"),
     "cls": ("text:encode_cls", "int within int64"),
 }
-
-# module -> the pip extra that brings what it imports.
-EXTRAS = {"image": "image", "video": "video", "audio": "audio"}
 
 
 def known_extensions() -> tuple[str, ...]:
@@ -66,7 +69,7 @@ def decoder_for(field: str) -> Decoder:
     target = DECODERS.get(last_word(field))
     if target is None:
         return decode_bytes
-    decoder: Decoder = _load(target)
+    decoder: Decoder = load(target)
     return decoder
 
 
@@ -85,7 +88,7 @@ def encode(field: str, value: object) -> Buffer:
     found = ENCODERS.get(last_word(field))
     if found is None:
         _refuse(field, value, "bytes, bytearray, memoryview or mmap")
-    encoder: Callable[[str, Any], bytes] = _load(found[0])
+    encoder: Callable[[str, Any], bytes] = load(found[0])
     return encoder(field, value)
 
 
@@ -101,19 +104,3 @@ def _refuse(field: str, value: object, accepted: str) -> NoReturn:
         "Encode the value to bytes first, or choose a field name whose last word takes it: "
         + "; ".join(f".{word}: {types}" for word, (_, types) in ENCODERS.items())
     )
-
-
-@cache
-def _load(target: str) -> Any:
-    """The attribute that "module:attribute" names. Raises: MissingDependency."""
-    module, attribute = target.split(":")
-    try:
-        return getattr(import_module(f"{__name__}.{module}"), attribute)
-    except ImportError as error:
-        extra = EXTRAS.get(module)
-        if extra is None or (error.name or "").startswith(__name__):
-            raise
-        raise MissingDependency(
-            f"{module} fields need the package {error.name!r}, which is not installed: "
-            f"pip install 'penstock[{extra}]'"
-        ) from error

@@ -22,8 +22,8 @@ def last_word(field: str) -> str:
     return field.rpartition(".")[2].lower()
 
 
-def check_field(name: str) -> None:
-    """Accept a field name, or say why not.
+def check_field(name: object) -> str:
+    """`name`, if it can be a field's name.
 
     A name is words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes; its last word is not one of
     the pickle formats (pkl, pickle, pyd, dill, pth, pt, joblib), which are never unpickled.
@@ -47,6 +47,7 @@ def check_field(name: str) -> None:
             f"field name {name!r}: .{last_word(name)} is never unpickled (loading it would run code). "
             "Store arrays as .npy, values as .json, anything else under another last word to get its bytes"
         )
+    return name
 
 
 def as_buffer(value: object) -> Buffer | None:

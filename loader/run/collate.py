@@ -1,0 +1,132 @@
+"""Samples to one batch: equal shapes become one array or tensor, anything else a list."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidRuntime, MissingDependency
+
+_INT64 = np.iinfo(np.int64)
+
+
+class _Padded:
+    """Stands in a field's values for a slot without a sample."""
+
+
+_PADDED = _Padded()
+
+
+def collate(
+    samples: Sequence[Mapping[str, Any] | None], framework: str, *, like: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], Any]:
+    """(fields, mask) of a batch; field names in the order in which the samples bring them up.
+
+    samples: one mapping field -> value per slot, None for a padded slot. framework: "torch" or "numpy". like:
+    a sample to take fields and shapes from when every slot is padded; without it such a batch has no fields.
+    mask: bool [slots], True at real slots; a tensor for torch.
+
+    A field's values become
+    - one array [slots, ...] where all are arrays of one shape and dtype (numpy scalars count as rank 0), in
+      native byte order; each value is copied once. A tensor for torch, or still an array where torch has no
+      such dtype;
+    - bool, int64 or float64 [slots] where all are bool, int within int64, or int and float;
+    - torch.stack of them where all are tensors of one shape and dtype (torch only);
+    - otherwise a list, where torch gets its arrays as tensors. A field that a sample lacks (mixed sources may
+      have different fields) is None there, which makes it a list.
+    A padded slot is zeros in an array, and in a list "" or b"" among str or bytes, else None.
+
+    Raises: InvalidRuntime (another framework); MissingDependency (torch is not installed).
+    """
+    if framework not in ("torch", "numpy"):
+        raise InvalidRuntime(f"framework={framework!r}; accepted: 'torch' and 'numpy'")
+    torch = _torch() if framework == "torch" else None
+    real = [sample for sample in samples if sample is not None]
+    examples = real or ([] if like is None else [like])
+    fields: dict[str, Any] = {}
+    for name in dict.fromkeys(name for sample in examples for name in sample):
+        values = [_PADDED if sample is None else sample.get(name) for sample in samples]
+        fields[name] = _field(values, [sample.get(name) for sample in examples], torch)
+    mask = np.array([sample is not None for sample in samples], bool)
+    return fields, mask if torch is None else torch.from_numpy(mask)
+
+
+def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
+    """`values` with padding as one array, tensor or list; `examples`, at least one, are those without it."""
+    first = examples[0]
+    if isinstance(first, np.ndarray | np.generic):
+        if _alike(examples, np.ndarray | np.generic) and not first.dtype.hasobject:
+            return _to_torch(_stacked(values, first.shape, first.dtype.newbyteorder("=")), torch)
+    elif torch is not None and isinstance(first, torch.Tensor):
+        if _alike(examples, torch.Tensor):
+            return torch.stack([torch.zeros_like(first) if value is _PADDED else value for value in values])
+    else:
+        dtype = _number_dtype(examples)
+        if dtype is not None:
+            return _to_torch(_stacked(values, (), dtype), torch)
+    kind = type(first)
+    blank = kind() if kind in (str, bytes) and all(type(value) is kind for value in examples) else None
+    return [blank if value is _PADDED else _item(value, torch) for value in values]
+
+
+def _alike(values: list[Any], kinds: Any) -> bool:
+    """All of these kinds, of one shape and one dtype."""
+    first = values[0]
+    return all(
+        isinstance(value, kinds) and value.shape == first.shape and value.dtype == first.dtype
+        for value in values
+    )
+
+
+def _number_dtype(values: list[Any]) -> np.dtype[Any] | None:
+    """What holds these Python numbers; None where they are something else, or ints beyond int64."""
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return np.dtype(np.bool_)
+    if kinds == {int} and all(_INT64.min <= value <= _INT64.max for value in values):
+        return np.dtype(np.int64)
+    if (
+        kinds <= {int, float}
+        and float in kinds
+        and all(abs(value) <= 2**53 for value in values if type(value) is int)
+    ):
+        return np.dtype(np.float64)
+    return None
+
+
+def _stacked(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """One allocation, one copy of each value; zeros at padded slots."""
+    out = np.empty((len(values), *shape), dtype)
+    zero = np.zeros((), dtype)
+    for slot, value in enumerate(values):
+        out[slot] = zero if value is _PADDED else value
+    return out
+
+
+def _item(value: Any, torch: Any) -> Any:
+    """An element of a list: arrays become tensors for torch, which takes neither read-only memory, negative
+    strides nor foreign byte order."""
+    if torch is None or not isinstance(value, np.ndarray) or value.dtype.hasobject:
+        return value
+    return _to_torch(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]), torch)
+
+
+def _to_torch(array: np.ndarray, torch: Any) -> Any:
+    """A tensor over the array's memory, or the array where torch is None or has no such dtype."""
+    if torch is None:
+        return array
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        return array
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency(
+            "framework='torch' needs torch, which is not installed: pip install 'penstock[torch]'. "
+            "framework='numpy' needs nothing"
+        ) from error
+    return torch

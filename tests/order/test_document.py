@@ -1,0 +1,34 @@
+"""docs/order.md against the code: the tests it names exist, its example bytes are right."""
+
+import re
+from pathlib import Path
+
+from loader.order import keys, make_plan, source, synthetic
+
+HERE = Path(__file__).parent
+TEXT = (HERE.parents[1] / "docs" / "order.md").read_text(encoding="utf-8")
+
+
+def test_every_test_that_the_document_names_exists():
+    rows = [line for line in TEXT.splitlines() if line.startswith("|") and "test_" in line]
+    assert len(rows) >= 12
+    for row in rows:
+        file = None
+        for named, function in re.findall(r"`(test_\w+\.py)?(?:::(test_\w+)(?:\.\.\.)?)?`", row):
+            file = named or file
+            code = (HERE / file).read_text(encoding="utf-8")
+            assert f"def {function}" in code, (file, function)
+
+
+def test_the_example_of_a_keys_fields():
+    example = "".join(keys.framed(field).hex() for field in (7, "photos", "P", 0))
+    written = re.search(r"hashes the bytes\s+`([0-9a-f ]+)`", TEXT)
+    assert written.group(1).replace(" ", "") == example
+
+
+def test_the_document_shows_every_field_of_plan_and_state():
+    made = make_plan({"a": source(synthetic(50), chunk=4)}, seed=7, global_batch=20)
+    content, state = made.to_json(), made.state(3)
+    parts = [content, content["sources"]["a"], content["segments"][0], state, state["past"]]
+    for name in {name for part in parts for name in part}:
+        assert f'"{name}":' in TEXT, name

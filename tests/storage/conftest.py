@@ -44,7 +44,7 @@ def no_credentials_from_outside(
         "DEFAULT_REGION",
     ):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+    for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     nowhere = str(tmp_path_factory.getbasetemp() / "no-such-file")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
@@ -130,6 +130,7 @@ class FaultServer:
         self.objects: dict[str, bytes] = {}
         self.faults: deque[int | str] = deque()
         self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []
         self.page_keys = 3
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -195,6 +196,7 @@ class FaultServer:
     def _answer(self, connection, method: str, target: str, headers: dict[str, str], body: bytes) -> bool:
         with self._lock:
             self.requests.append(f"{method} {target}")
+            self.headers.append(headers)
             fault = self.faults.popleft() if self.faults else None
             if isinstance(fault, int):
                 code = {503: b"SlowDown", 429: b"TooManyRequests"}.get(fault, b"Told")

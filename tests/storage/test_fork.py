@@ -34,7 +34,7 @@ if child == 0:
         verbs = [
             lambda: remote.get("k"), lambda: remote.get_range("k", 0, 1),
             lambda: remote.get_ranges("k", [Span(0, 1), Span(9, 1)], max_gap=0), lambda: remote.put("k", b""),
-            lambda: remote.put_if_absent("k", b""), lambda: remote.put_file("k", __file__),
+            lambda: remote.put_if_absent("k", b""), lambda: remote.put_file("k", "/etc/hostname"),
             lambda: remote.head("k"), lambda: list(remote.list()), lambda: remote.delete_many(["k"]),
             lambda: remote.copy("a", "b"), lambda: remote.open_stream("k"),
             lambda: open_store("s3://bucket", options), lambda: open_store("gs://bucket", {"anon": True}),
@@ -58,9 +58,7 @@ print(status)
 
 
 def outcome(tmp_path, use: str) -> str:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "root"), use]
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "root"), use]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stdout.strip() + done.stderr
 

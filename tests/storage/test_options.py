@@ -24,28 +24,17 @@ from loader.storage.s3 import s3_config
         (
             {"key": "K", "secret": "S", "token": "T", "endpoint_url": "http://h:1"},
             {"AWS_ENDPOINT_URL": "http://other"},
-            {
-                "access_key_id": "K",
-                "secret_access_key": "S",
-                "session_token": "T",
-                "endpoint": "http://h:1",
-                "region": "us-east-1",
-            },
+            {"endpoint": "http://h:1", "region": "us-east-1"},
         ),
         (
-            {"client_kwargs": {"endpoint_url": "https://h", "region_name": "r", "aws_access_key_id": "K"}},
+            {"client_kwargs": {"endpoint_url": "https://h", "region_name": "r"}},
             {},
-            {"endpoint": "https://h", "region": "r", "access_key_id": "K"},
+            {"endpoint": "https://h", "region": "r"},
         ),
         (
-            {"aws_access_key_id": "K", "aws_secret_access_key": "S", "aws_region": "r"},
+            {"region_name": "r", "region": "r", "endpoint": None, "requester_pays": True, "timeout_s": 3},
             {},
-            {"access_key_id": "K", "secret_access_key": "S", "region": "r"},
-        ),
-        (
-            {"access_key_id": "K", "key": "K", "endpoint": None, "requester_pays": True, "timeout_s": 3},
-            {},
-            {"access_key_id": "K", "request_payer": True, "region": "us-east-1"},
+            {"request_payer": True, "region": "r"},
         ),
         ({}, {"AWS_ENDPOINT_URL": "http://a"}, {"endpoint": "http://a", "region": "us-east-1"}),
         (
@@ -56,7 +45,31 @@ from loader.storage.s3 import s3_config
     ],
 )
 def test_s3_options(options, environ, config):
-    assert s3_config("s3://b", options, environ) == (config, None)
+    config_made, provider = s3_config("s3://b", options, {**NO_FILE, **environ})
+    assert config_made == config
+    assert (provider is None) == ("key" not in options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": "K", "secret": "S", "token": "T"},
+        {"access_key_id": "K", "secret_access_key": "S", "session_token": "T"},
+        {"aws_access_key_id": "K", "aws_secret_access_key": "S", "aws_session_token": "T"},
+        {"client_kwargs": {"aws_access_key_id": "K", "aws_secret_access_key": "S", "aws_session_token": "T"}},
+    ],
+)
+def test_explicit_keys(options):
+    config, provider = s3_config("s3://b", options, {"AWS_PROFILE": "not asked"})
+    assert config == {"region": "us-east-1"}
+    assert provider() == {"access_key_id": "K", "secret_access_key": "S", "token": "T", "expires_at": None}
+
+
+def test_explicit_keys_are_not_mixed_with_the_environments_token(s3_options, faulty, monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-somebody-else")
+    faulty.objects["k"] = b"x"
+    open_store("s3://bucket", {**s3_options, "endpoint_url": faulty.endpoint}).get("k")
+    assert "x-amz-security-token" not in faulty.headers[-1]
 
 
 @pytest.mark.parametrize(
@@ -67,11 +80,13 @@ def test_s3_options(options, environ, config):
         ({"client_kwargs": "x"}, "give a dict"),
         ({"key": "A", "access_key_id": "B"}, "mean the same and differ"),
         ({"endpoint_url": "A", "client_kwargs": {"endpoint_url": "B"}}, "given twice"),
-        ({"profile": "p", "key": "A"}, "contradict"),
         ({"profile": "p", "anon": True}, "contradict"),
         ({"profile": "no-such-profile"}, "gives no credentials"),
         ({"credential_provider": 5}, "give a function"),
-        ({"key": "A"}, "options are refused: .*SecretAccessKey"),
+        ({"key": "A"}, "both key and secret"),
+        ({"token": "A"}, "both key and secret"),
+        ({"key": "A", "secret": "B", "profile": "p"}, "contradict"),
+        ({"checksum_algorithm": "no-such"}, "options are refused"),
         ({"timeout_s": "soon"}, "timeout_s"),
         ({"retry_deadline_s": -1}, "retry_deadline_s"),
         ({"max_concurrency": 0}, "max_concurrency"),
@@ -81,6 +96,9 @@ def test_s3_options(options, environ, config):
 def test_s3_options_that_are_refused(options, message: str):
     with pytest.raises(InvalidStore, match=message):
         open_store("s3://bucket/prefix", options)
+
+
+NO_FILE = {"AWS_SHARED_CREDENTIALS_FILE": "/no/such/file"}
 
 
 def profiles(tmp_path, monkeypatch) -> None:
@@ -100,17 +118,22 @@ def test_a_profile_gives_credentials_and_region(tmp_path, monkeypatch, options, 
     open_store("s3://b", options)
 
 
-@pytest.mark.parametrize(
-    ("options", "environ"),
-    [
-        ({"key": "K", "secret": "S"}, {"AWS_PROFILE": "lab"}),
-        ({"anon": True}, {"AWS_PROFILE": "lab"}),
-        ({}, {"AWS_PROFILE": "lab", "AWS_ACCESS_KEY_ID": "K"}),
-    ],
-)
-def test_explicit_credentials_come_before_the_environments_profile(tmp_path, monkeypatch, options, environ):
+def test_explicit_credentials_come_before_the_environments_profile(tmp_path, monkeypatch):
     profiles(tmp_path, monkeypatch)
-    assert s3_config("s3://b", options, environ)[1] is None
+    environ = {**NO_FILE, "AWS_PROFILE": "lab"}
+    assert s3_config("s3://b", {"key": "K", "secret": "S"}, environ)[1]()["access_key_id"] == "K"
+    assert s3_config("s3://b", {"anon": True}, environ)[1] is None
+    assert s3_config("s3://b", {}, {**environ, "AWS_ACCESS_KEY_ID": "K"})[1] is None
+
+
+def test_the_default_profile_is_found(tmp_path, monkeypatch):
+    profiles(tmp_path, monkeypatch)
+    here = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
+    assert s3_config("s3://b", {}, here)[1] is None, "no [default] in it"
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = AKDEF\naws_secret_access_key = sss\n"
+    )
+    assert s3_config("s3://b", {}, here)[1]()["access_key_id"] == "AKDEF"
 
 
 @pytest.mark.parametrize(

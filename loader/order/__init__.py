@@ -7,6 +7,7 @@ from .plan import Plan, make_plan
 from .record import plan_from_json
 from .rng import sample_rng_key
 from .slots import Slots
+from .substitutes import substitute
 from .views import OrderView, SyntheticView, synthetic
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "sample_rng_key",
     "slot_identities",
     "source",
+    "substitute",
     "synthetic",
 ]

@@ -20,6 +20,7 @@ from loader.order import (
     sample_rng_key,
     slot_identities,
     source,
+    substitute,
     synthetic,
 )
 from loader.order.content import ORDER_VERSION
@@ -127,6 +128,15 @@ def of_sample(seed, name, epoch, ordinal):
     }
 
 
+def of_substitutes():
+    made = make_plan({"photos": source(synthetic(5000), chunk=8, lanes=16)}, seed=7, global_batch=32)
+    return [
+        [position, attempt, substitute(made, 0, position, attempt)[0]]
+        for position in (0, 12_345)
+        for attempt in (1, 8)
+    ]
+
+
 def golden():
     """Everything the golden file holds."""
     return {
@@ -138,6 +148,7 @@ def golden():
         "locate": [of_shape(*shape) for shape in SHAPES],
         "tables": [of_table(weights) for weights in TABLES],
         "samples": [of_sample(*who) for who in SAMPLES],
+        "substitutes (i_k, attempt, ordinal)": of_substitutes(),
         "plans": {name: of_plan(*given) for name, given in plans().items()},
     }
 

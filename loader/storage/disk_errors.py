@@ -42,6 +42,19 @@ def disk_error(verb: str, path: str, error: OSError) -> StoreError:
     return StoreError(f"{why} (errno {number})")
 
 
+def upload_size(path: str, target: str) -> int:
+    """Bytes of the local file that is to become `target`. Raises: ObjectNotFound; InvalidStore; Forbidden."""
+    try:
+        with open(path, "rb") as source:
+            return os.fstat(source.fileno()).st_size
+    except FileNotFoundError:
+        raise ObjectNotFound(f"cannot write {target}: there is no file {path}") from None
+    except IsADirectoryError:
+        raise InvalidStore(f"cannot write {target}: {path} is a directory; upload its files") from None
+    except OSError as error:
+        raise disk_error("read", path, error) from error
+
+
 def no_links(path: str, error: OSError) -> OSError | StoreError:
     """The error of a link that failed: `error` itself, or that this file system cannot create atomically."""
     if error.errno not in _NO_LINKS:

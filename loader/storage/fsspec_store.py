@@ -24,6 +24,7 @@ from ..errors import (
     Transient,
 )
 from . import fork
+from .disk_errors import upload_size
 from .fsspec_open import atomic_create, change_token, filesystem_errors, open_filesystem, translate
 from .keys import check_key, check_prefix, check_span
 from .options import RETRY_OPTIONS, runtime_of
@@ -151,11 +152,7 @@ class FsspecStore(Opened):
 
     def put_file(self, key: str, path: str) -> None:
         target = self._base + check_key(key)
-        try:
-            with open(path, "rb"):
-                pass
-        except FileNotFoundError:
-            raise ObjectNotFound(f"cannot write {self._url}/{key}: there is no file {path}") from None
+        upload_size(path, f"{self._url}/{key}")
         self._call("upload", key, lambda: self._put_file(path, target))
 
     def head(self, key: str) -> ObjectInfo:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
-from .disk_errors import disk_error, fsync_directory, make_directories, no_links
+from .disk_errors import disk_error, fsync_directory, make_directories, no_links, upload_size
 from .disk_walk import walk
 from .keys import TEMPORARY, check_key, check_prefix, check_span
 from .ranges import plan_reads, slice_reads
@@ -85,6 +85,7 @@ class LocalStore(Opened):
                 raise
 
     def put_file(self, key: str, path: str) -> None:
+        upload_size(path, self._base + check_key(key))
         self._write(key, lambda out: _copy_all(out, path), os.replace)
 
     def head(self, key: str) -> ObjectInfo:

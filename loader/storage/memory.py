@@ -14,6 +14,7 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
+from .disk_errors import upload_size
 from .keys import check_key, check_prefix, check_span
 from .ranges import plan_reads
 from .spec import Opened, StoreSpec
@@ -107,11 +108,8 @@ class MemoryStore(Opened):
 
     def put_file(self, key: str, path: str) -> None:
         check_key(key)
-        try:
-            data = Path(path).read_bytes()
-        except FileNotFoundError:
-            raise ObjectNotFound(f"cannot write {self._url}/{key}: there is no file {path}") from None
-        self.put(key, data)
+        upload_size(path, f"{self._url}/{key}")
+        self.put(key, Path(path).read_bytes())
 
     def head(self, key: str) -> ObjectInfo:
         blob = self.get(key)

@@ -17,7 +17,8 @@ _NO_CREDENTIALS = re.compile(r"(?i)no credentials|credential.*(not found|missing
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
 _SLOW_CODES = {"SlowDown", "TooManyRequests", "ServerBusy", "RequestLimitExceeded", "ThrottlingException"}
-_AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut"}
+# NoSuchUpload: the answer to a completed multipart upload was lost, and some servers then deny having had it.
+_AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchUpload"}
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
 
 
@@ -31,11 +32,13 @@ def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequ
     name = type(error).__name__
     if _METADATA.search(text) or _NO_CREDENTIALS.search(text):
         return Forbidden(f"cannot {what}: no credentials were found; {advice(dropped)}")
+    if code == "InvalidObjectState":
+        return StoreError(f"{why}; it lies in an archive tier: restore the object, then run this again")
     if name in ("PermissionDeniedError", "UnauthenticatedError") or code in _CREDENTIAL_CODES:
         return Forbidden(f"{why}; {advice(dropped)}")
     if code == "NoSuchBucket" or code == "ContainerNotFound":
         return InvalidStore(f"{why}; create the bucket, or correct the URL or the endpoint")
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and code not in _AGAIN_CODES:
         return ObjectNotFound(f"{why}; there is no such object")
     if "configured region" in text or "PermanentRedirect" in text:
         return InvalidStore(f"{why}; the bucket lies in another region: give the option region or AWS_REGION")
@@ -79,4 +82,7 @@ def advice(dropped: Sequence[str]) -> str:
             f"the secret options {', '.join(dropped)} were given where the store was first opened and are "
             "never pickled: give workers credentials by environment, profile or instance role"
         )
-    return "check the credentials (options, environment, profile, instance role) and what they may do there"
+    return (
+        "check the credentials (options, environment, profile, instance role) and their rights there (without the "
+        "right to list, S3 answers so for a missing object too)"
+    )

@@ -7,7 +7,6 @@ and its listings are filtered here (their offset and prefix semantics differ bet
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import AlreadyExists, Changed, Corrupt, ObjectNotFound, Transient
 from .connection import Connection, client_errors
+from .disk_errors import upload_size
 from .keys import check_key, check_prefix, check_span
 from .object_errors import is_conflict, is_past_end
 from .object_listing import list_objects
@@ -134,12 +134,9 @@ class RemoteStore(Opened):
 
     def put_file(self, key: str, path: str) -> None:
         target = self._prefix + check_key(key)
-        try:
-            nbytes = os.path.getsize(path)
-            if nbytes <= SINGLE_PUT_BYTES:
-                return self.put(key, Path(path).read_bytes())
-        except FileNotFoundError:
-            raise ObjectNotFound(f"cannot write {self._url}/{key}: there is no file {path}") from None
+        nbytes = upload_size(path, f"{self._url}/{key}")
+        if nbytes <= SINGLE_PUT_BYTES:
+            return self.put(key, Path(path).read_bytes())
         uploader = self._connection.uploader()
         chunk = max(BOUNDED_BYTES, -(-nbytes // MAX_PARTS))
 

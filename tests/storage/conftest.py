@@ -129,6 +129,7 @@ class FaultServer:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.faults: deque[int | str] = deque()
+        self.uploads: dict[str, dict[int, bytes]] = {}
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.page_keys = 3
@@ -231,13 +232,19 @@ class FaultServer:
     def _do(self, method: str, target: str, headers: dict[str, str], body: bytes):
         parts = urlsplit(target)
         key = unquote(parts.path)[len(BUCKET) + 2 :]
+        query = parse_qs(parts.query, keep_blank_values=True)
+        if method == "POST" or "partNumber" in query:
+            return self._upload(method, key, query, body)
+        if method == "DELETE":
+            self.uploads.pop(query["uploadId"][0], None)
+            return 204, b"", "", '"e"'
         if method == "PUT":
             if headers.get("if-none-match") == "*" and key in self.objects:
                 return 412, b"<Error><Code>PreconditionFailed</Code></Error>", "", '"e"'
             self.objects[key] = body
             return 200, b"", "", _etag(body)
         if not key:
-            return self._list(parse_qs(parts.query))
+            return self._list(query)
         if key not in self.objects:
             return 404, b"<Error><Code>NoSuchKey</Code></Error>", "", '"e"'
         data = self.objects[key]
@@ -247,6 +254,29 @@ class FaultServer:
             extra = f"Content-Range: bytes {low}-{low + len(piece) - 1}/{len(data)}\r\n"
             return 206, piece, extra, _etag(data)
         return 200, data, "", _etag(data)
+
+    def _upload(self, method: str, key: str, query: dict[str, list[str]], body: bytes):
+        if "uploads" in query:
+            name = f"upload-{len(self.requests)}"
+            self.uploads[name] = {}
+            xml = (
+                f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
+            )
+            return 200, xml.encode(), "", '"e"'
+        if query["uploadId"][0] not in self.uploads:
+            return 404, b"<Error><Code>NoSuchUpload</Code></Error>", "", '"e"'
+        parts = self.uploads[query["uploadId"][0]]
+        if method == "PUT":
+            parts[int(query["partNumber"][0])] = body
+            return 200, b"", "", _etag(body)
+        self.objects[key] = b"".join(parts[number] for number in sorted(parts))
+        del self.uploads[query["uploadId"][0]]
+        return (
+            200,
+            b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>",
+            "",
+            '"e"',
+        )
 
     def _list(self, query: dict[str, list[str]]):
         prefix = query.get("prefix", [""])[0]

@@ -206,6 +206,8 @@ def test_put_file(store: Store, tmp_path):
     assert store.get("k").data == DATA
     with pytest.raises(ObjectNotFound, match="no-such-file"):
         store.put_file("k", str(tmp_path / "no-such-file"))
+    with pytest.raises(InvalidStore, match="is a directory"):
+        store.put_file("k", str(tmp_path))
     assert store.get("k").data == DATA
 
 
@@ -345,3 +347,36 @@ def test_many_threads_read_one_store(store: Store):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_sequence_of_verbs_behaves_as_a_dictionary(backend, store: Store, seed: int):
+    rng = random.Random(seed)
+    keys = [f"{folder}{name}" for folder in ("", "a/", "a.b/", "a/b/") for name in ("x", "x.1", "y")]
+    model: dict[str, bytes] = {}
+    for step in range(60):
+        key, other = rng.sample(keys, 2)
+        data = b"%d" % step * rng.randrange(3)
+        verb = rng.choice(["put", "create", "delete", "copy", "get", "list"])
+        if verb == "put":
+            store.put(key, data)
+            model[key] = data
+        elif verb == "create" and backend.creates:
+            if model.setdefault(key, data) == data:
+                store.put_if_absent(key, data)
+            else:
+                with pytest.raises(AlreadyExists):
+                    store.put_if_absent(key, data)
+        elif verb == "delete":
+            store.delete_many([key, other])
+            model.pop(key, None), model.pop(other, None)
+        elif verb == "copy" and key in model:
+            store.copy(key, other)
+            model[other] = model[key]
+        elif verb == "get" and key in model:
+            assert store.get(key).data == model[key]
+        elif verb == "list":
+            prefix = key[: rng.randrange(4)]
+            wanted = sorted((k, len(v)) for k, v in model.items() if k.startswith(prefix) and k > other)
+            assert [(info.key, info.nbytes) for info in store.list(prefix, other)] == wanted
+    assert {info.key: store.get(info.key).data for info in store.list()} == model

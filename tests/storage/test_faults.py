@@ -164,6 +164,28 @@ def test_a_file_goes_up_in_parts(s3_options, monkeypatch, tmp_path):
     assert store.head("k").etag.endswith('-2"'), "two parts"
 
 
+@pytest.mark.parametrize("fault", [503, "drop", "commit-drop"])
+@pytest.mark.parametrize("place", range(4))
+def test_an_upload_in_parts_survives_a_fault_anywhere(
+    faulty, faulty_store, monkeypatch, tmp_path, fault, place
+):
+    """place: begin, the two parts, complete (whose lost answer some servers then deny: NoSuchUpload)."""
+    monkeypatch.setattr("loader.storage.objectstore.SINGLE_PUT_BYTES", 2**10)
+    monkeypatch.setattr("loader.storage.objectstore.BOUNDED_BYTES", 5 * 2**20)
+    data = bytes(6 * 2**20)
+    (tmp_path / "file").write_bytes(data)
+    faulty.faults.extend(["ok"] * place + [fault])
+    faulty_store.put_file("k", str(tmp_path / "file"))
+    assert faulty.objects == {"k": data}
+
+
+def test_an_archived_object_says_so(faulty, faulty_store, monkeypatch):
+    answer = (403, b"<Error><Code>InvalidObjectState</Code></Error>", "", '"e"')
+    monkeypatch.setattr(faulty, "_do", lambda *_: answer)
+    with pytest.raises(StoreError, match="restore the object"):
+        faulty_store.get("k")
+
+
 def test_a_bucket_that_is_not_there(s3_options):
     store = open_store("s3://no-such-bucket", s3_options)
     for verb in (

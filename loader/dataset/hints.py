@@ -8,14 +8,14 @@ so it does not matter who writes it, nor how often.
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import chain, islice
 from typing import Any
 
 from ..errors import FormatTooNew, StoreError
 from ..storage.store import Store
-from .entries import canonical, entry_key
+from .entries import entry_key
 from .history import Deny, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
@@ -31,65 +31,63 @@ def hint_key(n: int) -> str:
 
 
 def dump_state(state: State) -> bytes:
-    """The state as canonical JSON, with its own checksum."""
+    """The state as canonical JSON {"checksum", "format", "state"}; the checksum is of the state's own bytes."""
     body = {
-        "format": FORMAT,
         "n": state.n,
         "prev": state.prev,
-        "txns": [asdict(t) for t in state.txns.values()],
-        "versions": [asdict(v) for versions in state.datasets.values() for v in versions],
-        "refs": [asdict(r) for r in state.refs.values()],
-        "denies": [asdict(d) for d in state.denies],
-        "holds": list(state.holds),
-        "mirrors": list(state.mirrors),
+        "txns": _plain(state.txns.values(), Txn),
+        "versions": _plain(chain.from_iterable(state.datasets.values()), VersionRecord),
+        "refs": _plain(state.refs.values(), Ref),
+        "denies": _plain(state.denies, Deny),
+        "holds": state.holds,
+        "mirrors": state.mirrors,
     }
-    return canonical({**body, "checksum": hashlib.sha256(canonical(body)).hexdigest()})
+    # Not `canonical`: everything here came out of canonical entries, and this may be 100,000 rows.
+    data = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _head(hashlib.sha256(data).hexdigest()) + data + b"}"
+
+
+def _head(checksum: str) -> bytes:
+    return f'{{"checksum":"{checksum}","format":{FORMAT},"state":'.encode()
+
+
+def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
+    names = [f.name for f in fields(kind)]
+    return [{name: getattr(row, name) for name in names} for row in rows]
 
 
 def load_state(data: bytes) -> State:
     """The state that `dump_state` wrote. Raises: ValueError when the bytes are not such a state;
     FormatTooNew."""
     try:
-        return _load(json.loads(data))
+        whole = json.loads(data)
+        written_by, checksum = whole["format"], whole["checksum"]
+        if type(written_by) is int and written_by > FORMAT:
+            raise FormatTooNew(f"format {written_by}, this package reads {FORMAT}")
+        head = _head(checksum)
+        if not data.startswith(head) or hashlib.sha256(data[len(head) : -1]).hexdigest() != checksum:
+            raise ValueError("its checksum does not hold")
+        return _load(whole["state"])
     except (KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"not a folded state: {type(e).__name__} {e}") from e
 
 
-def _load(body: dict[str, object]) -> State:
-    written_by = body.get("format")
-    if type(written_by) is not int or written_by < FORMAT:
-        raise ValueError(f"format {written_by!r}, this package reads {FORMAT}")
-    if written_by > FORMAT:
-        raise FormatTooNew(f"format {written_by}, this package reads {FORMAT}")
-    checksum = body.pop("checksum")
-    if checksum != hashlib.sha256(canonical(body)).hexdigest():
-        raise ValueError("its checksum does not hold")
+def _load(body: dict[str, Any]) -> State:
     datasets: dict[str, list[VersionRecord]] = {}
-    for row in _rows(body, "versions"):
+    for row in body["versions"]:
         datasets.setdefault(row["dataset"], []).append(VersionRecord(**row))
-    refs = [Ref(**row) for row in _rows(body, "refs")]
-    denies = [{**row, "hashes": tuple(row["hashes"])} for row in _rows(body, "denies")]
-    n, prev = body["n"], body["prev"]
-    if type(n) is not int or not isinstance(prev, str):
-        raise ValueError(f"n is {n!r} and prev {prev!r}")
+    refs = [Ref(**row) for row in body["refs"]]
     return State(
-        n=n,
-        prev=prev,
-        txns={row["txn"]: Txn(**row) for row in _rows(body, "txns")},
+        n=body["n"],
+        prev=body["prev"],
+        txns={row["txn"]: Txn(**row) for row in body["txns"]},
         datasets={name: tuple(versions) for name, versions in datasets.items()},
         ids={v.id: (v.dataset, v.number) for versions in datasets.values() for v in versions},
         refs={(r.dataset, r.name): r for r in refs},
-        denies=tuple(Deny(**row) for row in denies),
-        holds=tuple(_rows(body, "holds")),
-        mirrors=tuple(_rows(body, "mirrors")),
+        denies=tuple(Deny(**{**row, "hashes": tuple(row["hashes"])}) for row in body["denies"]),
+        holds=tuple(body["holds"]),
+        mirrors=tuple(body["mirrors"]),
     )
-
-
-def _rows(body: Mapping[str, object], name: str) -> list[dict[str, Any]]:
-    rows = body[name]
-    if not isinstance(rows, list):
-        raise ValueError(f"{name} is no list")
-    return rows
 
 
 def newest_hint(store: Store) -> tuple[State, int]:
@@ -126,3 +124,9 @@ def write_hint(store: Store, state: State) -> None:
         store.put(hint_key(state.n), dump_state(state))
     except StoreError as e:
         _log.warning("%s in %s was not written (%s)", hint_key(state.n), store.url, e)
+
+
+def old_hints(store: Store, keep: int = 4) -> list[str]:
+    """The keys of all but the newest `keep` hints: what a collector may delete. Raises: StoreError."""
+    keys = [info.key for info in store.list(_PREFIX)]
+    return keys[: max(len(keys) - keep, 0)]

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from loader.dataset.entries import canonical, entry_key
-from loader.dataset.hints import HINT_EVERY, dump_state, hint_key
+from loader.dataset.hints import HINT_EVERY, dump_state, hint_key, old_hints
 from loader.dataset.log import Log
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
@@ -188,4 +188,15 @@ def test_a_hint_that_cannot_be_written_listed_or_read_is_done_without(store, err
     store.fails = [("list", "log/state-", error)]
     assert opened(store)[0] == log.state
     store.fails = [("get", "log/state-", error)]
+    assert opened(store)[0] == log.state
+
+
+def test_a_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
+    log = Log(store)
+    grow(log, 6 * HINT_EVERY)
+    log.append(lambda state: {"kind": "hold", "by": "ü"})
+    for data in (store.get(hint_key(512)).data, dump_state(log.state)):
+        assert data == canonical(json.loads(data))
+    assert old_hints(store) == [hint_key(256), hint_key(512)]
+    store.store.delete_many(old_hints(store))
     assert opened(store)[0] == log.state

@@ -48,11 +48,20 @@ class CutBatch:
 
 
 def cut_batch(
-    landing: Store, rows: Sequence[Mapping[str, Any]], policy: CutPolicy, scratch: Path, progress: Progress
+    landing: Store,
+    rows: Sequence[Mapping[str, Any]],
+    policy: CutPolicy,
+    scratch: Path,
+    *,
+    published: Mapping[str, str],
+    progress: Progress,
 ) -> CutBatch:
-    """Cut every object of a batch into `scratch`. An object gives samples, or one refusal row."""
+    """Cut every object of a batch into `scratch`. An object gives samples, or one refusal row.
+
+    published: sha256 -> where these bytes are in the dataset already; such an object is dropped.
+    """
     batch = CutBatch(n_landed=len(rows))
-    first_with: dict[str, str] = {}
+    first_with = dict(published)
     for position, row in enumerate(rows):
         progress(position, len(rows), row["key"])
         folder = scratch / f"{position:06d}"
@@ -64,7 +73,7 @@ def cut_batch(
             refusal = {"key": row["key"], "sha256": row["sha256"], "reason": unusable.reason}
             batch.refusals.append(refusal | facts)
             continue
-        first_with[row["sha256"]] = row["key"]
+        first_with[row["sha256"]] = repr(row["key"])
         batch.samples += samples
         batch.n_used += 1
     return batch
@@ -81,7 +90,7 @@ def _cut_object(
     if row["error_code"]:
         raise rejected("land", row["error_code"], row["error_reason"])
     if row["sha256"] in first_with:
-        raise dropped("dedup", "duplicate", f"the same bytes as {first_with[row['sha256']]!r}")
+        raise dropped("dedup", "duplicate", f"the same bytes as {first_with[row['sha256']]}")
     with tempfile.NamedTemporaryFile(dir=folder, prefix="raw-") as raw:
         _fetch(landing, row, raw.name)
         kind = kind_of(raw.name, row["mime"])

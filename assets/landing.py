@@ -138,7 +138,6 @@ def raw_objects_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg
     @dg.asset(
         key=[dataset, STAGE],
         partitions_def=batches,
-        backfill_policy=dg.BackfillPolicy.multi_run(1),
         code_version=CODE_VERSION,
         group_name=dataset,
         kinds={"parquet"},

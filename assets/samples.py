@@ -54,7 +54,7 @@ def audit(batch: CutBatch, max_rejected: int) -> str:
     if batch.n_used + len(batch.refusals) != batch.n_landed:
         refused = len(batch.refusals)
         return f"{batch.n_landed} objects landed, {batch.n_used} used and {refused} refused: one is lost"
-    if not batch.samples:
+    if not batch.samples and not any(row["code"] == "duplicate" for row in batch.refusals):
         return f"none of {batch.n_landed} objects gave a sample"
     return ""
 
@@ -76,20 +76,19 @@ def cut_stage(
     upstream = require_published(root.store, batch.dataset, landing_stage.STAGE, batch.partition)
     wanted = fingerprint(CODE_VERSION, upstream.fingerprint, policy_fingerprint(policy), max_rejected)
     newest = current_record(root.store, batch.dataset, STAGE, batch.partition)
-    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
-        transaction = root.state.txns.get(newest.body["txn"])
-        if transaction is not None and transaction.status != "aborted":
-            return newest, read_table(root.store, newest.files["refusals"])
+    if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
+        return newest, read_table(root.store, newest.files["refusals"])
     rows = read_table(root.store, upstream.files[landing_stage.STAGE])
     known = published_labels(root, batch.dataset)
     txn = root.begin(batch.dataset, txn=batch.txn)
     with root.heartbeat(txn), tempfile.TemporaryDirectory(prefix="penstock-cut-") as scratch:
-        cut = cut_batch(landing, rows, policy, Path(scratch), progress)
+        there = published_objects(root, batch.dataset)
+        cut = cut_batch(landing, rows, policy, Path(scratch), published=there, progress=progress)
         reason = audit(cut, max_rejected)
         labels = labels_of(cut, known)
         parts = [] if reason else _write_parts(root, batch, txn, cut, labels)
-    if reason:
-        root.abort(txn, f"{CHECK}: {reason}"[:500])
+    if not parts:
+        root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
     record = StageRecord(
         dataset=batch.dataset,
         stage=STAGE,
@@ -107,11 +106,27 @@ def cut_stage(
     return append_record(root.store, record), cut.refusals
 
 
+def _still_good(root: loader.Root, record: StageRecord) -> bool:
+    """Whether what an earlier attempt published can stand for this one."""
+    if record.verdict != "published" or not record.body["parts"]:
+        return record.verdict == "published"
+    return root.state.txns[record.body["txn"]].status != "aborted"
+
+
 def published_labels(root: loader.Root, dataset: str) -> list[str]:
     """The class names of the newest version, in the order of their numbers; none before the first."""
     newest = root.state.newest(dataset)
     found = root.open(newest.id).manifest["producer"].get("labels", []) if newest else []
     return [str(label) for label in found]
+
+
+def published_objects(root: loader.Root, dataset: str) -> dict[str, str]:
+    """sha256 of every raw object that the newest version has samples of -> words for where."""
+    newest = root.state.newest(dataset)
+    if newest is None:
+        return {}
+    table = root.open(newest.id).samples().select("raw_sha256", "raw_key").unique().collect()
+    return {sha256: f"{key!r} in {newest.name}" for sha256, key in table.iter_rows()}
 
 
 def _write_parts(
@@ -174,7 +189,6 @@ def samples_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg.Ass
         key=key,
         deps=[dg.AssetKey([dataset, landing_stage.STAGE])],
         partitions_def=batches,
-        backfill_policy=dg.BackfillPolicy.multi_run(1),
         code_version=CODE_VERSION,
         group_name=dataset,
         kinds={"ffmpeg", "pillow"},

@@ -100,8 +100,8 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
         raise StageNotPublished(f"{what}, has published nothing: materialize [{dataset}, {stage}] first")
     if record.verdict != "published":
         raise StageNotPublished(
-            f"{what}, failed its check (attempt {record.r}, run {record.run_id}): {record.reason}. Repair what "
-            f"it names, then materialize [{dataset}, {stage}] again"
+            f"{what}, failed its check (attempt {record.r}, run {record.run_id}): {record.reason}. Repair "
+            f"what it names, then materialize [{dataset}, {stage}] again"
         )
     return record
 

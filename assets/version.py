@@ -50,8 +50,10 @@ def publish_batches(root: loader.Root, dataset: str, run_id: str) -> Release:
 
 
 def _is_waiting(root: loader.Root, record: StageRecord) -> bool:
+    if record.verdict != "published" or not record.body["parts"]:
+        return False
     transaction = root.state.txns.get(record.body["txn"])
-    return record.verdict == "published" and (transaction is None or transaction.status != "committed")
+    return transaction is None or transaction.status != "committed"
 
 
 def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
@@ -68,7 +70,8 @@ def _publish(root: loader.Root, record: StageRecord, run_id: str) -> loader.Vers
     if labels[: len(known)] != known:
         raise StageNotPublished(
             f"batch {record.partition} was cut with the classes {labels}, the newest version has {known}: "
-            f"another batch was published meanwhile; materialize [{record.dataset}, samples] for this batch again"
+            "another batch was published meanwhile; "
+            f"materialize [{record.dataset}, samples] for this batch again"
         )
     producer: dict[str, Any] = {
         "dagster_run_id": run_id,

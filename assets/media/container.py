@@ -50,7 +50,7 @@ def opened(path: str) -> Iterator["InputContainer"]:
         with av.open(path) as container:
             yield container
     except av.error.FFmpegError as error:
-        raise rejected("probe", "unreadable", error) from error
+        raise rejected("probe", "unreadable", error.strerror) from error  # its text has our scratch path
     except (OverflowError, UnicodeDecodeError) as error:  # header fields out of any range
         raise rejected("probe", "bad_header", error) from error
 
@@ -92,6 +92,8 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
         last_s = max(last_s, (pts + (packet.duration or 0)) * (packet.time_base or Fraction(1)))
         if packet.stream.index != stream.index:
             continue
+        if packet.is_corrupt:  # fragments have no table of contents; a cut one shows here
+            raise rejected("probe", "truncated", f"packet {n_packets} of the video ends before its last byte")
         n_packets += 1
         first = pts if first is None else min(first, pts)
         end = max(end, pts + (packet.duration or 0))

@@ -44,7 +44,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             upright = ImageOps.exif_transpose(source)
             picture, colour = _srgb(upright, source.info.get("icc_profile"))
     except UnidentifiedImageError as error:
-        raise rejected("probe", "unreadable", f"no decoder knows it: {error}") from error
+        raise rejected("probe", "unreadable", "no decoder recognises it as a picture") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise rejected("probe", "too_large", error) from error
     except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:  # what Pillow's decoders raise

@@ -73,8 +73,11 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
 def _display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
     from av.sidedata.sidedata import Type
 
-    found = next((item for item in frame.side_data if item.type == Type.DISPLAYMATRIX), None)
-    return struct.unpack("=9i", bytes(found)[:36]) if found is not None else None
+    try:
+        matrix = frame.side_data[Type.DISPLAYMATRIX]
+    except KeyError:
+        return None
+    return struct.unpack("=9i", bytes(matrix)[:36])
 
 
 def _turns(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:

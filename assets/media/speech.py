@@ -38,7 +38,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             for piece in resampler.resample(None):
                 cutter.add(piece.to_ndarray()[0])
         except av.error.FFmpegError as error:
-            raise rejected("decode", "undecodable", f"after {n_source} samples: {error}") from error
+            raise rejected("decode", "undecodable", f"after {n_source} samples: {error.strerror}") from error
         cutter.finish()
         if not n_source or not cutter.spans:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")

@@ -89,7 +89,7 @@ def _encode_clips(
         if current is not None:
             current.finish()
     except av.error.FFmpegError as error:
-        raise rejected("decode", "undecodable", f"after frame {n_frames}: {error}") from error
+        raise rejected("decode", "undecodable", f"after frame {n_frames}: {error.strerror}") from error
     finally:
         for clip in clips:
             clip.close()

@@ -1,0 +1,1 @@
+"""Programs that use penstock: a training, the demo, and the fetching of its media."""

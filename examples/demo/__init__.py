@@ -1,0 +1,1 @@
+"""The main job, end to end, on real media: `python -m examples.demo`."""

@@ -1,0 +1,251 @@
+"""The main job from nothing: real files -> a checked version -> a training killed and resumed -> back to a file.
+
+    python -m examples.demo [--source FOLDER_OR_URL] [--into demo] [--max-rejected N]
+
+A second run finds everything there and changes nothing.
+"""
+
+import argparse
+import hashlib
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import loader
+from dagster_project.definitions import DATASET
+from examples.demo import training
+from examples.demo.damage import plant_truncated
+from examples.demo.pipeline import Pipeline, Places, is_current, record_of
+from examples.demo.show import headline, line, size, table, working
+from examples.media import fetch
+from loader.errors import PenstockError
+from loader.storage import open_store
+
+EXPLAINED_STEP, EXPLAINED_SLOT = 29, 3
+BROKEN = "videos/broken.mp4"
+
+
+class DemoFailed(Exception):
+    """Something that the demo promises did not hold; the message says what."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows of the closing table."""
+
+    rows: list[list[str]] = field(default_factory=list)
+
+    def add(self, stage: str, taken: int, made: int, rejected: str, seconds: float, nbytes: int) -> None:
+        told = f"{seconds:.1f}" if seconds else "done before"
+        self.rows.append([stage, str(taken), str(made), rejected, told, size(nbytes)])
+
+
+def main() -> int:
+    """0 when every promise held, 1 when one did not, 2 for an option that makes no sense."""
+    options = _options()
+    places = _places(options)
+    report = Report()
+    try:
+        if options.source is None:
+            _media(options, report)
+        pipeline = Pipeline(places)
+        try:
+            publish(places, pipeline, options, report)
+            _train(options.into, places, pipeline, report)
+        finally:
+            pipeline.close()
+    except (DemoFailed, PenstockError, RuntimeError, OSError) as error:
+        print(f"\nthe demo stopped: {error}", file=sys.stderr)
+        return 1
+    _close(options.into, report)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--source", default=None, help="folder or URL of your own files, only read")
+    parser.add_argument("--into", type=Path, default=Path("demo"))
+    parser.add_argument("--cache", type=Path, default=Path("media-cache"))
+    parser.add_argument("--max-rejected", type=int, default=0, help="damaged files that a batch may hold")
+    return parser.parse_args()
+
+
+def _places(options: argparse.Namespace) -> Places:
+    into = options.into.resolve()
+    if options.source is None:
+        return Places(root=into / "root", home=into / "dagster_home", source=str(into / "raw"), batch="media")
+    source = options.source if "://" in options.source else str(Path(options.source).expanduser().resolve())
+    batch = f"source-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    return Places(root=into / "root", home=into / "dagster_home", source=source, batch=batch)
+
+
+def _media(options: argparse.Namespace, report: Report) -> None:
+    into: Path = options.into
+    headline("1. Real media, through pip (licences: demo/raw/_origins.json)")
+    (into / "raw" / BROKEN).unlink(missing_ok=True)  # left by a demo that was interrupted
+    with working("fetching packages") as clock:
+        fetched = fetch(into / "raw", options.cache)
+    for problem in fetched.problems:
+        line(f"could not be had, going on without: {problem}")
+    there = {
+        path.relative_to(into / "raw").parts[0] for path in (into / "raw").rglob("*.*") if path.is_file()
+    }
+    if not {"photos", "videos", "speech"} <= there:
+        missing = sorted({"photos", "videos", "speech"} - there)
+        raise DemoFailed(
+            f"there are no {', '.join(missing)}. Use your own files: make demo SOURCE=<folder or URL>"
+        )
+    line(f"{fetched.n_files} files, {size(fetched.nbytes)}, {fetched.n_new} new")
+    report.add(
+        "media", fetched.n_files, fetched.n_files, "-", clock.seconds if fetched.n_new else 0, fetched.nbytes
+    )
+
+
+def publish(places: Places, pipeline: Pipeline, options: argparse.Namespace, report: Report) -> None:
+    """raw_objects -> samples -> version, with a broken file stopped on the way. Raises: DemoFailed."""
+    headline(f"2. Dagster: {places.source} -> raw_objects -> samples -> version")
+    with working("looking at the source"):
+        done = is_current(places)
+    seconds = 0.0
+    if done:
+        line("a version has all of it already: nothing to do")
+    else:
+        if options.source is None:
+            _show_gate(places, pipeline)
+        with working("landing, decoding, cutting") as clock:
+            ingest = pipeline.ingest(options.max_rejected)
+        if not ingest.success:
+            raise DemoFailed(
+                f"{ingest.message}\nrepair or move the files it names, or allow them: MAX_REJECTED=<n> make demo "
+                "SOURCE=..."
+            )
+        with working("publishing") as publishing:
+            release = pipeline.release()
+        if not release.success:
+            raise DemoFailed(release.message)
+        seconds = clock.seconds + publishing.seconds
+        line(f"check passed, published (Dagster runs {ingest.id[:8]}, {release.id[:8]})")
+    with loader.Root(places.root) as root:
+        version = root.open(f"{DATASET}@latest")
+        line(
+            f"{version.name}: {len(version)} samples, fields {', '.join(version.fields)}, {version.id[:18]}..."
+        )
+        _rows(root, places, version, seconds, report)
+
+
+def _show_gate(places: Places, pipeline: Pipeline) -> None:
+    """Plant a file whose second half is missing, and see it stopped in every way. Raises: DemoFailed."""
+    raw = Path(places.source)
+    whole = next(iter(sorted((raw / "videos").glob("*.mp4"))))
+    plant_truncated(whole, raw / BROKEN)
+    line(f"planted {BROKEN}: {whole.name} with its table of contents in front, and the second half missing")
+    try:
+        with working("landing, decoding, cutting"):
+            stopped = pipeline.ingest()
+        line(f"run {stopped.id[:8]}, samples: {stopped.message}")
+        with working("asking for a version all the same"):
+            refused = pipeline.release()
+        line(f"run {refused.id[:8]}, version alone: {refused.message.splitlines()[0][:100]} ...")
+    finally:
+        (raw / BROKEN).unlink()
+    with loader.Root(places.root) as root:
+        published = [record.number for record in root.state.versions(DATASET) if record.retired is None]
+    if stopped.success or refused.success or stopped.checks.get("no_unreadable_file", True):
+        raise DemoFailed("a broken file passed the gate")
+    line(
+        f"nothing of it is in a version ({DATASET} has {published or 'none'}); the broken file is taken away"
+    )
+
+
+def _rows(root: loader.Root, places: Places, version: loader.Version, seconds: float, report: Report) -> None:
+    landed, cut = (record_of(root, stage, places.batch) for stage in ("raw_objects", "samples"))
+    if landed is None or cut is None:
+        raise DemoFailed(f"batch {places.batch} has no stage record")
+    counts, rejected = cut.counts, f"{cut.counts['rejected']} + {cut.counts['dropped']} dropped"
+    nbytes = sum(group["nbytes"] for group in version.manifest["groups"].values())
+    report.add("raw_objects", counts["landed"], counts["landed"], "-", seconds, landed.counts["nbytes"])
+    report.add("samples", counts["landed"], counts["samples"], rejected, seconds, counts["nbytes"])
+    report.add(version.name, counts["samples"], len(version), "-", seconds, nbytes)
+
+
+def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> None:
+    """Raises: DemoFailed when the resumed training differs from the one that nobody disturbed."""
+    with loader.Root(places.root) as root:
+        version = root.open(f"{DATASET}@latest")
+        if "jpg" not in version.fields:
+            headline("3. Training: left out, it needs photos and the source has none")
+            return
+        view = version.select("jpg", "cls", where_present=True)
+        plan = loader.plan(
+            {"photos": view}, seed=training.SEED, global_batch=training.GLOBAL_BATCH, allow_repeats=True
+        )
+        folder = into.resolve() / "train" / plan.hash[:14]
+        headline(f"3. Training from {version.name}: {len(view)} photos, plan {plan.hash[:14]}")
+        seconds = _trainings(folder, places.root, version.name)
+        found = training.compare(folder)
+        line(
+            f"global batches of steps 0 to {training.STEPS - 1}, uninterrupted on 1 rank against 2 ranks, SIGKILL"
+        )
+        line(
+            f"after step {training.CRASH_AT}, 1 rank from the checkpoint: {len(found.repeated)} steps done twice"
+        )
+        if found.different or found.n_steps != training.STEPS:
+            raise DemoFailed(f"the digests differ at steps {list(found.different)}")
+        line(f"digests of all {found.n_steps} steps are equal: OK (last loss {found.last_loss:.3f})")
+        n_read = training.STEPS * training.GLOBAL_BATCH
+        report.add("training", n_read, training.STEPS, "-", seconds, view.mean_sample_bytes * n_read)
+        _explain(plan, pipeline)
+
+
+def _trainings(folder: Path, root: Path, ref: str) -> float:
+    """Run what has not been run yet; the seconds it took."""
+    if training.is_complete(folder):
+        line("both trainings have been done before")
+        return 0.0
+    training.fresh(folder)
+    with working("training: whole on 1 rank, and 2 ranks until they are killed") as first:
+        undisturbed = training.whole(root, ref, folder / "whole")
+        codes = training.killed(root, ref, folder / "resumed")
+        training.finish(undisturbed)
+    line(f"2 ranks ended by SIGKILL (exit codes {codes}) between two checkpoints")
+    with working("training: resuming on 1 rank") as second:
+        training.resumed(root, ref, folder / "resumed")
+    for name in ("whole", "resumed"):
+        (folder / name / "done").touch()
+    return first.seconds + second.seconds
+
+
+def _explain(plan: loader.Plan, pipeline: Pipeline) -> None:
+    headline(f"4. Back from step {EXPLAINED_STEP}, slot {EXPLAINED_SLOT} to the file it came from")
+    found = loader.explain(plan, EXPLAINED_STEP, slot=EXPLAINED_SLOT)[0]
+    for text in str(found).splitlines():
+        line(text)
+    told = found.provenance
+    landing = open_store(told["raw_uri"].removesuffix(f"/{told['raw_key']}"))
+    try:
+        digest = hashlib.sha256(landing.get(told["raw_key"]).data).hexdigest()
+    finally:
+        landing.close()
+    if digest != told["raw_sha256"]:
+        raise DemoFailed(
+            f"{told['raw_uri']} has sha256 {digest}, the sample was cut from {told['raw_sha256']}"
+        )
+    line(f"the raw file has that sha256; the Dagster run: {pipeline.status_of(told['run_id'])}")
+
+
+def _close(into: Path, report: Report) -> None:
+    headline("Done")
+    table(["stage", "in", "out", "rejected", "seconds", "bytes"], report.rows)
+    root = os.path.relpath(into / "root")
+    line("")
+    line("next:  make ui                                  lineage, runs and checks at http://127.0.0.1:3000")
+    line(f"       penstock ls --root {root}")
+    line("       make demo SOURCE=<folder or URL>         the same with your own files")
+    line("       examples/train.py                        the training, yours to change")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,124 @@
+"""The demo's Dagster runs: in this process, recorded in an instance that `make ui` opens afterwards."""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+import loader
+from assets import landing as landing_stage
+from assets import samples as samples_stage
+from assets.stages import StageRecord, current_record
+from dagster_project.definitions import BATCHES, DATASET, build_defs
+from loader.storage import open_store
+
+SETTINGS = """\
+# Written by `make demo`; `make ui` reads it.
+telemetry:
+  enabled: false
+run_monitoring:
+  enabled: true
+  free_slots_after_run_end_seconds: 300
+retention:
+  schedule:
+    purge_after_days: 30
+  sensor:
+    purge_after_days: 30
+"""
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the demo keeps things. source: a folder or URL that is only read."""
+
+    root: Path
+    home: Path
+    source: str
+    batch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A finished Dagster run. message: why it failed, empty when it did not; checks: name -> passed."""
+
+    id: str
+    success: bool
+    message: str
+    checks: dict[str, bool]
+
+
+class Pipeline:
+    """The project's jobs over one root, one landing place and one Dagster instance."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        places.home.mkdir(parents=True, exist_ok=True)
+        settings = places.home / "dagster.yaml"
+        if not settings.exists():
+            settings.write_text(SETTINGS, encoding="utf-8")
+        os.environ["PENSTOCK_ROOT"] = str(places.root)
+        os.environ["PENSTOCK_LANDING"] = places.source
+        logging.getLogger("dagster").setLevel(logging.CRITICAL)
+        self._instance = dg.DagsterInstance.from_config(str(places.home))
+        self._defs = build_defs()
+
+    def ingest(self, max_rejected: int = 0) -> Run:
+        """raw_objects and samples of the batch."""
+        self._instance.add_dynamic_partitions(str(BATCHES.name), [self.places.batch])
+        ops = {f"{DATASET}__{samples_stage.STAGE}": {"config": {"max_rejected": max_rejected}}}
+        return self._run("ingest", {"ops": ops}, partition_key=self.places.batch)
+
+    def release(self) -> Run:
+        """version."""
+        return self._run("release", {})
+
+    def status_of(self, run_id: str) -> str:
+        """'ingest, SUCCESS' for a run that the instance knows, else 'unknown'."""
+        run = self._instance.get_run_by_id(run_id)
+        return f"job {run.job_name}, {run.status.value}" if run else "unknown"
+
+    def close(self) -> None:
+        """Close the instance's databases."""
+        self._instance.dispose()
+
+    def _run(self, job: str, config: dict[str, Any], **options: Any) -> Run:
+        result = self._defs.resolve_job_def(job).execute_in_process(
+            instance=self._instance, run_config=_QUIET | config, raise_on_error=False, **options
+        )
+        failed = [event for event in result.all_events if event.is_step_failure]
+        message = ""
+        if failed:
+            data = failed[0].step_failure_data
+            told = data.user_failure_data.description if data.user_failure_data else None
+            message = told or (data.error.message if data.error else "") or "no message"
+        checks = {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
+        return Run(id=result.run_id, success=result.success, message=message.strip(), checks=checks)
+
+
+def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
+    """The stage's current record for a batch."""
+    return current_record(root.store, DATASET, stage, batch)
+
+
+def is_current(places: Places) -> bool:
+    """Whether a version has everything that the source holds now; the source is read, nothing is written."""
+    if not (places.root / "penstock.json").exists():
+        return False
+    store = open_store(places.source)
+    try:
+        seen = landing_stage.look(store)
+    finally:
+        store.close()
+    with loader.Root(places.root) as root:
+        landed = record_of(root, landing_stage.STAGE, places.batch)
+        cut = record_of(root, samples_stage.STAGE, places.batch)
+        if landed is None or cut is None or cut.verdict != "published":
+            return False
+        if (landed.fingerprint, cut.upstream[0].r) != (seen.fingerprint, landed.r):
+            return False
+        transaction = root.state.txns.get(cut.body["txn"])
+        return not cut.body["parts"] or (transaction is not None and transaction.status == "committed")

@@ -1,0 +1,162 @@
+"""Train over two ranks, kill them, resume on one, and compare with a training that nobody disturbed."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+TRAIN = Path(__file__).resolve().parent.parent / "train.py"
+STEPS, GLOBAL_BATCH, SEED = 40, 8, 7
+CHECKPOINT_EVERY, CRASH_AT = 10, 26
+_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """repeated: steps done before the kill and again after it; different: steps at which the trainings differ."""
+
+    n_steps: int
+    repeated: tuple[int, ...]
+    different: tuple[int, ...]
+    last_loss: float
+
+
+def whole(root: Path, ref: str, out: Path) -> "subprocess.Popen[str]":
+    """Start the training that nobody disturbs: one process, from the first step to the last."""
+    return _start(root, ref, out, rank=0, world_size=1)
+
+
+def killed(root: Path, ref: str, out: Path) -> list[int]:
+    """Two ranks that end by SIGKILL between two checkpoints. Their exit codes. Raises: RuntimeError."""
+    port = _free_port()
+    ranks = [
+        _start(root, ref, out, rank=rank, world_size=2, port=port, crash_at=CRASH_AT) for rank in range(2)
+    ]
+    told = [_ended(process)[1] for process in ranks]
+    codes = [process.returncode for process in ranks]
+    if any(code != -signal.SIGKILL for code in codes):
+        raise RuntimeError(f"the ranks ended with {codes} instead of by SIGKILL: {' '.join(told)[-2000:]}")
+    return codes
+
+
+def resumed(root: Path, ref: str, out: Path) -> None:
+    """Go on from the checkpoint that the killed ranks left, on one rank. Raises: RuntimeError."""
+    finish(_start(root, ref, out, rank=0, world_size=1))
+
+
+def finish(process: "subprocess.Popen[str]") -> None:
+    """Wait for a training to end well. Raises: RuntimeError."""
+    code, told = _ended(process)
+    if code != 0:
+        raise RuntimeError(f"the training ended with {code}: {told[-2000:]}")
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether both trainings have been there before."""
+    return all((folder / name / "done").exists() for name in ("whole", "resumed"))
+
+
+def fresh(folder: Path) -> None:
+    """Remove what an interrupted demo left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def compare(folder: Path) -> Comparison:
+    """Sum the ranks' digests of every step, and compare the two trainings step by step."""
+    expected = digests(folder / "whole")
+    found = digests(folder / "resumed")
+    wanted = range(STEPS)
+    different = [step for step in wanted if found.get(step) != expected.get(step) or step not in expected]
+    different += [step for step, values in found.items() if len(values) != 1]
+    losses = [json.loads(text) for text in _log(folder / "resumed", "rank-0-of-1-").splitlines()]
+    return Comparison(
+        n_steps=len(expected),
+        repeated=tuple(step for step, n in _times(folder / "resumed").items() if n > 1),
+        different=tuple(sorted(set(different))),
+        last_loss=losses[-1]["loss"],
+    )
+
+
+def digests(folder: Path) -> dict[int, set[int]]:
+    """step -> the digests of its global batch: one, or several when a repeated step was not the same."""
+    found: dict[int, set[int]] = {}
+    for total in _totals(folder).values():
+        for step, digest in total.items():
+            found.setdefault(step, set()).add(digest)
+    return found
+
+
+def _times(folder: Path) -> dict[int, int]:
+    times: dict[int, int] = {}
+    for total in _totals(folder).values():
+        for step in total:
+            times[step] = times.get(step, 0) + 1
+    return times
+
+
+def _totals(folder: Path) -> dict[str, dict[int, int]]:
+    """start of a training ('2-from-0') -> step -> sum of its ranks' digests mod 2^64, of steps all ranks had."""
+    totals: dict[str, dict[int, int]] = {}
+    seen: dict[str, dict[int, int]] = {}
+    for path in sorted(folder.glob("rank-*.jsonl")):
+        start = path.stem.split("-of-")[1]
+        for text in path.read_text(encoding="utf-8").splitlines():
+            told = json.loads(text)
+            step = told["step"]
+            steps = totals.setdefault(start, {})
+            steps[step] = (steps.get(step, 0) + int(told["digest"], 16)) % 2**64
+            counted = seen.setdefault(start, {})
+            counted[step] = counted.get(step, 0) + 1
+    return {
+        start: {
+            step: digest for step, digest in steps.items() if seen[start][step] == int(start.split("-")[0])
+        }
+        for start, steps in totals.items()
+    }
+
+
+def _log(folder: Path, prefix: str) -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob(f"{prefix}*.jsonl")))
+
+
+def _start(
+    root: Path,
+    ref: str,
+    out: Path,
+    *,
+    rank: int,
+    world_size: int,
+    port: int = 0,
+    crash_at: int | None = None,
+) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(TRAIN), "--root", str(root), "--ref", ref, "--out", str(out)]
+    command += ["--steps", str(STEPS), "--global-batch", str(GLOBAL_BATCH), "--seed", str(SEED)]
+    command += ["--checkpoint-every", str(CHECKPOINT_EVERY)]
+    command += [] if crash_at is None else ["--crash-at", str(crash_at)]
+    places = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    places |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return subprocess.Popen(
+        command, env=os.environ | places, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    try:
+        _, told = process.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, told = process.communicate()
+        told += f"\nkilled after {_TIMEOUT_S} s"
+    return process.returncode, told
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -21,6 +21,7 @@ from av.error import FFmpegError
 from ..errors import DecodeFailed
 from .fields import Buffer
 from .frames import ClipBuilder
+from .mp4 import check_complete
 
 # A frame above this is refused by the decoder itself: twice 8K.
 MAX_FRAME_PX = 2**26
@@ -57,7 +58,7 @@ def read_clip(
                 raise DecodeFailed("mp4: the video stream's codec is unknown or has no decoder here")
             codec.thread_count = 1
             codec.options = {"max_pixels": str(MAX_FRAME_PX)}
-            packets = demuxed(container, stream)
+            packets = demuxed(container, stream, len(data))
             shown = displayed(packets)
             numbers = pick(len(shown))
             clip = ClipBuilder(len(numbers), size)
@@ -70,14 +71,13 @@ def read_clip(
         raise DecodeFailed(f"mp4: {type(error).__name__}: {error} ({len(data)} bytes)") from error
 
 
-def demuxed(container: av.container.InputContainer, stream: av.VideoStream) -> list[VideoPacket]:
-    """Every packet of the stream in decode order.
+def demuxed(container: av.container.InputContainer, stream: av.VideoStream, nbytes: int) -> list[VideoPacket]:
+    """Every packet of the stream of a file of `nbytes` bytes, in decode order.
 
-    Raises: DecodeFailed (fewer than the header promises; a packet that is cut or has no timestamp).
+    Raises: DecodeFailed (a truncated file; a packet that is cut or has no timestamp).
     """
     packets = [packet for packet in container.demux(stream) if packet.size]
-    if len(packets) < stream.frames:
-        raise DecodeFailed(f"mp4: truncated: {len(packets)} of {stream.frames} video packets are there")
+    check_complete(stream, nbytes)
     for number, packet in enumerate(packets):
         if packet.pts is None or packet.is_corrupt:
             raise DecodeFailed(

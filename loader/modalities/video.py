@@ -73,11 +73,15 @@ def video(
         return VideoDecoder(
             frames=operator.index(frames),
             stride=operator.index(stride),
-            size=None if size is None else (operator.index(size[0]), operator.index(size[1])),
+            size=None if size is None else _height_width(*map(operator.index, size)),
             start=None if start is None else operator.index(start),
         )
-    except (TypeError, IndexError) as error:
+    except TypeError as error:
         raise InvalidRuntime(f"video({frames!r}, {stride!r}, {size!r}, {start!r}): {error}") from error
+
+
+def _height_width(height_px: int, width_px: int) -> tuple[int, int]:
+    return height_px, width_px
 
 
 DEFAULT = video()

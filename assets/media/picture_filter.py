@@ -1,12 +1,14 @@
 """From a decoded frame to what a viewer sees, small: orientation, square pixels, size, colour."""
 
 import struct
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .unit import rejected
 
 if TYPE_CHECKING:
+    from av.buffer import Buffer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -71,13 +73,9 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
 
 
 def _display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
-    from av.sidedata.sidedata import Type
-
-    try:
-        matrix = frame.side_data[Type.DISPLAYMATRIX]
-    except KeyError:
-        return None
-    return struct.unpack("=9i", bytes(matrix)[:36])
+    sides = cast("Mapping[str, Buffer]", frame.side_data)  # PyAV's stub lists only one of its kinds
+    matrix = sides.get("DISPLAYMATRIX")
+    return struct.unpack("=9i", bytes(matrix)[:36]) if matrix is not None else None
 
 
 def _turns(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:

@@ -109,24 +109,24 @@ def publish(places: Places, pipeline: Pipeline, options: argparse.Namespace, rep
     headline(f"2. Dagster: {places.source} -> raw_objects -> samples -> version")
     with working("looking at the source"):
         done = is_current(places)
-    seconds = 0.0
+    seconds: dict[str, float] = {}
     if done:
         line("a version has all of it already: nothing to do")
     else:
         if options.source is None:
             _show_gate(places, pipeline)
-        with working("landing, decoding, cutting") as clock:
+        with working("landing, decoding, cutting"):
             ingest = pipeline.ingest(options.max_rejected)
         if not ingest.success:
             raise DemoFailed(
                 f"{ingest.message}\nrepair or move the files it names, or allow them: MAX_REJECTED=<n> make demo "
                 "SOURCE=..."
             )
-        with working("publishing") as publishing:
+        with working("publishing"):
             release = pipeline.release()
         if not release.success:
             raise DemoFailed(release.message)
-        seconds = clock.seconds + publishing.seconds
+        seconds = ingest.seconds | release.seconds
         line(f"check passed, published (Dagster runs {ingest.id[:8]}, {release.id[:8]})")
     with loader.Root(places.root) as root:
         version = root.open(f"{DATASET}@latest")
@@ -160,28 +160,38 @@ def _show_gate(places: Places, pipeline: Pipeline) -> None:
     )
 
 
-def _rows(root: loader.Root, places: Places, version: loader.Version, seconds: float, report: Report) -> None:
+def _rows(
+    root: loader.Root, places: Places, version: loader.Version, seconds: dict[str, float], report: Report
+) -> None:
     landed, cut = (record_of(root, stage, places.batch) for stage in ("raw_objects", "samples"))
     if landed is None or cut is None:
         raise DemoFailed(f"batch {places.batch} has no stage record")
     counts, rejected = cut.counts, f"{cut.counts['rejected']} + {cut.counts['dropped']} dropped"
     nbytes = sum(group["nbytes"] for group in version.manifest["groups"].values())
-    report.add("raw_objects", counts["landed"], counts["landed"], "-", seconds, landed.counts["nbytes"])
-    report.add("samples", counts["landed"], counts["samples"], rejected, seconds, counts["nbytes"])
-    report.add(version.name, counts["samples"], len(version), "-", seconds, nbytes)
+    took = {stage: seconds.get(stage, 0.0) for stage in ("raw_objects", "samples", "version")}
+    n_landed = counts["landed"]
+    report.add("raw_objects", n_landed, n_landed, "-", took["raw_objects"], landed.counts["nbytes"])
+    report.add("samples", n_landed, counts["samples"], rejected, took["samples"], counts["nbytes"])
+    report.add(version.name, counts["samples"], len(version), "-", took["version"], nbytes)
 
 
 def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> None:
     """Raises: DemoFailed when the resumed training differs from the one that nobody disturbed."""
     with loader.Root(places.root) as root:
         version = root.open(f"{DATASET}@latest")
-        if "jpg" not in version.fields:
-            headline("3. Training: left out, it needs photos and the source has none")
-            return
-        view = version.select("jpg", "cls", where_present=True)
+        has_photos = "jpg" in version.fields
+        fields = ("jpg", "cls") if has_photos else version.fields[-1:]
+        view = version.select(*fields, where_present=True)
         plan = loader.plan(
-            {"photos": view}, seed=training.SEED, global_batch=training.GLOBAL_BATCH, allow_repeats=True
+            {"photos" if has_photos else "samples": view},
+            seed=training.SEED,
+            global_batch=training.GLOBAL_BATCH,
+            allow_repeats=True,
         )
+        if not has_photos:
+            headline("3. Training: left out, it needs photos and the source has none")
+            _explain(plan, pipeline)
+            return
         folder = into.resolve() / "train" / plan.hash[:14]
         headline(f"3. Training from {version.name}: {len(view)} photos, plan {plan.hash[:14]}")
         seconds = _trainings(folder, places.root, version.name)

@@ -43,12 +43,14 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A finished Dagster run. message: why it failed, empty when it did not; checks: name -> passed."""
+    """A finished Dagster run. message: why it failed, empty when it did not; checks: name -> passed;
+    seconds: stage -> how long it took."""
 
     id: str
     success: bool
     message: str
     checks: dict[str, bool]
+    seconds: dict[str, float]
 
 
 class Pipeline:
@@ -96,7 +98,18 @@ class Pipeline:
             told = data.user_failure_data.description if data.user_failure_data else None
             message = told or (data.error.message if data.error else "") or "no message"
         checks = {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
-        return Run(id=result.run_id, success=result.success, message=message.strip(), checks=checks)
+        seconds = {
+            str(event.step_key).removeprefix(f"{DATASET}__"): event.step_success_data.duration_ms / 1000
+            for event in result.all_events
+            if event.is_step_success
+        }
+        return Run(
+            id=result.run_id,
+            success=result.success,
+            message=message.strip(),
+            checks=checks,
+            seconds=seconds,
+        )
 
 
 def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:

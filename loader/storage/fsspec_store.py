@@ -36,6 +36,7 @@ from .stream import open_reader
 
 T = TypeVar("T")
 
+WHOLE_READ_TRIES = 5
 SINGLE_PUT_BYTES = 64 * 2**20  # a create-only write is one request, never in parts
 
 
@@ -70,8 +71,15 @@ class FsspecStore(Opened):
         self._create = atomic_create(self._fs)
 
     def get(self, key: str) -> Blob:
-        size = self.head(key).nbytes
-        return self.get_range(key, 0, size)
+        for _ in range(WHOLE_READ_TRIES):
+            info = self.head(key)
+            try:
+                return self.get_range(key, 0, info.nbytes, info.etag)
+            except Changed:
+                continue  # replaced meanwhile; a `get` pins nothing
+        raise Transient(
+            f"cannot read {self._url}/{key}: it is replaced faster than it can be read; try later"
+        )
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)

@@ -31,6 +31,7 @@ BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and up
 SINGLE_PUT_BYTES = 64 * 2**20  # a larger file is uploaded in parts
 MAX_PARTS = 9_000  # S3 takes 10 000
 DELETE_BATCH = 1_000
+WHOLE_READ_TRIES = 5
 
 
 class RemoteStore(Opened):
@@ -55,13 +56,17 @@ class RemoteStore(Opened):
                 return ObjectInfo(key=key, nbytes=size, etag=etag)  # the body is abandoned
             return Blob(self._whole(key, answer.bytes().to_bytes(), size), etag)
 
-        found = self._call("read", key, attempt)
-        if isinstance(found, Blob):
-            return found
-        try:
-            return self.get_ranges(key, [Span(0, found.nbytes)], etag=found.etag)[0]
-        except Changed:
-            return self.get(key)  # replaced meanwhile; a `get` pins nothing
+        for _ in range(WHOLE_READ_TRIES):
+            found = self._call("read", key, attempt)
+            if isinstance(found, Blob):
+                return found
+            try:
+                return self.get_ranges(key, [Span(0, found.nbytes)], etag=found.etag)[0]
+            except Changed:
+                continue  # replaced meanwhile; a `get` pins nothing
+        raise Transient(
+            f"cannot read {self._url}/{key}: it is replaced faster than it can be read; try later"
+        )
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)

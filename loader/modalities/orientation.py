@@ -39,16 +39,19 @@ _XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
 
 
 def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
-    """`pixels` [..., H, W, C] after `turn`, C-contiguous; `pixels` itself when there is nothing to do."""
+    """`pixels` uint8 [..., H, W, C], C-contiguous, after `turn`, C-contiguous; itself if nothing is to do."""
     if turn == UPRIGHT:
         return pixels
+    n_channels = pixels.shape[-1]
+    whole = pixels.view(f"V{n_channels}")[..., 0]  # a pixel as one item is moved twice as fast as C bytes
     if turn.transpose:
-        pixels = np.swapaxes(pixels, -3, -2)
+        whole = np.swapaxes(whole, -2, -1)
     if turn.flip_y:
-        pixels = pixels[..., ::-1, :, :]
+        whole = whole[..., ::-1, :]
     if turn.flip_x:
-        pixels = pixels[..., ::-1, :]
-    return np.ascontiguousarray(pixels)
+        whole = whole[..., ::-1]
+    whole = np.ascontiguousarray(whole)
+    return whole.view(np.uint8).reshape(*whole.shape, n_channels)
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:

@@ -1,0 +1,45 @@
+"""penstock's loader: read and write dataset versions, and iterate over them in an order that is a contract.
+
+root = loader.Root("data")                                   a folder or bucket prefix
+version = root.open("photos@latest")                         an immutable version
+plan = loader.plan({"photos": version}, seed=7, global_batch=64)
+for batch in loader.Loader(plan): ...                        every batch a pure function of its step
+"""
+
+from . import errors
+from .api import open_plan, plan, source, write_part
+from .dataset.member_names import escape_key
+from .dataset.part import Part
+from .dataset.root import Root
+from .dataset.version import Version
+from .dataset.view import View
+from .dataset.writer import Writer
+from .explain import Explanation, explain
+from .modalities.video import video
+from .order.plan import Plan
+from .order.views import synthetic
+from .run.batch import Batch
+from .run.loader import Loader
+from .torch import torch_dataset
+
+__all__ = [
+    "Batch",
+    "Explanation",
+    "Loader",
+    "Part",
+    "Plan",
+    "Root",
+    "Version",
+    "View",
+    "Writer",
+    "errors",
+    "escape_key",
+    "explain",
+    "open_plan",
+    "plan",
+    "source",
+    "synthetic",
+    "torch_dataset",
+    "video",
+    "write_part",
+]

@@ -1,0 +1,102 @@
+"""Plans over versions: made, saved under a root, opened again by hash."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .dataset.part import Part
+from .dataset.part_writer import write_part as _write_part
+from .dataset.root import Root
+from .dataset.version import Version
+from .dataset.view import View
+from .errors import InvalidPlan, ObjectNotFound
+from .order.content import Source
+from .order.content import source as _source
+from .order.mixture import Weight
+from .order.plan import Plan, Schedule, make_plan
+from .order.record import plan_from_json
+from .order.views import OrderView, SyntheticView, synthetic
+
+Viewable = Version | View | SyntheticView | Source
+
+
+def plan(
+    sources: Mapping[str, Viewable],
+    *,
+    seed: int,
+    global_batch: int,
+    bucket_by: object = None,
+    pack: object = None,
+    schedule: Schedule | None = None,
+    quarantine: object = None,
+    boundary: str = "fill",
+    allow_repeats: bool = False,
+) -> Plan:
+    """Everything that decides which samples a step holds, frozen under one hash.
+
+    sources: name -> version, view or `loader.source(...)`; the name is part of the order. seed: 0 to 2^64 - 1.
+    global_batch: samples of one optimizer step over all ranks. schedule: [(start step, {name: weight}), ...].
+    allow_repeats: accept a source smaller than the batch. bucket_by, pack, quarantine and boundary have their
+    place in the plan's format; values other than these defaults are refused until the order does them.
+
+    Raises: EmptyView, BatchTooLarge, InvalidPlan.
+    """
+    return make_plan(
+        {name: _viewed(name, given) for name, given in sources.items()},
+        seed=seed,
+        global_batch=global_batch,
+        bucket_by=bucket_by,
+        pack=pack,
+        schedule=schedule,
+        quarantine=quarantine,
+        boundary=boundary,
+        allow_repeats=allow_repeats,
+    )
+
+
+def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
+    """A view with its weight in a mixture, and its chunk (samples) and lanes if the defaults are not wanted."""
+    given = _viewed("source", view)
+    if isinstance(given, Source):
+        raise InvalidPlan("source(source(...)): pass a view or a version")
+    return _source(given, weight, chunk, lanes)
+
+
+def open_plan(root: Root, plan_hash: str) -> Plan:
+    """A plan saved with `plan.save(root)`. Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew;
+    VersionRetired when one of its versions was."""
+    try:
+        data = root.store.get(f"plans/{plan_hash}.json").data
+    except ObjectNotFound as error:
+        raise InvalidPlan(f"{root.url} has no plan {plan_hash!r}; plan.save(root) stores one") from error
+    return plan_from_json(json.loads(data), lambda spec: reopen(root, spec))
+
+
+def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
+    """The view that a plan's spec names. Raises: InvalidPlan; VersionNotFound; VersionRetired."""
+    if spec.get("kind") == "synthetic":
+        return synthetic(spec["n"], spec["name"])
+    if spec.get("kind") != "version":
+        raise InvalidPlan(
+            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version' and 'synthetic'"
+        )
+    version = root.open(spec["version"])
+    return View(version, spec["fields"], spec["where"], spec["where_present"])
+
+
+def write_part(
+    root: Root,
+    txn: str,
+    samples: Iterable[Sequence[Any]],
+    group: str = "media",
+    *,
+    groups: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> Part:
+    """One part of a transaction, from (key, fields[, metadata[, source]]) tuples: any number of workers may each
+    write some, and one `root.publish(dataset, parts)` makes the version. See `dataset.part_writer.write_part`."""
+    return _write_part(root.store, txn, samples, group, groups=groups, name=name)
+
+
+def _viewed(name: str, given: Any) -> Any:
+    return given.select() if isinstance(given, Version) else given

@@ -1,0 +1,57 @@
+"""Sets of rows as bitmaps: exclusions of a part, live ordinals of a filtered view."""
+
+from typing import Any
+
+import numpy as np
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+BLOCK_BITS = 4096
+
+
+def pack(members: Bools) -> bytes:
+    """Bit i of the result (least significant first) is `members[i]`."""
+    return np.packbits(members, bitorder="little").tobytes()
+
+
+def unpack(data: bytes, n: int) -> Bools:
+    """bool [n], the inverse of `pack`."""
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=n, bitorder="little").astype(bool)
+
+
+class SelectTable:
+    """The x-th member of a set of [0, n), for arrays of x, in n/8 bytes and a running count per 4,096 bits."""
+
+    def __init__(self, packed: bytes, n: int) -> None:
+        self._n = n
+        bits = np.frombuffer(packed, np.uint8)
+        padded = -(-n // BLOCK_BITS) * (BLOCK_BITS // 8)
+        self._bytes = np.zeros(padded, np.uint8)
+        self._bytes[: len(bits)] = bits
+        words = self._bytes.view(np.uint64).reshape(-1, BLOCK_BITS // 64)
+        counts = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
+        self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def packed(self) -> bytes:
+        """The set as `pack` writes it."""
+        return self._bytes[: -(-self._n // 8)].tobytes()
+
+    def select(self, x: Int64s) -> Int64s:
+        """int64 members: the x-th smallest, 0 <= x < len(self)."""
+        block = np.searchsorted(self._before, x, side="right") - 1
+        rank = x - self._before[block]
+        out = np.empty(len(x), np.int64)
+        blocks = self._bytes.reshape(-1, BLOCK_BITS // 8)
+        # 4,096 bits are unpacked per distinct block: a batch touches at most as many blocks as it has samples.
+        order = np.argsort(block, kind="stable")
+        starts = np.flatnonzero(np.diff(block[order], prepend=-1))
+        for first, last in zip(starts, [*starts[1:], len(order)], strict=True):
+            group = order[first:last]
+            number = int(block[group[0]])
+            members = np.flatnonzero(np.unpackbits(blocks[number], bitorder="little"))
+            out[group] = number * BLOCK_BITS + members[rank[group]]
+        return out

@@ -1,0 +1,173 @@
+"""The samples table: which columns it has, how values become columns, how runs of parts are joined.
+
+Two column groups are written with every part run: `keys` (identity and provenance) and `metadata` (what a user
+may filter on). Later annotations are further column groups of the same shape.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import FieldMismatch, InvalidField
+from .member_names import check_column
+
+SOURCE_COLUMNS = (
+    "source_key",
+    "unit_id",
+    "raw_uri",
+    "raw_key",
+    "raw_etag",
+    "raw_sha256",
+    "raw_start",
+    "raw_end",
+    "subject",
+    "split",
+    "run_id",
+    "asset_key",
+    "partition",
+    "code_version",
+)
+"""Provenance that `source=` may carry, all strings; `loader.explain` follows it back to the raw object."""
+
+KEY_COLUMNS = ("part", "row", "key", *SOURCE_COLUMNS)
+RESERVED_COLUMNS = frozenset((*KEY_COLUMNS, "ordinal"))
+
+KEYS_SCHEMA = pa.schema(
+    [
+        ("part", pa.string()),
+        ("row", pa.int64()),
+        ("key", pa.string()),
+        *((name, pa.string()) for name in SOURCE_COLUMNS),
+    ]
+)
+
+
+def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as plain Python values: None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
+
+    Raises: InvalidField naming the sample, the column and what is accepted.
+    """
+    row = {}
+    for name, value in metadata.items():
+        check_column(name, RESERVED_COLUMNS)
+        row[name] = _plain(key, name, value)
+    return row
+
+
+def check_source(key: str, source: Mapping[str, Any]) -> dict[str, str]:
+    """Provenance as strings. Raises: InvalidField for a name outside `SOURCE_COLUMNS`."""
+    unknown = sorted(set(source) - set(SOURCE_COLUMNS))
+    if unknown:
+        raise InvalidField(
+            f"source of sample {key!r} has {unknown}; accepted: {', '.join(SOURCE_COLUMNS)}. "
+            "Other facts go into metadata="
+        )
+    return {name: str(value) for name, value in source.items() if value is not None}
+
+
+def _plain(key: str, name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | float | str):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(key, name, item) for item in value]
+    raise InvalidField(
+        f"metadata {name!r} of sample {key!r} is {value!r} ({type(value).__name__}); accepted: None, bool, int of 64 "
+        "bits, float, str, a datetime with a time zone, or a list of these"
+    )
+
+
+def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
+    """part, row and one column per metadata name that any row has (absent = null), names sorted.
+
+    Raises: FieldMismatch when one column holds values of different kinds; the first odd sample is named.
+    """
+    names = sorted({name for row in rows for name in row})
+    columns: dict[str, pa.Array] = {
+        "part": pa.array([part] * len(rows), pa.string()),
+        "row": pa.array(np.arange(len(rows), dtype=np.int64)),
+    }
+    for name in names:
+        columns[name] = _column(name, [row.get(name) for row in rows], keys)
+    return pa.table(columns)
+
+
+def _column(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
+    kinds: dict[str, int] = {}
+    for position, value in enumerate(values):
+        if value is not None:
+            kinds.setdefault(type(value).__name__, position)
+    if set(kinds) == {"int", "float"}:
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if len(kinds) > 1:
+        examples = ", ".join(f"{kind} in sample {keys[at]!r}" for kind, at in kinds.items())
+        raise FieldMismatch(
+            f"metadata column {name!r} holds different kinds: {examples}; use one kind per column"
+        )
+    try:
+        array = pa.array(values, pa.timestamp("us", "UTC") if "datetime" in kinds else None)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise FieldMismatch(f"metadata column {name!r}: {error}; use one kind of value per column") from error
+    return array
+
+
+def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
+    """The `keys` column group of one part; provenance columns that no sample has are null."""
+    columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)}
+    arrays = [
+        pa.array(
+            columns[field.name] if field.name in columns else [s.get(field.name) for s in sources], field.type
+        )
+        for field in KEYS_SCHEMA
+    ]
+    return pa.table(arrays, schema=KEYS_SCHEMA)
+
+
+def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
+    """Tables of several parts as one: missing columns become null, int meets float as float.
+
+    Raises: FieldMismatch when a column's types do not go together.
+    """
+    try:
+        return pa.concat_tables(list(tables), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise FieldMismatch(f"{what}: parts disagree about a column's type: {error}") from error
+
+
+def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
+    """The table with the column types that the dataset already has.
+
+    earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch when a value would change.
+    """
+    for name, kind in earlier.items():
+        if name not in table.column_names or str(table.schema.field(name).type) == kind:
+            continue
+        position = table.schema.get_field_index(name)
+        try:
+            wanted = type_named(kind)
+            table = table.set_column(position, name, table[name].cast(wanted, safe=True))
+        except (pa.ArrowException, ValueError) as error:
+            raise FieldMismatch(
+                f"column {name!r} is {table.schema.field(name).type} here and {kind} in the dataset so far ({error}); "
+                "convert it, or use another column name: a column's type does not change"
+            ) from error
+    return table
+
+
+def type_named(name: str) -> pa.DataType:
+    """The Arrow type that `str()` of it gave. Raises: ValueError."""
+    simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}
+    if name in simple:
+        return simple[name]
+    for inner in ("int64", "double", "string", "bool"):
+        if name in (f"list<element: {inner}>", f"list<item: {inner}>"):
+            return pa.list_(pa.type_for_alias(inner))
+    return pa.type_for_alias(name)

@@ -1,0 +1,77 @@
+"""Exclusions: a version without some samples, as one small table of bitmaps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import Conflict, EmptyVersion, VersionNotFound
+from .bitmap import pack
+from .manifest import Change
+from .parquet import TableFile, get_table, put_table
+from .parts_table import EXCLUSIONS_SCHEMA
+from .version import Version
+
+Rows = dict[str, list[int]]
+"""Part id -> rows of it."""
+
+
+def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
+    """Upload the bitmaps of these keys. Raises: VersionNotFound for keys that are not live in the version."""
+    if not keys:
+        raise EmptyVersion("exclude was given no keys; name at least one")
+    rows = _find(version, frozenset(keys))
+    table = []
+    for part, members in rows.items():
+        position = version.parts.position(part)
+        gone = np.zeros(int(version.parts.n_rows[position]), bool)
+        gone[members] = True
+        table.append({"part": part, "bitmap": pack(gone), "n_rows": len(gone), "reason": reason})
+    file = put_table(
+        version.store,
+        f"{prefix}/exclusions.parquet",
+        pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA),
+        "exclusions",
+    )
+    return Change(exclusions=file, n_excluded=sum(len(members) for members in rows.values())), rows
+
+
+def _find(version: Version, keys: frozenset[str]) -> Rows:
+    """Where these keys are. Reads the key column of every run: a scan of the version's keys."""
+    rows: Rows = {}
+    found: set[str] = set()
+    for entry in version.manifest["samples"]:
+        if entry["group"] != "keys":
+            continue
+        table = get_table(version.store, TableFile.from_json(entry), ["part", "row", "key"])
+        for at, key in enumerate(table["key"].to_pylist()):
+            if key in keys:
+                part, row = table["part"][at].as_py(), table["row"][at].as_py()
+                if version.parts.live_members(version.parts.position(part))[row]:
+                    rows.setdefault(part, []).append(row)
+                    found.add(key)
+    if missing := sorted(keys - found):
+        raise VersionNotFound(
+            f"{version.name} has no live sample {missing[0]!r}"
+            + (f" (nor {len(missing) - 1} others of these keys)" if len(missing) > 1 else "")
+            + "; nothing was excluded. List keys with version.samples()"
+        )
+    return rows
+
+
+class StillLive:
+    """Checks that the rows to exclude are still live in the newest version."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: Conflict."""
+        if parent is None:
+            raise Conflict("every version of the dataset was retired meanwhile; begin again")
+        for part, rows in self._rows.items():
+            live = parent.parts.live_members(parent.parts.position(part))
+            if not live[rows].all():
+                raise Conflict(
+                    f"a sample of part {part} was excluded by somebody else in {parent.name}; open it and retry"
+                )

@@ -1,0 +1,97 @@
+"""Parquet in and out of a store: one way to write every table, with its kind and schema version inside."""
+
+import hashlib
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import Corrupt, FormatTooNew
+from ..storage import Store
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    """One stored Parquet file, as a manifest names it."""
+
+    path: str
+    nbytes: int
+    sha256: str
+    n_rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
+
+    @staticmethod
+    def from_json(body: dict[str, Any]) -> "TableFile":
+        return TableFile(
+            path=body["path"], nbytes=body["nbytes"], sha256=body["sha256"], n_rows=body["n_rows"]
+        )
+
+
+def table_bytes(table: pa.Table, kind: str, *, row_group_rows: int = 65_536, **options: Any) -> bytes:
+    """The table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata."""
+    schema = table.schema.with_metadata(
+        {b"penstock.table": kind.encode(), b"penstock.schema": b"%d" % SCHEMA_VERSION}
+    )
+    sink = io.BytesIO()
+    pq.write_table(
+        table.cast(schema),
+        sink,
+        row_group_size=row_group_rows,
+        compression="zstd",
+        write_page_checksum=True,
+        store_schema=True,
+        **options,
+    )
+    return sink.getvalue()
+
+
+def put_table(store: Store, path: str, table: pa.Table, kind: str) -> TableFile:
+    """Write a table under a new key and say how to find and check it."""
+    data = table_bytes(table, kind)
+    store.put_if_absent(path, data)
+    return TableFile(
+        path=path, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest(), n_rows=table.num_rows
+    )
+
+
+def get_table_bytes(store: Store, file: TableFile) -> bytes:
+    """The file's bytes. Raises: Corrupt when its size or SHA-256 is not the one recorded."""
+    data = store.get(file.path).data
+    found = hashlib.sha256(data).hexdigest()
+    if len(data) != file.nbytes or found != file.sha256:
+        raise Corrupt(
+            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {found}; the manifest says {file.nbytes} bytes "
+            f"with sha256 {file.sha256}. The file was replaced or damaged: restore it from a mirror"
+        )
+    return data
+
+
+def get_table(store: Store, file: TableFile, columns: list[str] | None = None) -> pa.Table:
+    """The table, checked. Raises: Corrupt; FormatTooNew."""
+    return parse_table(get_table_bytes(store, file), f"{store.url}/{file.path}", columns)
+
+
+def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
+    """Parquet bytes of ours as a table. Raises: Corrupt; FormatTooNew."""
+    try:
+        reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        check_schema_version(reader.schema_arrow, name)
+        return reader.read(columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
+
+
+def check_schema_version(schema: pa.Schema, name: str) -> None:
+    """Raises: FormatTooNew when the table was written by a newer penstock."""
+    version = int((schema.metadata or {}).get(b"penstock.schema", b"0"))
+    if version > SCHEMA_VERSION:
+        raise FormatTooNew(
+            f"{name} has table schema {version}; this penstock reads up to {SCHEMA_VERSION}. "
+            "Upgrade: pip install -U penstock"
+        )

@@ -1,0 +1,118 @@
+"""The parts of a version in order: which part and row an ordinal is, and where each group's shard lies.
+
+Arrays, not objects: a million shards are a few hundred bytes each. Finding n ordinals costs O(n log parts).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import Corrupt
+from .bitmap import SelectTable, unpack
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+MISSING = -1
+
+EXCLUSIONS_SCHEMA = pa.schema(
+    [("part", pa.string()), ("bitmap", pa.binary()), ("n_rows", pa.int64()), ("reason", pa.string())]
+)
+
+
+class PartsTable:
+    """Built once per open version from its `shards` and `exclusions` tables; read-only, thread-safe."""
+
+    def __init__(self, shards: pa.Table, exclusions: Sequence[pa.Table], name: str) -> None:
+        self._shards = shards
+        encoded = shards["part"].combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        self.ids: pa.Array = encoded.dictionary
+        part = encoded.indices.to_numpy().astype(np.int64)
+        rows = shards["n_rows"].to_numpy()
+        self.n_rows = np.zeros(len(self.ids), np.int64)
+        self.n_rows[part] = rows
+        if not np.array_equal(self.n_rows[part], rows):
+            bad = self.ids[int(part[np.flatnonzero(self.n_rows[part] != rows)[0]])].as_py()
+            raise Corrupt(f"{name}: the shards of part {bad} do not have the same number of rows")
+        self.groups = pc.unique(shards["group"]).to_pylist()
+        self._shard_of = {group: self._positions(part, group) for group in self.groups}
+        self._live = self._live_rows(exclusions)
+        self.n_live = self.n_rows.copy()
+        for position, table in self._live.items():
+            self.n_live[position] = len(table)
+        self.first_ordinal = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.n_live)])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def _positions(self, part: Int64s, group: str) -> Int64s:
+        positions = np.full(len(self.ids), MISSING, np.int64)
+        mine = np.flatnonzero(pc.equal(self._shards["group"], group).to_numpy(zero_copy_only=False))
+        positions[part[mine]] = mine
+        return positions
+
+    def _live_rows(self, exclusions: Sequence[pa.Table]) -> dict[int, SelectTable]:
+        excluded: dict[int, Bools] = {}
+        for table in exclusions:
+            for row in table.to_pylist():
+                position = self.position(row["part"])
+                gone = unpack(row["bitmap"], row["n_rows"])
+                excluded[position] = excluded.get(position, np.zeros(row["n_rows"], bool)) | gone
+        return {
+            position: SelectTable(np.packbits(~gone, bitorder="little").tobytes(), len(gone))
+            for position, gone in excluded.items()
+        }
+
+    def position(self, part: str) -> int:
+        """Where a part stands in the version's order. Raises: Corrupt for an unknown part."""
+        found = pc.index(self.ids, part).as_py()
+        if found < 0:
+            raise Corrupt(f"a table names part {part!r}, which no shard of the version has")
+        return int(found)
+
+    def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
+        """(part position, row in the part) of live ordinals; int64 arrays of the same length."""
+        part = np.searchsorted(self.first_ordinal, ordinals, side="right") - 1
+        row = ordinals - self.first_ordinal[part]
+        for position in self._excluded_among(part):
+            mine = np.flatnonzero(part == position)
+            row[mine] = self._live[position].select(row[mine])
+        return part, row
+
+    def _excluded_among(self, part: Int64s) -> list[int]:
+        return (
+            [int(position) for position in np.unique(part) if int(position) in self._live]
+            if self._live
+            else []
+        )
+
+    def live_members(self, position: int) -> Bools:
+        """bool [n_rows] of one part: which rows are live."""
+        if position not in self._live:
+            return np.ones(int(self.n_rows[position]), bool)
+        return unpack(self._live[position].packed(), int(self.n_rows[position]))
+
+    @property
+    def has_exclusions(self) -> bool:
+        return bool(self._live)
+
+    def has_group(self, group: str) -> Bools:
+        """bool [parts]: which parts have a shard of this group."""
+        if group not in self._shard_of:
+            return np.zeros(len(self), bool)
+        present: Bools = self._shard_of[group] != MISSING
+        return present
+
+    def shard(self, group: str, position: int) -> dict[str, Any]:
+        """The `shards` row of one part's group."""
+        at = int(self._shard_of[group][position])
+        return {name: self._shards[name][at].as_py() for name in self._shards.column_names}
+
+    def shard_rows(self) -> pa.Table:
+        """The `shards` table itself, in the manifest's order."""
+        return self._shards

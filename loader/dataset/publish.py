@@ -1,0 +1,155 @@
+"""One change becomes one version: checks against the newest version, a manifest, an entry in the log.
+
+The log calls `build` with the state it is about to append to; when somebody else was quicker it calls again, and
+the same change is laid on the newer version (a rebase): parts are named by id, so only the manifest is rewritten.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
+from ..storage import Store
+from .decide import CommitBody
+from .entries import canonical
+from .history import State, VersionRecord
+from .log import Log
+from .manifest import Change, child, read_manifest
+from .parquet import TableFile, get_table
+from .version import Version
+
+logger = logging.getLogger(__name__)
+
+Check = Callable[[Version | None], None]
+"""Raises when a change does not go onto the newest version (None: the dataset has none)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A change whose files are uploaded and that waits for its log entry."""
+
+    dataset: str
+    txn: str
+    prefix: str
+    change: Change
+    producer: Mapping[str, Any]
+
+
+def open_record(store: Store, record: VersionRecord) -> Version:
+    """The version that a log record names. Raises: Corrupt; ObjectNotFound."""
+    manifest = read_manifest(store, record.manifest, record.sha256)
+    return Version(store, dataset=record.dataset, number=record.number, id=record.id, manifest=manifest)
+
+
+def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Facts about who made a version. Raises: InvalidSample for what canonical JSON does not hold."""
+    try:
+        canonical(dict(producer or {}))
+    except TypeError as error:
+        raise InvalidSample(
+            f"producer={producer!r}: {error}; use strings, integers, booleans, lists and objects"
+        ) from error
+    return dict(producer or {})
+
+
+def commit(store: Store, log: Log, pending: Pending, check: Check) -> Version:
+    """Publish. Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey, FieldMismatch when the
+    change does not go onto the newest version; Denied."""
+
+    def build(state: State) -> CommitBody:
+        if state.last_deny:
+            raise Denied(
+                f"the log of {store.url} has a takedown at entry {state.last_deny}; this penstock cannot redact new "
+                "samples, and does not publish past a takedown it has not applied. Upgrade: pip install -U penstock"
+            )
+        newest = state.newest(pending.dataset)
+        parent = open_record(store, newest) if newest else None
+        check(parent)
+        body = child(
+            parent.manifest if parent else None,
+            pending.change,
+            dataset=pending.dataset,
+            parent_id=parent.id if parent else None,
+            txn=pending.txn,
+            denies=state.last_deny,
+            producer=pending.producer,
+        )
+        if body["n_live"] <= 0:
+            raise EmptyVersion(
+                f"the next version of {pending.dataset} would have no live samples; keep at least one"
+            )
+        data = canonical(body)
+        sha256 = hashlib.sha256(data).hexdigest()
+        path = f"{pending.prefix}/manifest-{sha256[:16]}.json"
+        store.put_if_absent(path, data)
+        return CommitBody(
+            id=f"v-{sha256}",
+            manifest=path,
+            sha256=sha256,
+            parent=body["parent"],
+            denies=body["denies"],
+        )
+
+    return open_record(store, log.commit(pending.txn, build))
+
+
+class NewKeys:
+    """Checks that none of a run's keys is live in the newest version; reads each run of the dataset once."""
+
+    def __init__(self, store: Store, keys: list[str]) -> None:
+        self._store, self._keys = store, frozenset(keys)
+        self._checked: set[str] = set()
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: DuplicateKey. Costs one request per run of the dataset that was not checked before."""
+        if parent is None:
+            return
+        for entry in parent.manifest["samples"]:
+            if entry["group"] == "keys" and entry["path"] not in self._checked:
+                table = get_table(self._store, TableFile.from_json(entry), ["part", "row", "key"])
+                self._check(table, parent)
+                self._checked.add(entry["path"])
+
+    def _check(self, table: pa.Table, parent: Version) -> None:
+        clash = np.flatnonzero([key in self._keys for key in table["key"].to_pylist()]).tolist()
+        live = [position for position in clash if _is_live(parent, table, position)]
+        if live:
+            more = f" (and {len(live) - 1} more)" if len(live) > 1 else ""
+            raise DuplicateKey(
+                f"key {table['key'][live[0]].as_py()!r} is already in {parent.name}{more}; a version adds new samples "
+                "to those there. Write under new keys, exclude the old ones first (root.exclude), or start another "
+                "dataset"
+            )
+
+
+class FreeGroup:
+    """Checks that nobody else gave these parts this group, or changed the parts, since we began."""
+
+    def __init__(self, group: str, parts: list[str]) -> None:
+        self._group, self._parts = group, parts
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: Conflict."""
+        if parent is None:
+            raise Conflict("every version of the dataset was retired meanwhile; begin again")
+        taken = parent.parts.has_group(self._group)
+        ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
+        gone = [part for part in self._parts if part not in ids]
+        twice = [part for part in self._parts if part in ids and taken[ids[part]]]
+        if gone:
+            raise Conflict(f"part {gone[0]} is no longer in {parent.name}; begin again from it")
+        if twice:
+            raise Conflict(
+                f"group {self._group!r} of part {twice[0]} was published by somebody else, in {parent.name}; "
+                "open it and use theirs, or choose another group name"
+            )
+
+
+def _is_live(version: Version, table: pa.Table, position: int) -> bool:
+    part = version.parts.position(table["part"][position].as_py())
+    return bool(version.parts.live_members(part)[table["row"][position].as_py()])

@@ -1,0 +1,100 @@
+"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import Corrupt, FieldNotFound, MissingDependency
+from .parquet import TableFile, get_table_bytes
+
+if TYPE_CHECKING:
+    import polars
+
+    from .version import Version
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def import_polars() -> Any:
+    """polars, at the first use of a samples table. Raises: MissingDependency."""
+    try:
+        import polars
+    except ImportError as error:
+        raise MissingDependency(
+            "samples tables and where() need polars: pip install 'penstock[tables]'"
+        ) from error
+    return polars
+
+
+def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
+    """ordinal, part, row, key, ... in the version's order; only the column groups that hold `columns` are opened."""
+    pl = import_polars()
+    wanted = {"keys"} | {
+        body["group"] for name, body in _columns(version).items() if columns is None or name in columns
+    }
+    frames = {group: _read_group(pl, version, group) for group in sorted(wanted)}
+    frame = frames.pop("keys")
+    for extra in frames.values():
+        frame = frame.join(extra, on=["part", "row"], how="left", maintain_order="left")
+    if version.parts.has_exclusions:
+        live = np.concatenate([version.parts.live_members(p) for p in range(len(version.parts))])
+        frame = frame.filter(pl.Series("live", live))
+    frame = frame.with_row_index("ordinal").with_columns(pl.col("ordinal").cast(pl.Int64))
+    lazy: polars.LazyFrame = frame.lazy()
+    return lazy if columns is None else lazy.select(["ordinal", *columns])
+
+
+def _columns(version: "Version") -> dict[str, Any]:
+    columns: dict[str, Any] = version.manifest["columns"]
+    return columns
+
+
+def _read_group(pl: Any, version: "Version", group: str) -> Any:
+    """All runs of one column group, in the order of the version's parts."""
+    files = [entry for entry in version.manifest["samples"] if entry["group"] == group]
+    if not files:
+        return pl.DataFrame({"part": [], "row": []}, schema={"part": pl.String, "row": pl.Int64})
+    runs = [
+        pl.read_parquet(io.BytesIO(get_table_bytes(version.store, TableFile.from_json(file))))
+        for file in files
+    ]
+    return pl.concat(runs, how="diagonal_relaxed")
+
+
+def live_where(version: "Version", predicate: str) -> Bools:
+    """bool [len(version)]: for which live ordinals an SQL expression is true (null counts as false).
+
+    Raises: FieldNotFound for a column the samples table does not have; ValueError from a malformed expression
+    is reported as FieldNotFound too, with the parser's words.
+    """
+    pl = import_polars()
+    try:
+        expression = pl.sql_expr(predicate)
+        names = sorted(set(expression.meta.root_names()))
+    except (pl.exceptions.PolarsError, ValueError) as error:
+        raise FieldNotFound(
+            f"where({predicate!r}) is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\""
+        ) from error
+    known = {*_columns(version), "part", "row"}
+    if unknown := [name for name in names if name not in known]:
+        raise FieldNotFound(
+            f"where({predicate!r}) names {unknown}; the samples table of {version.name} has {', '.join(sorted(known))}"
+        )
+    try:
+        frame = (
+            scan_samples(version, names)
+            .select(expression.cast(pl.Boolean).fill_null(False).alias("_"))
+            .collect()
+        )
+    except pl.exceptions.PolarsError as error:
+        raise FieldNotFound(f"where({predicate!r}) cannot be evaluated on {version.name}: {error}") from error
+    members: Bools = frame["_"].to_numpy().astype(bool)
+    if len(members) == 1 and len(version) != 1:
+        members = np.full(len(version), bool(members[0]))  # a constant expression, such as "1 = 1"
+    if len(members) != len(version):
+        raise Corrupt(
+            f"{version.name}: where() gave {len(members)} rows for {len(version)} samples; run penstock verify"
+        )
+    return members

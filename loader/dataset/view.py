@@ -1,0 +1,178 @@
+"""A view: a version, the fields to fetch and an optional predicate. What a plan orders (layer L0)."""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import EmptyView, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from .bitmap import SelectTable, pack
+from .entries import canonical
+from .parquet import parse_table, table_bytes
+
+if TYPE_CHECKING:
+    from .version import Version
+
+logger = logging.getLogger(__name__)
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+CHUNK_BITS = 2**20
+"""Ordinals per row of a stored view: 128 KiB of bitmap."""
+
+
+class View:
+    """Immutable; `select` and `where` give narrower views. Pickles as its version, fields and predicate."""
+
+    def __init__(
+        self, version: "Version", fields: Sequence[str], predicate: str | None, where_present: bool = False
+    ) -> None:
+        self.version, self.predicate, self.where_present = version, predicate, where_present
+        self.fields = tuple(dict.fromkeys(fields))
+        self._groups = sorted({version.group_of(field) for field in self.fields})
+        self._lock = threading.Lock()
+        self._members: SelectTable | None = None
+        self._partial = [
+            group for group in self._groups if self._coverage(group) < version.manifest["n_parts"]
+        ]
+        if self._partial and not where_present:
+            raise FieldNotFound(self._missing_share())
+
+    def __reduce__(self) -> Any:
+        return View, (self.version, self.fields, self.predicate, self.where_present)
+
+    def __repr__(self) -> str:
+        where = f" where {self.predicate}" if self.predicate else ""
+        return f"View({self.version.name!r}: {', '.join(self.fields)}{where})"
+
+    def select(self, *fields: str, where_present: bool = False) -> "View":
+        """The same samples with these fields. Raises: FieldNotFound."""
+        return View(
+            self.version, fields or self.version.fields, self.predicate, where_present or self.where_present
+        )
+
+    def where(self, predicate: str) -> "View":
+        """The samples of this view for which an SQL expression is true too."""
+        both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
+        return View(self.version, self.fields, both, self.where_present)
+
+    def __len__(self) -> int:
+        return len(self._table) if self._is_filtered else len(self.version)
+
+    @property
+    def id(self) -> str:
+        """The content hash of L0: of the version and of what narrows it, not of the fields."""
+        body = {"version": self.version.id, "where": self.predicate, "groups": self._partial}
+        return "w-" + hashlib.sha256(canonical(body)).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """The version id: with the version ordinal, what digests are made of."""
+        return self.version.id
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        """Mean payload bytes of the selected fields of one sample, rounded up."""
+        total = 0
+        for group in self._groups:
+            body = self.version.manifest["groups"][group]
+            chosen = sum(n for field, n in body["field_nbytes"].items() if field in self.fields)
+            total += -(-chosen // max(body["n_rows"], 1))
+        return total
+
+    def spec(self) -> dict[str, Any]:
+        """What a plan stores to open the view again: plain JSON."""
+        return {
+            "kind": "version",
+            "version": self.version.id,
+            "fields": list(self.fields),
+            "where": self.predicate,
+            "where_present": self.where_present,
+            "n": len(self),
+            "id": self.id,
+        }
+
+    def version_ordinals(self, x: Int64s) -> Int64s:
+        """int64 view ordinals -> int64 live ordinals of the version."""
+        return self._table.select(x) if self._is_filtered else x
+
+    def keys(self, version_ordinals: Int64s) -> list[str]:
+        """Sample keys of live ordinals of the version."""
+        return self.version.keys(version_ordinals)
+
+    @property
+    def _is_filtered(self) -> bool:
+        return self.predicate is not None or bool(self._partial)
+
+    def _coverage(self, group: str) -> int:
+        return int(self.version.manifest["groups"][group]["n_parts"])
+
+    def _missing_share(self) -> str:
+        total = self.version.manifest["n_rows"]
+        shares = []
+        for group in self._partial:
+            missing = total - self.version.manifest["groups"][group]["n_rows"]
+            fields = [field for field in self.fields if self.version.group_of(field) == group]
+            shares.append(f"{', '.join(fields)} (group {group!r}) for {missing} of {total} samples")
+        return (
+            f"{self.version.name} lacks {'; '.join(shares)}. Select with where_present=True to leave those samples "
+            "out, or add the group for them with root.add_group"
+        )
+
+    @property
+    def _table(self) -> SelectTable:
+        with self._lock:
+            if self._members is None:
+                self._members = self._load() or self._make()
+            if len(self._members) == 0:
+                raise EmptyView(
+                    f"{self!r} has no samples: nothing in {self.version.name} matches; widen the predicate"
+                )
+            return self._members
+
+    @property
+    def _path(self) -> str:
+        return f"views/{self.id.removeprefix('w-')}.parquet"
+
+    def _load(self) -> SelectTable | None:
+        try:
+            data = self.version.store.get(self._path).data
+        except ObjectNotFound:
+            return None
+        table = parse_table(data, f"{self.version.store.url}/{self._path}")
+        return SelectTable(b"".join(table["bits"].to_pylist()), len(self.version))
+
+    def _make(self) -> SelectTable:
+        members = np.ones(len(self.version), bool)
+        if self.predicate is not None:
+            from .samples import live_where
+
+            members &= live_where(self.version, self.predicate)
+        parts = self.version.parts
+        for group in self._partial:
+            members &= np.repeat(parts.has_group(group), parts.n_live)
+        table = SelectTable(pack(members), len(self.version))
+        self._save(pack(members))
+        return table
+
+    def _save(self, packed: bytes) -> None:
+        """Store the select table for the other ranks; a root that we may not write only costs them the scan."""
+        step = CHUNK_BITS // 8
+        chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
+        table = pa.table(
+            {
+                "first_ordinal": [i * CHUNK_BITS for i in range(len(chunks))],
+                "bits": pa.array(chunks, pa.binary()),
+            }
+        )
+        try:
+            self.version.store.put_if_absent(self._path, table_bytes(table, "view"))
+        except Forbidden:
+            logger.warning(
+                "the root is read-only here: view %s was not saved, each process scans the samples", self.id
+            )
+        except StoreError as error:
+            logger.warning("view %s was not saved (%s); each process scans the samples", self.id, error)

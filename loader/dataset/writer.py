@@ -1,0 +1,144 @@
+"""`with root.write("photos") as writer`: samples in, one published version out."""
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import EmptyVersion, InvalidSample, PenstockError, RootError
+from .part import Part
+from .part_writer import PartWriter, group_chooser, make_sample, mismatch
+from .spill import Spill
+from .version import Version
+
+if TYPE_CHECKING:
+    from .root import Root
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SHARD_BYTES = 256 * 2**20
+MAX_SHARD_BYTES = 8 * 2**30
+
+
+class Writer:
+    """Collects samples (spilling to disk), cuts them into parts in hash order, publishes on a clean exit.
+
+    An exception inside the `with` publishes nothing and aborts the transaction. `version` is set afterwards.
+    """
+
+    def __init__(
+        self,
+        root: "Root",
+        dataset: str,
+        *,
+        group: str = "media",
+        groups: Mapping[str, str] | None = None,
+        shard_bytes: int = DEFAULT_SHARD_BYTES,
+        part_samples: int | None = None,
+        producer: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
+            raise InvalidSample(
+                f"shard_bytes={shard_bytes}; accepted: 1 to {MAX_SHARD_BYTES}, usually 64 MiB to 1 GiB"
+            )
+        if part_samples is not None and part_samples < 1:
+            raise InvalidSample(f"part_samples={part_samples}; accepted: at least 1, or None for no limit")
+        self._root, self.dataset = root, dataset
+        self._group_of = group_chooser(group, groups)
+        self._shard_bytes, self._part_samples = shard_bytes, part_samples
+        self._producer = producer
+        self._spill: Spill | None = None
+        self._txn = ""
+        self._first: tuple[str, frozenset[str]] | None = None
+        self._version: Version | None = None
+
+    @property
+    def version(self) -> Version:
+        """The published version. Raises: RootError before a clean exit."""
+        if self._version is None:
+            raise RootError(
+                f"nothing of {self.dataset!r} was published by this writer (yet): the `with` block must end cleanly"
+            )
+        return self._version
+
+    def __enter__(self) -> "Writer":
+        self._txn = self._root.begin(self.dataset)
+        self._spill = Spill()
+        return self
+
+    def add(
+        self,
+        key: str,
+        fields: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> None:
+        """One sample. fields: name -> bytes, or a value that the name's last word encodes (cls int, txt str,
+        json object, npy array). metadata: columns to filter on. source: provenance (`columns.SOURCE_COLUMNS`).
+
+        Raises: InvalidKey, InvalidField, DuplicateKey, FieldMismatch, FieldTooLarge.
+        """
+        if self._spill is None:
+            raise RootError("writer.add outside its `with` block; use: with root.write(...) as writer")
+        sample = make_sample(key, fields, metadata, source)
+        names = frozenset(sample.fields)
+        if self._first is None:
+            self._first = (key, names)
+        elif names != self._first[1]:
+            raise mismatch(
+                key, {"": sorted(names)}, {"": sorted(self._first[1])}, f"sample {self._first[0]!r}"
+            )
+        self._spill.add(sample)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._spill is not None
+        spill, self._spill = self._spill, None
+        try:
+            if error is None:
+                with self._root.heartbeat(self._txn):
+                    self._version = self._publish(spill)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            spill.close()
+            if error is not None:
+                self._abort(error)
+
+    def _publish(self, spill: Spill) -> Version:
+        if not spill.n_samples:
+            raise EmptyVersion(f"no sample was added to {self.dataset!r}; a version needs at least one")
+        return self._root.publish(self.dataset, list(self._parts(spill)), producer=self._producer)
+
+    def _parts(self, spill: Spill) -> Iterator[Part]:
+        attempt, k = secrets.token_hex(8), 0
+        writer: PartWriter | None = None
+        try:
+            for sample in spill.drain():
+                if writer is None:
+                    writer = self._part_writer(attempt, k)
+                    k += 1
+                writer.add(sample)
+                if writer.nbytes >= self._shard_bytes or writer.n_rows == self._part_samples:
+                    yield writer.finish()
+                    writer = None
+            if writer is not None:
+                yield writer.finish()
+        finally:
+            if writer is not None:
+                writer.close()
+
+    def _part_writer(self, attempt: str, k: int) -> PartWriter:
+        return PartWriter(
+            self._root.store, txn=self._txn, attempt=attempt, name=f"{k:05d}", group_of=self._group_of
+        )
+
+    def _abort(self, error: BaseException) -> None:
+        try:
+            self._root.abort(self._txn, f"{type(error).__name__} in the writer")
+        except PenstockError as failure:
+            # The first error is the one to show; an open transaction without heartbeats is collected later.
+            logger.warning("transaction %s could not be aborted: %s", self._txn, failure)

@@ -1,0 +1,143 @@
+"""From a step back to its samples: version, part, bytes, checksum, raw object, Dagster run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .dataset.address import SampleAddress
+from .dataset.columns import SOURCE_COLUMNS
+from .dataset.parquet import TableFile, get_table
+from .dataset.version import Version
+from .dataset.view import View
+from .errors import InvalidRuntime
+from .order.assign import rank_slice
+from .order.plan import Plan
+from .run.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One slot of one step, followed back.
+
+    slot: its number in the global batch's canonical order; epoch, position: in its source; address: where its
+    bytes lie; provenance: raw_uri, raw_sha256, unit_id, run_id, asset_key ... as far as the writer recorded them.
+    """
+
+    step: int
+    slot: int
+    source: str
+    epoch: int
+    position: int
+    root: str
+    address: SampleAddress
+    provenance: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        fields = {
+            name: {
+                "group": at.group,
+                "path": at.path,
+                "offset": at.offset,
+                "nbytes": at.nbytes,
+                "crc32c": f"{at.crc32c:08x}",
+            }
+            for name, at in self.address.fields.items()
+        }
+        return {
+            "step": self.step,
+            "slot": self.slot,
+            "source": self.source,
+            "epoch": self.epoch,
+            "position": self.position,
+            "root": self.root,
+            "key": self.address.key,
+            "version": self.address.version,
+            "version_id": self.address.version_id,
+            "part": self.address.part,
+            "row": self.address.row,
+            "ordinal": self.address.ordinal,
+            "fields": fields,
+            "provenance": self.provenance,
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"step {self.step} slot {self.slot}: source {self.source!r}, epoch {self.epoch}, position {self.position}",
+            f"  sample      {self.address.key!r} = {self.address.version} ordinal {self.address.ordinal}",
+            f"  version     {self.address.version_id}",
+            f"  part        {self.address.part} row {self.address.row}",
+        ]
+        for name, at in self.address.fields.items():
+            lines.append(
+                f"  {name:<11} {self.root}/{at.path} bytes [{at.offset}:{at.offset + at.nbytes}] crc32c {at.crc32c:08x}"
+            )
+        lines.extend(f"  {name:<11} {value}" for name, value in self.provenance.items())
+        return "\n".join(lines)
+
+
+def explain(
+    plan: Plan, step: int, rank: int | None = None, world_size: int | None = None, slot: int | None = None
+) -> list[Explanation]:
+    """Every slot of a step, or of one rank's part of it, or one slot; no media is read.
+
+    slot: number in the global batch, or, with rank and world_size, in that rank's part. Costs an index row group
+    per sample and one keys table per run of parts touched. Raises: InvalidRuntime for a slot out of range.
+    """
+    slots = plan.slots(step)
+    wanted = np.arange(plan.global_batch)
+    if rank is not None or world_size is not None:
+        world = World.of(rank, world_size)
+        wanted = wanted[rank_slice(plan.global_batch, world.rank, world.world_size)]
+    if slot is not None:
+        if not 0 <= slot < len(wanted):
+            raise InvalidRuntime(f"slot = {slot}; this batch has slots 0 to {len(wanted) - 1}")
+        wanted = wanted[slot : slot + 1]
+    out: dict[int, Explanation] = {}
+    for index, (name, source) in enumerate(plan.sources.items()):
+        mine = wanted[slots.source[wanted] == index]
+        if not len(mine):
+            continue
+        if not isinstance(source.view, View):
+            raise InvalidRuntime(
+                f"source {name!r} has no bytes to explain; it is a {type(source.view).__name__}"
+            )
+        version = source.view.version
+        addresses = version.address(slots.ordinal[mine], source.view.fields)
+        for number, address, row in zip(
+            mine.tolist(), addresses, provenance(version, addresses), strict=True
+        ):
+            out[number] = Explanation(
+                step=step,
+                slot=number,
+                source=name,
+                epoch=int(slots.epoch[number]),
+                position=int(slots.position[number]),
+                root=version.store.url,
+                address=address,
+                provenance=row,
+            )
+    return [out[number] for number in wanted.tolist()]
+
+
+def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
+    """The provenance columns of these samples; only the runs of parts that hold them are read."""
+    parts = version.parts
+    first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
+    place = [int(first_row[parts.position(address.part)]) + address.row for address in addresses]
+    out: list[dict[str, str]] = [{} for _ in addresses]
+    start = 0
+    for entry in version.manifest["samples"]:
+        if entry["group"] != "keys":
+            continue
+        end = start + entry["n_rows"]
+        mine = [i for i, at in enumerate(place) if start <= at < end]
+        if mine:
+            known = [name for name in SOURCE_COLUMNS if name in entry["columns"]]
+            table = get_table(version.store, TableFile.from_json(entry), known)
+            for i in mine:
+                row = {name: table[name][place[i] - start].as_py() for name in known}
+                out[i] = {name: value for name, value in row.items() if value is not None}
+        start = end
+    return out

@@ -1,0 +1,155 @@
+"""One step for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dataset.address import SampleAddress
+from ..dataset.read import Map, read_fields
+from ..dataset.shard import crc32c
+from ..dataset.view import View
+from ..errors import InvalidRuntime
+from ..modalities import Decoder
+from ..order.assign import rank_slice
+from ..order.digest import delivered_digest, slot_identities
+from ..order.plan import Plan
+from ..order.rng import sample_rng_key
+from ..order.slots import Slots
+from .batch import Batch, fields_nbytes
+from .collate import collate
+from .decode import Decode, Transform, apply_transform, decode_sample, decoders, draws
+from .metrics import Metrics
+from .world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that decides what a batch holds at a rank; none of it changes which samples are planned."""
+
+    plan: Plan
+    world: World
+    decode: Decode
+    transform: Transform | None
+    framework: str
+    position_limit: int | None
+
+    def __post_init__(self) -> None:
+        rank_slice(self.plan.global_batch, self.world.rank, self.world.world_size)
+        for name, source in self.plan.sources.items():
+            if not isinstance(source.view, View):
+                raise InvalidRuntime(
+                    f"source {name!r} is a {type(source.view).__name__} without bytes; a Loader needs views of "
+                    "versions (loader.synthetic is for planning only)"
+                )
+
+
+class Assembler:
+    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else."""
+
+    def __init__(self, recipe: Recipe, metrics: Metrics, run: Map) -> None:
+        self.recipe, self._metrics, self._run = recipe, metrics, run
+        self._views: list[View] = [
+            source.view for source in recipe.plan.sources.values() if isinstance(source.view, View)
+        ]
+        wanted = dict.fromkeys(field for view in self._views for field in view.fields)
+        self._decoders: Mapping[str, Decoder] = decoders(list(wanted), recipe.decode)
+        self._draws = recipe.transform is not None or any(map(draws, self._decoders.values()))
+        self._pins: dict[str, str] = {}
+
+    def batch(self, step: int) -> Batch:
+        """The rank's part of the global batch of a step. Raises: the leaves of `loader.errors` that reading,
+        decoding and the transform raise, each with the sample's address."""
+        recipe, plan = self.recipe, self.recipe.plan
+        with self._metrics.timed("plan"):
+            slots = plan.slots(step)
+            mine = np.arange(plan.global_batch)[
+                rank_slice(plan.global_batch, recipe.world.rank, recipe.world.world_size)
+            ]
+            valid = self._valid(slots)[mine]
+        real = mine[valid]
+        shape_only = len(real) == 0  # a rank of padding alone still needs its batch's shapes
+        with self._metrics.timed("fetch"):
+            addresses = self._addresses(slots, self._first_valid(slots) if shape_only else real)
+            data, crcs = self._fetch(slots, addresses)
+        with self._metrics.timed("decode"):
+            samples = {slot: self._sample(slots, slot, addresses[slot], data[slot]) for slot in addresses}
+        with self._metrics.timed("collate"):
+            rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.tolist()]
+            like = next(iter(samples.values())) if shape_only else None
+            fields, mask = collate(rows, recipe.framework, like=like)
+        names = plan.source_names
+        ids = [
+            (names[slots.source[slot]], addresses[slot].key) if ok else None
+            for slot, ok in zip(mine.tolist(), valid.tolist(), strict=True)
+        ]
+        digest = delivered_digest(
+            step,
+            real,
+            slot_identities(plan, slots)[real],
+            np.array([crcs[slot] for slot in real.tolist()], np.int64),
+        )
+        self._metrics.count("batches")
+        self._metrics.count("samples", len(real))
+        nbytes = fields_nbytes(fields)
+        self._metrics.count("decoded_bytes", nbytes)
+        weight = len(real) * recipe.world.world_size / plan.global_batch
+        return Batch(
+            step=step, ids=ids, mask=mask, weight=weight, digest=digest, fields=fields, nbytes=nbytes
+        )
+
+    def _valid(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        limit = self.recipe.position_limit
+        return slots.valid if limit is None else slots.valid & (slots.position < limit)
+
+    def _first_valid(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.flatnonzero(self._valid(slots))[:1]
+
+    def _addresses(
+        self, slots: Slots, wanted: np.ndarray[Any, np.dtype[np.int64]]
+    ) -> dict[int, SampleAddress]:
+        out: dict[int, SampleAddress] = {}
+        for index, view in enumerate(self._views):
+            mine = wanted[slots.source[wanted] == index]
+            if len(mine):
+                found = view.version.address(slots.ordinal[mine], view.fields, self._run)
+                out.update(zip(mine.tolist(), found, strict=True))
+        return {slot: out[slot] for slot in wanted.tolist()}
+
+    def _fetch(
+        self, slots: Slots, addresses: Mapping[int, SampleAddress]
+    ) -> tuple[dict[int, dict[str, bytes]], dict[int, int]]:
+        data: dict[int, dict[str, bytes]] = {}
+        for index, view in enumerate(self._views):
+            mine = [slot for slot in addresses if slots.source[slot] == index]
+            read = read_fields(
+                view.version.store, [addresses[slot] for slot in mine], pins=self._pins, run=self._run
+            )
+            data.update(zip(mine, read, strict=True))
+        self._metrics.count(
+            "fetched_bytes", sum(len(value) for fields in data.values() for value in fields.values())
+        )
+        return data, {slot: sample_crc(address) for slot, address in addresses.items()}
+
+    def _sample(
+        self, slots: Slots, slot: int, address: SampleAddress, data: Mapping[str, bytes]
+    ) -> dict[str, Any]:
+        plan, recipe = self.recipe.plan, self.recipe
+        rng = None
+        if self._draws:
+            name = plan.source_names[int(slots.source[slot])]
+            rng = sample_rng_key(plan.seed, name, int(slots.epoch[slot]), int(slots.ordinal[slot]))
+        sample = decode_sample(data, address, self._decoders, rng)
+        if recipe.transform is None or rng is None:
+            return sample
+        return apply_transform(recipe.transform, sample, address, rng)
+
+
+def sample_crc(address: SampleAddress) -> int:
+    """CRC-32C over (field name, CRC-32C of its bytes) of the fields read, by name; every one was verified."""
+    parts = [
+        name.encode() + struct.pack("<xI", place.crc32c) for name, place in sorted(address.fields.items())
+    ]
+    return crc32c(b"".join(parts))

@@ -1,0 +1,72 @@
+"""What the training loop receives for one step."""
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """One rank's slots of one global batch; batch["jpg"] is a stacked array, or a list where shapes differ.
+
+    (Not a collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.)
+
+    step: global step. ids: (source, key) per slot, None at padding. mask: bool [slots], True at real slots
+    (a tensor for framework="torch"). weight: valid slots * world size / global batch; multiply a mean loss by
+    it, then the mean over ranks is the mean over samples. digest: 64-bit, rank-local; the sum over ranks mod
+    2^64 is the same for every world size. wait_s: seconds that the consumer waited for this batch. nbytes: of
+    the decoded arrays.
+    """
+
+    step: int
+    ids: list[tuple[str, str] | None]
+    mask: Any
+    weight: float
+    digest: int
+    fields: dict[str, Any]
+    nbytes: int = 0
+    wait_s: float = field(default=0.0)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.fields
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def keys(self) -> KeysView[str]:
+        """The field names."""
+        return self.fields.keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """(field name, column) pairs."""
+        return self.fields.items()
+
+    def pin_memory(self) -> "Batch":
+        """The same batch with its tensors in pinned memory; torch's DataLoader calls it for pin_memory=True."""
+        for name, value in self.fields.items():
+            if hasattr(value, "pin_memory"):
+                self.fields[name] = value.pin_memory()
+        return self
+
+
+def fields_nbytes(fields: Mapping[str, Any]) -> int:
+    """Bytes held by arrays, tensors, bytes and str in a collated batch: what the prefetch bound counts."""
+    return sum(_nbytes(value) for value in fields.values())
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(_nbytes(item) for item in value)
+    if isinstance(value, bytes | str):
+        return len(value)
+    return int(getattr(value, "nbytes", 0))

@@ -1,0 +1,90 @@
+"""Which decoder each field gets, and one sample's way from bytes through decoders and the user's transform."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import isfunction
+from typing import Any
+
+import numpy as np
+
+from ..dataset.address import SampleAddress
+from ..errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
+from ..modalities import Decoder, decoder_for
+
+_MODALITIES = decoder_for.__module__
+
+Transform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
+Decode = bool | Mapping[str, Decoder]
+
+
+def decoders(fields: Sequence[str], decode: Decode) -> dict[str, Decoder]:
+    """field -> decoder. True: by the field's extension; False: bytes; a mapping overrides single fields.
+
+    Raises: InvalidRuntime for a mapping that names a field the view does not select.
+    """
+    if decode is False:
+        return {}
+    chosen = {field: decoder_for(field) for field in fields}
+    if decode is True:
+        return chosen
+    if not isinstance(decode, Mapping) or not all(callable(value) for value in decode.values()):
+        raise InvalidRuntime(
+            f"decode = {decode!r}; accepted: True, False, or a dict of field -> decoder such as "
+            "{'mp4': loader.video(frames=16, size=(224, 224))}"
+        )
+    if unknown := sorted(set(decode) - set(fields)):
+        raise InvalidRuntime(
+            f"decode names {unknown}, which the plan's views do not select; they select {list(fields)}"
+        )
+    return {**chosen, **decode}
+
+
+def draws(decoder: Decoder) -> bool:
+    """Whether a decoder may use the sample's generator: ours that are plain functions never do. Making a
+    generator costs as much as decoding a small field, so samples that need none get none."""
+    return not (isfunction(decoder) and decoder.__module__.startswith(_MODALITIES))
+
+
+def decode_sample(
+    data: Mapping[str, bytes],
+    address: SampleAddress,
+    by_field: Mapping[str, Decoder],
+    rng: np.random.Generator | None,
+) -> dict[str, Any]:
+    """field -> decoded value. Raises: DecodeFailed with the sample's full address."""
+    out: dict[str, Any] = {}
+    for field, value in data.items():
+        decoder = by_field.get(field)
+        try:
+            out[field] = value if decoder is None else decoder(value, rng)
+        except DecodeFailed as error:
+            raise DecodeFailed(f"{address.describe(field)}: {error}") from error
+        except PenstockError as error:
+            error.add_note(f"while decoding {address.describe(field)}")
+            raise
+        except Exception as error:  # a decoder of the user's
+            raise DecodeFailed(
+                f"{address.describe(field)}: decoder {decoder!r} raised {type(error).__name__}: {error}"
+            ) from error
+    return out
+
+
+def apply_transform(
+    transform: Transform, sample: dict[str, Any], address: SampleAddress, rng: np.random.Generator
+) -> dict[str, Any]:
+    """The transform's result as a dict. Raises: TransformFailed when it raises or returns no mapping."""
+    try:
+        result = transform(sample, rng)
+    except Exception as error:
+        raise TransformFailed(
+            f"transform {_name(transform)} raised {type(error).__name__} on {address.describe()}: {error}"
+        ) from error
+    if not isinstance(result, Mapping) or not result:
+        raise TransformFailed(
+            f"transform {_name(transform)} returned {result!r} for {address.describe()}; it must return a dict of "
+            "field -> value. To leave samples out, use a predicate: version.where(...)"
+        )
+    return dict(result)
+
+
+def _name(transform: object) -> str:
+    return str(getattr(transform, "__qualname__", type(transform).__qualname__))

@@ -1,0 +1,178 @@
+"""`Loader`: a plan carried out for one rank, as an iterator of batches."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Literal
+
+from ..errors import InvalidRuntime
+from ..order.plan import Plan
+from .assemble import Assembler, Recipe
+from .batch import Batch
+from .decode import Decode, Transform
+from .metrics import Metrics
+from .prefetch import Prefetch
+from .world import World
+
+Framework = Literal["torch", "numpy"]
+
+DEFAULT_PREFETCH_BYTES = 512 * 2**20
+IO_THREADS = 16
+"""Range reads in flight per loader against a remote store: fewer leave a 20 ms store idle."""
+
+
+class Loader:
+    """Iterates over a plan's batches as one rank sees them; everything here is runtime and changes no batch.
+
+    rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`).
+    decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, rng keyed by (seed,
+    source, epoch, ordinal). framework: "torch" or "numpy". workers: threads that make batches; "auto" is one per
+    core this process may use, 0 makes them in the caller's thread. prefetch: bytes of batches made ahead.
+    steps: stop before this global step; epochs: stop after so many passes of a plan with one source, the last
+    batch padded. Without either it is endless.
+
+    Raises: InvalidRuntime for arguments out of range.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        decode: Decode = True,
+        transform: Transform | None = None,
+        framework: Framework = "torch",
+        workers: int | Literal["auto"] = "auto",
+        prefetch: int | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+    ) -> None:
+        if framework not in ("torch", "numpy"):
+            raise InvalidRuntime(f"framework = {framework!r}; accepted: 'torch', 'numpy'")
+        self.plan = plan
+        self._end, limit = _bounds(plan, epochs, steps)
+        self.world = World.of(rank, world_size)
+        recipe = Recipe(
+            plan=plan,
+            world=self.world,
+            decode=decode,
+            transform=transform,
+            framework=framework,
+            position_limit=limit,
+        )
+        self._metrics = Metrics()
+        self._threads = _thread_count(workers)
+        self._bound_bytes = _whole("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0)
+        self._io = (
+            None if _all_local(plan) else ThreadPoolExecutor(IO_THREADS, thread_name_prefix="penstock-io")
+        )
+        self._assembler = Assembler(recipe, self._metrics, self._io.map if self._io else map)
+        self._prefetch: Prefetch | None = None
+        self._step = 0
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._closed:
+            raise InvalidRuntime("this Loader is closed; make a new one")
+        if self._end is not None and self._step >= self._end:
+            raise StopIteration
+        start = perf_counter()
+        batch = (
+            self._assembler.batch(self._step)
+            if self._threads == 0
+            else self._ahead().take(self._step, self._end)
+        )
+        batch.wait_s = perf_counter() - start
+        self._metrics.observe("consumer", batch.wait_s)
+        self._step += 1
+        return batch
+
+    @property
+    def step(self) -> int:
+        """The global step of the next batch."""
+        return self._step
+
+    def batch_at(self, step: int) -> Batch:
+        """The batch of any step; the position of the iteration does not move. Raises: InvalidRuntime."""
+        return self._assembler.batch(step)
+
+    def seek(self, step: int) -> None:
+        """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
+        self._step = self.plan.checked_step(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A few hundred bytes of JSON, the same on every rank: the batches handed out so far. Save it after the
+        optimizer step that used the last of them; batches made ahead do not count."""
+        return self.plan.state(self._step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken, at any world size. Raises: PlanMismatch naming what differs."""
+        self._step = self.plan.check_state(state)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and wait histograms since the loader was made; names as Prometheus has them."""
+        return self._metrics.snapshot()
+
+    def close(self) -> None:
+        """End all threads of the loader. A closed loader cannot go on; the stores stay open for others."""
+        self._closed = True
+        if self._prefetch is not None:
+            self._prefetch.close()
+            self._prefetch = None
+        if self._io is not None:
+            self._io.shutdown(wait=True, cancel_futures=True)
+            self._io = None
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ahead(self) -> Prefetch:
+        if self._prefetch is None:
+            mean = max(source.view.mean_sample_bytes for source in self.plan.sources.values())
+            slots = -(-self.plan.global_batch // self.world.world_size)
+            self._prefetch = Prefetch(self._assembler.batch, self._threads, self._bound_bytes, mean * slots)
+        return self._prefetch
+
+
+def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
+    """(first step not to make, first stream position that is padding), None where endless."""
+    end = None if steps is None else _whole("steps", steps, 0)
+    if epochs is None:
+        return end, None
+    _whole("epochs", epochs, 1)
+    if len(plan.sources) != 1:
+        raise InvalidRuntime(
+            f"epochs = {epochs} with {len(plan.sources)} sources, whose epochs end at different steps; use steps="
+        )
+    limit = epochs * len(next(iter(plan.sources.values())).view)
+    by_epochs = -(-limit // plan.global_batch)
+    return by_epochs if end is None else min(end, by_epochs), limit
+
+
+def _thread_count(workers: object) -> int:
+    if workers == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _whole("workers", workers, 0)
+
+
+def _whole(name: str, value: object, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")
+    return value
+
+
+def _all_local(plan: Plan) -> bool:
+    """Whether every source lies on this machine: threads per range read only pay where a read waits."""
+    stores: Iterable[Any] = (getattr(source.view, "version", None) for source in plan.sources.values())
+    return all(version is None or "://" not in version.store.url.replace("file://", "") for version in stores)

@@ -1,0 +1,29 @@
+"""The plan as a `torch.utils.data.IterableDataset`, for training code that is built around a DataLoader."""
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import MissingDependency
+from .order.plan import Plan
+from .run.batch import Batch
+
+if TYPE_CHECKING:
+    from torch.utils.data import IterableDataset
+
+
+def torch_dataset(
+    plan: Plan, rank: int | None = None, world_size: int | None = None, **options: Any
+) -> "IterableDataset[Batch]":
+    """An IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
+
+    Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn, so the batches are those of
+    `Loader`, in order, for every N. options: as for `Loader`; inside a worker process `workers` is 0 unless given.
+    The position: `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating, and
+    `plan.state(batch.step + 1)` after a batch was used (what DataLoader has made ahead does not count).
+
+    Raises: MissingDependency without torch; Unpicklable when worker processes cannot receive a transform.
+    """
+    try:
+        from .torch_dataset import PlanDataset
+    except ImportError as error:
+        raise MissingDependency("torch_dataset needs torch: pip install 'penstock[torch]'") from error
+    return PlanDataset(plan, rank, world_size, options)

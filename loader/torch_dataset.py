@@ -1,0 +1,76 @@
+"""The IterableDataset class itself; importing this module imports torch."""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .errors import Unpicklable
+from .order.plan import Plan
+from .run.batch import Batch
+from .run.loader import Loader
+from .run.world import World
+
+
+class PlanDataset(IterableDataset[Batch]):
+    """See `loader.torch_dataset`."""
+
+    def __init__(
+        self, plan: Plan, rank: int | None, world_size: int | None, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        # Read here: a worker process may not see the launcher's environment.
+        self.world = World.of(rank, world_size)
+        self.plan, self._options = plan, dict(options)
+        self._start = 0
+        self._own_start: int | None = None
+        self._position = 0
+        Loader(plan, self.world.rank, self.world.world_size, **{**self._options, "workers": 0}).close()
+
+    def seek(self, step: int) -> None:
+        """Begin the next iteration at this global step."""
+        self._start = self._position = self.plan.checked_step(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of this copy of the dataset (in a worker process: that worker's next step)."""
+        return self.plan.state(self._position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next iteration at a state; in a worker process, at that worker's own. Raises: PlanMismatch."""
+        step = self.plan.check_state(state)
+        if get_worker_info() is None:
+            self._start = self._position = step
+        else:
+            self._own_start = self._position = step
+
+    def __iter__(self) -> Iterator[Batch]:
+        info = get_worker_info()
+        stride, offset = (info.num_workers, info.id) if info else (1, 0)
+        step = self._start + offset if self._own_start is None else self._own_start
+        self._own_start = None
+        options = dict(self._options)
+        if info is not None:
+            options.setdefault("workers", 0)
+        if stride > 1:
+            options["workers"] = 0  # steps are not consecutive, so the loader has nothing to make ahead
+        with Loader(self.plan, self.world.rank, self.world.world_size, **options) as batches:
+            while True:
+                batches.seek(step)
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                step += stride
+                self._position = step
+                yield batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        for name, value in self._options.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise Unpicklable(
+                    f"{name} = {value!r} cannot be sent to a worker process ({error}); use a function at the top level "
+                    "of a module instead of a lambda or a local function, or num_workers=0"
+                ) from error
+        return self.__dict__.copy()

@@ -1,0 +1,5 @@
+"""`python -m penstock`."""
+
+from .cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""`penstock diff`: what one version has that another has not, from tables that are small for any data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from loader import Version
+from loader.dataset.parquet import TableFile, get_table
+from loader.dataset.stats import merge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """Counts and names; columns: name -> (statistics in a, statistics in b), only where they differ."""
+
+    a: str
+    b: str
+    samples: tuple[int, int]
+    nbytes: tuple[int, int]
+    parts_added: list[str]
+    parts_removed: list[str]
+    excluded: tuple[int, int]
+    groups_added: dict[str, list[str]]
+    groups_removed: dict[str, list[str]]
+    coverage: dict[str, tuple[int, int]]
+    columns: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def diff(a: Version, b: Version) -> Diff:
+    """What changes from a to b. Costs the shards and stats tables of both: O(parts + columns), no sample is read."""
+    parts_a, parts_b = a.parts.ids.to_pylist(), b.parts.ids.to_pylist()
+    groups_a, groups_b = a.manifest["groups"], b.manifest["groups"]
+    columns_a, columns_b = column_statistics(a), column_statistics(b)
+    names = sorted(columns_a.keys() | columns_b.keys())
+    return Diff(
+        a=a.name,
+        b=b.name,
+        samples=(len(a), len(b)),
+        nbytes=(_nbytes(a), _nbytes(b)),
+        parts_added=sorted(set(parts_b) - set(parts_a)),
+        parts_removed=sorted(set(parts_a) - set(parts_b)),
+        excluded=(a.manifest["n_rows"] - len(a), b.manifest["n_rows"] - len(b)),
+        groups_added={
+            name: sorted(groups_b[name]["field_nbytes"]) for name in sorted(groups_b.keys() - groups_a.keys())
+        },
+        groups_removed={
+            name: sorted(groups_a[name]["field_nbytes"]) for name in sorted(groups_a.keys() - groups_b.keys())
+        },
+        coverage={
+            name: (groups_a[name]["n_rows"], groups_b[name]["n_rows"])
+            for name in sorted(groups_a.keys() & groups_b.keys())
+            if groups_a[name]["n_rows"] != groups_b[name]["n_rows"]
+        },
+        columns={
+            name: (columns_a.get(name), columns_b.get(name))
+            for name in names
+            if columns_a.get(name) != columns_b.get(name)
+        },
+    )
+
+
+def column_statistics(version: Version) -> dict[str, dict[str, Any]]:
+    """column -> merged statistics, without the sketches."""
+    tables = [get_table(version.store, TableFile.from_json(entry)) for entry in version.manifest["stats"]]
+    merged = merge([row for table in tables for row in table.to_pylist()])
+    shown = ("type", "n", "nulls", "nans", "zeros", "min", "max", "mean", "categories")
+    return {
+        name: {key: row[key] for key in shown if row.get(key) is not None} for name, row in merged.items()
+    }
+
+
+def _nbytes(version: Version) -> int:
+    return sum(group["nbytes"] for group in version.manifest["groups"].values())

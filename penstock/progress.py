@@ -1,0 +1,32 @@
+"""A progress line on a terminal, nothing anywhere else."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import TypeVar
+
+T = TypeVar("T")
+WIDTH = 30
+
+
+def progress(
+    items: Iterable[T], what: str, size: Callable[[T], int] = lambda _: 1, total: int | None = None
+) -> Iterator[T]:
+    """Yields the items; shows how much of `total` (default: their number) is done, and the time left."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    if total is None:
+        total = len(items) if isinstance(items, Sized) else 0
+    start, done, shown = time.monotonic(), 0, 0.0
+    for item in items:
+        yield item
+        done += size(item)
+        now = time.monotonic()
+        if now - shown > 0.1 or done >= total:
+            shown = now
+            share = min(done / total, 1.0) if total else 1.0
+            left = (now - start) * (1 - share) / share if share else 0.0
+            bar = "#" * int(WIDTH * share) + "-" * (WIDTH - int(WIDTH * share))
+            print(f"\r{what} [{bar}] {share:4.0%} {left:5.0f} s left ", end="", file=sys.stderr, flush=True)
+    print("\r" + " " * (WIDTH + len(what) + 24) + "\r", end="", file=sys.stderr, flush=True)

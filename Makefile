@@ -1,0 +1,49 @@
+# Every target sets up what it needs; `make help` lists them. Nothing but Python 3.11+ with pip is expected.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: help setup demo ui test check ci prove bench media clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## the environment .venv, from constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
+	@echo "Setting up $(VENV) (about two minutes the first time) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own
+	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)')
+
+ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
+	@$(BIN)/python -m examples.demo.ui
+
+test: $(READY) ## every test that needs nothing but pip
+	$(PYTEST) -m 'not server and not ceph'
+
+check: $(READY) ## lint, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) tests/test_architecture.py
+
+ci: check demo ## everything but prove and bench, as .ci/run calls it
+	$(PYTEST) -m 'not ceph' --durations=15
+
+prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)
+	$(BIN)/python tests/dataset/logmodel/prove.py 1
+
+bench: $(READY) ## the benchmarks; writes docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the demo and every cache, keep .venv
+	rm -rf demo media-cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

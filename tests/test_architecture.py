@@ -1,0 +1,201 @@
+"""The house: who may import whom, what `import loader` costs, what the wheel holds."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("loader", "penstock", "resources", "assets", "dagster_project")
+"""Each may import those before it, and itself."""
+
+FORBIDDEN = {
+    "loader": {"dagster", "great_expectations"},
+    "penstock": {"dagster", "great_expectations"},
+}
+VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core"}
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Dotted name -> file of every module of a package."""
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imports(name: str, path: Path, *, at_import_only: bool) -> set[str]:
+    """Absolute dotted names that a module imports (of `from a import b`: both a and a.b)."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    out: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if at_import_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        if at_import_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            return
+        if isinstance(node, ast.Import):
+            out.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            out.add(origin)
+            out.update(f"{origin}.{alias.name}" for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return out
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way(package: str) -> None:
+    later = set(PACKAGES[PACKAGES.index(package) + 1 :]) | FORBIDDEN.get(package, set())
+    later |= {"tests", "benchmarks", "examples"}
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules(package).items()
+        for target in imports(name, path, at_import_only=False)
+        if target.split(".")[0] in later
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_there_is_no_import_cycle(package: str) -> None:
+    known = modules(package)
+    graph = {}
+    for name, path in known.items():
+        targets = imports(name, path, at_import_only=True)
+        # `from . import x` names the package itself: the edge that counts is the one to x.
+        graph[name] = {t for t in targets if t in known and t != name and not name.startswith(t + ".")}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+def test_import_loader_is_light() -> None:
+    heavy = [
+        "torch",
+        "av",
+        "polars",
+        "PIL",
+        "simplejpeg",
+        "dagster",
+        "great_expectations",
+        "obstore",
+        "boto3",
+    ]
+    code = f"import sys, loader, penstock.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert run.stdout.strip() == "[]"
+
+
+def test_what_loader_exports_is_frozen() -> None:
+    import loader
+
+    assert loader.__all__ == [
+        "Batch",
+        "Explanation",
+        "Loader",
+        "Part",
+        "Plan",
+        "Root",
+        "Version",
+        "View",
+        "Writer",
+        "errors",
+        "escape_key",
+        "explain",
+        "open_plan",
+        "plan",
+        "source",
+        "synthetic",
+        "torch_dataset",
+        "video",
+        "write_part",
+    ]
+    assert all(hasattr(loader, name) for name in loader.__all__)
+
+
+def test_the_error_tree_is_the_one_drawn() -> None:
+    from loader import errors
+
+    leaves = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    for name in sorted(leaves):
+        assert issubclass(getattr(errors, name), errors.PenstockError)
+        assert name in (errors.__doc__ or ""), f"{name} is missing from the tree in the docstring"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_say_what_is_inside(package: str) -> None:
+    vague = [name for name in modules(package) if set(name.split(".")) & VAGUE]
+    assert not vague
+
+
+def test_the_environment_is_read_in_few_places() -> None:
+    allowed = {
+        "loader.dataset.root",  # PENSTOCK_ROOT
+        "loader.run.world",  # the launcher's rank and world size
+        "loader.storage.s3",  # endpoint, region and profile, as the provider's own tools read them
+        "loader.storage.gcs",
+        "loader.storage.azure",
+    }
+    readers = {
+        name
+        for package in PACKAGES
+        for name, path in modules(package).items()
+        if "os.environ" in path.read_text() or "getenv" in path.read_text()
+    }
+    assert readers <= allowed, sorted(readers - allowed)
+
+
+def test_dagster_annotations_are_not_strings() -> None:
+    postponed = [
+        name
+        for package in ("resources", "assets", "dagster_project")
+        for name, path in modules(package).items()
+        if "from __future__ import annotations" in path.read_text()
+    ]
+    assert not postponed, "Dagster cannot load an asset whose config annotation is a string"
+
+
+def test_the_wheel_holds_loader_and_penstock(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(ROOT),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        top = {name.split("/")[0] for name in archive.namelist()}
+        assert any(name == "loader/py.typed" for name in archive.namelist())
+    assert {name for name in top if not name.endswith(".dist-info")} == {"loader", "penstock"}
+
+
+def test_no_machine_or_registry_is_named() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    hosts = ["files.python" + "hosted.org", "registry.npm" + "js.org", "pypi." + "org/simple"]
+    named = [
+        (path, host)
+        for path in tracked
+        if path.endswith((".py", ".md", ".toml", ".txt", ".yaml", "Makefile"))
+        for host in hosts
+        if host in (ROOT / path).read_text()
+    ]
+    assert not named

@@ -178,6 +178,10 @@ class SamplesConfig(dg.Config):
         )
 
 
+_CHECK_SAYS = (
+    "Every object of the batch was decoded to its end, but for `max_rejected` of them, and each is either used or "
+    "listed as refused. A batch that fails is not published, now or later, until it is cut again."
+)
 SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
@@ -192,7 +196,7 @@ def samples_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg.Ass
         code_version=CODE_VERSION,
         group_name=dataset,
         kinds={"ffmpeg", "pillow"},
-        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=audit.__doc__)],
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="Every object decoded to its end; photos, clips and speech cut from the sound ones.",
     )
     def samples(

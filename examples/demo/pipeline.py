@@ -19,6 +19,8 @@ SETTINGS = """\
 # Written by `make demo`; `make ui` reads it.
 telemetry:
   enabled: false
+nux:
+  enabled: false
 run_monitoring:
   enabled: true
   free_slots_after_run_end_seconds: 300

@@ -1,0 +1,109 @@
+"""Media that the tests make themselves: small, and known to the pixel."""
+
+import io
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+MakeVideo = Callable[..., bytes]
+
+
+def picture(width: int, height: int) -> Image.Image:
+    """Left half red, right half blue, with a green top left corner: every turn of it is different."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[:, : width // 2] = (200, 30, 30)
+    pixels[:, width // 2 :] = (30, 30, 200)
+    pixels[: height // 4, : width // 4] = (30, 200, 30)
+    return Image.fromarray(pixels)
+
+
+def jpeg(width: int = 80, height: int = 60, **options: object) -> bytes:
+    sink = io.BytesIO()
+    picture(width, height).save(sink, "JPEG", quality=95, **options)
+    return sink.getvalue()
+
+
+def video(
+    path: Path,
+    pts: list[int],
+    *,
+    size: tuple[int, int] = (96, 64),
+    time_base: Fraction = Fraction(1, 1000),
+    sound: bool = False,
+) -> bytes:
+    """H.264 in mp4, index in front, one grey level per frame: frame i has luma about 20 + 2 i."""
+    with av.open(
+        str(path), "w", format="mp4", options={"movflags": "faststart", "video_track_timescale": "1000"}
+    ) as out:
+        stream = out.add_stream("libx264", rate=25, options={"g": "250", "crf": "10"})
+        stream.width, stream.height, stream.pix_fmt, stream.time_base = *size, "yuv420p", time_base
+        stream.codec_context.time_base = time_base
+        voice = out.add_stream("aac", rate=16000, layout="mono") if sound else None
+        for number, ticks in enumerate(pts):
+            grey = np.full((size[1], size[0], 3), 20 + 2 * number, np.uint8)
+            frame = av.VideoFrame.from_ndarray(grey, format="rgb24")
+            frame.pts, frame.time_base = ticks, time_base
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+        if voice is not None:
+            tone = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            tone.sample_rate = 16000
+            out.mux(voice.encode(tone))
+            out.mux(voice.encode(None))
+    return path.read_bytes()
+
+
+def wav(seconds: float, rate_hz: int = 16000, channels: int = 1) -> bytes:
+    """16-bit PCM: 440 Hz."""
+    times = np.arange(round(seconds * rate_hz)) / rate_hz
+    tone = (8000 * np.sin(2 * np.pi * 440 * times)).astype("<i2")
+    body = np.repeat(tone[:, None], channels, axis=1).tobytes()
+    head = b"RIFF" + (36 + len(body)).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
+    head += (1).to_bytes(2, "little") + channels.to_bytes(2, "little") + rate_hz.to_bytes(4, "little")
+    head += (rate_hz * channels * 2).to_bytes(4, "little") + (channels * 2).to_bytes(2, "little")
+    return head + (16).to_bytes(2, "little") + b"data" + len(body).to_bytes(4, "little") + body
+
+
+@pytest.fixture
+def make_jpeg() -> Callable[..., bytes]:
+    return jpeg
+
+
+@pytest.fixture
+def make_wav() -> Callable[..., bytes]:
+    return wav
+
+
+@pytest.fixture
+def make_video(tmp_path: Path) -> MakeVideo:
+    def make(pts: list[int], **options: object) -> bytes:
+        return video(tmp_path / "made.mp4", pts, **options)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def half_red_blue() -> Callable[[int, int], Image.Image]:
+    return picture
+
+
+@pytest.fixture
+def landing(tmp_path: Path, make_jpeg: Callable[..., bytes], make_video: MakeVideo) -> Path:
+    """A landing place: two photos, a video, a sound, one file to drop; names with spaces and in Chinese."""
+    place = tmp_path / "landing"
+    files = {
+        "photos/cats/a cat.jpg": make_jpeg(80, 60),
+        "photos/dogs/狗.jpg": make_jpeg(64, 64),
+        "videos/clip.mp4": make_video(list(range(0, 4000, 40)), sound=True),
+        "speech/tone.wav": wav(3.0),
+        "readme.txt": b"not media\n",
+    }
+    for name, data in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(data)
+    return place

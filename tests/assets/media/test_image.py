@@ -1,0 +1,149 @@
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+from assets.media.image import cut_image
+from assets.media.unit import CutPolicy, Unit, Unusable
+
+MakePicture = Callable[[int, int], Image.Image]
+POLICY = CutPolicy(short_side_px=64, jpeg_quality=95)
+
+
+def cut(tmp_path: Path, picture: Image.Image | bytes, **options: object) -> tuple[Unit, np.ndarray]:
+    path = tmp_path / "raw"
+    if isinstance(picture, bytes):
+        path.write_bytes(picture)
+    else:
+        picture.save(path, **{"format": "PNG"} | options)
+    (unit,) = cut_image(str(path), tmp_path, POLICY)
+    with Image.open(unit.fields["jpg"]) as made:
+        assert (made.format, made.mode) == ("JPEG", "RGB")
+        assert not made.getexif()
+        return unit, np.asarray(made).astype(int)
+
+
+def near(pixel: np.ndarray, colour: tuple[int, int, int], by: int = 12) -> bool:
+    return bool(np.abs(pixel - np.array(colour)).max() <= by)
+
+
+def test_the_shorter_side_is_brought_to_size_and_never_enlarged(
+    tmp_path: Path, half_red_blue: MakePicture
+) -> None:
+    assert cut(tmp_path, half_red_blue(256, 128))[1].shape == (64, 128, 3)
+    assert cut(tmp_path, half_red_blue(30, 20))[1].shape == (20, 30, 3)
+    unit, _ = cut(tmp_path, half_red_blue(1000, 4))
+    assert (unit.metadata["width_px"], unit.metadata["height_px"]) == (1000, 4)
+
+
+# The stored picture, turned by each EXIF orientation, and where its green corner is then seen.
+@pytest.mark.parametrize(
+    ("orientation", "corner"),
+    [(1, "tl"), (2, "tr"), (3, "br"), (4, "bl"), (5, "tl"), (6, "tr"), (7, "br"), (8, "bl")],
+)
+def test_pictures_are_made_upright(
+    tmp_path: Path, half_red_blue: MakePicture, orientation: int, corner: str
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    _, pixels = cut(tmp_path, half_red_blue(128, 64), format="JPEG", quality=95, exif=exif)
+    assert pixels.shape[:2] == ((64, 128) if orientation < 5 else (128, 64))
+    at = {"tl": (4, 4), "tr": (4, -5), "bl": (-5, 4), "br": (-5, -5)}
+    assert near(pixels[at[corner]], (30, 200, 30))
+    assert not any(near(pixels[place], (30, 200, 30)) for name, place in at.items() if name != corner)
+
+
+def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
+    _, pixels = cut(tmp_path, Image.fromarray(values))
+    assert abs(int(pixels.mean()) - 127) <= 2
+    assert pixels[0, 0].max() <= 4
+    assert pixels[-1, -1].min() >= 250
+
+
+def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
+    clear = Image.new("RGBA", (64, 64), (0, 0, 0, 0))
+    assert near(cut(tmp_path, clear)[1][30, 30], (255, 255, 255))
+    palette = Image.new("P", (64, 64), 0)
+    assert near(cut(tmp_path, palette, transparency=0)[1][30, 30], (255, 255, 255))
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "CMYK", "YCbCr"])
+def test_every_mode_becomes_rgb(tmp_path: Path, half_red_blue: MakePicture, mode: str) -> None:
+    kind = "TIFF" if mode in ("CMYK", "YCbCr") else "PNG"
+    unit, pixels = cut(tmp_path, half_red_blue(64, 64).convert(mode), format=kind)
+    assert unit.metadata["raw_mode"] == mode
+    assert pixels[:, :10].mean() != pixels[:, -10:].mean() or mode in ("L", "LA", "1")
+
+
+def test_a_profile_is_applied(tmp_path: Path, half_red_blue: MakePicture) -> None:
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("XYZ"))
+    unit, _ = cut(tmp_path, half_red_blue(64, 64), icc_profile=lab.tobytes())
+    assert unit.metadata["colour"] in ("icc", "icc_unusable")
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    unit, pixels = cut(tmp_path, half_red_blue(64, 64), icc_profile=srgb)
+    assert unit.metadata["colour"] == "icc"
+    assert near(pixels[40, 10], (200, 30, 30))
+    assert (
+        cut(tmp_path, half_red_blue(64, 64), icc_profile=b"no profile")[0].metadata["colour"]
+        == "icc_unusable"
+    )
+    assert cut(tmp_path, half_red_blue(64, 64))[0].metadata["colour"] == "assumed"
+
+
+def test_the_same_picture_gives_the_same_bytes(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+    first = cut(tmp_path, make_jpeg())[0].fields["jpg"].read_bytes()
+    assert cut(tmp_path, make_jpeg())[0].fields["jpg"].read_bytes() == first
+
+
+def png() -> bytes:
+    sink = io.BytesIO()
+    Image.effect_noise((90, 90), 60).save(sink, "PNG")
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.98])
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+def test_a_truncated_picture_is_refused(
+    tmp_path: Path, make_jpeg: Callable[..., bytes], share: float, kind: str
+) -> None:
+    whole = png() if kind == "png" else make_jpeg(300, 200)
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, whole[: int(len(whole) * share)])
+    assert (refused.value.outcome, refused.value.code) in {
+        ("rejected", "undecodable"),
+        ("rejected", "unreadable"),
+    }
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assets.media.image.MAX_PX", 1000)
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, Image.new("RGB", (40, 40)))
+    assert refused.value.code == "too_large"
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, Image.new("RGB", (12, 12)))
+    assert refused.value.code == "too_large"
+
+
+def test_an_animation_is_dropped_and_rubbish_rejected(tmp_path: Path) -> None:
+    frames = [Image.new("L", (20, 20), level) for level in (0, 80, 160)]
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, frames[0], format="GIF", save_all=True, append_images=frames[1:])
+    assert (refused.value.outcome, refused.value.code) == ("dropped", "animation")
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, b"\x89PNG\r\n\x1a\nrubbish")
+    assert refused.value.outcome == "rejected"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"short_side_px": 4}, {"jpeg_quality": 0}, {"clip_s": 0.0}, {"max_clips": 0}, {"sample_rate_hz": 1}],
+)
+def test_a_policy_out_of_range_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="accepted"):
+        CutPolicy(**wrong)  # type: ignore[arg-type]

@@ -95,7 +95,8 @@ def write_part(
 ) -> Part:
     """One part of a transaction, from (key, fields[, metadata[, source]]) tuples: any number of workers may each
     write some, and one `root.publish(dataset, parts)` makes the version. See `dataset.part_writer.write_part`."""
-    return _write_part(root.store, txn, samples, group, groups=groups, name=name)
+    with root.heartbeat(txn):
+        return _write_part(root.store, txn, samples, group, groups=groups, name=name)
 
 
 def _viewed(name: str, given: Any) -> Any:

@@ -192,9 +192,10 @@ class Root:
         columns = open_record(self.store, newest).manifest["columns"] if newest else {}
         prefix = f"data/{txn}/{secrets.token_hex(8)}"
         earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
-        change, keys = write_run(self.store, prefix, parts, earlier)
-        pending = Pending(dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts)
-        return commit(self.store, self._log, pending, NewKeys(self.store, keys))
+        with self.heartbeat(txn):
+            change, keys = write_run(self.store, prefix, parts, earlier)
+            pending = Pending(dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts)
+            return commit(self.store, self._log, pending, NewKeys(self.store, keys))
 
     def add_group(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import EmptyView, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ..errors import FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from .bitmap import SelectTable, pack
 from .entries import canonical
 from .parquet import parse_table, table_bytes
@@ -127,10 +127,6 @@ class View:
         with self._lock:
             if self._members is None:
                 self._members = self._load() or self._make()
-            if len(self._members) == 0:
-                raise EmptyView(
-                    f"{self!r} has no samples: nothing in {self.version.name} matches; widen the predicate"
-                )
             return self._members
 
     @property

@@ -64,6 +64,7 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         self._txn = self._root.begin(self.dataset)
+        self._heartbeat = self._root.heartbeat(self._txn).start()
         self._spill = Spill()
         return self
 
@@ -98,13 +99,13 @@ class Writer:
         spill, self._spill = self._spill, None
         try:
             if error is None:
-                with self._root.heartbeat(self._txn):
-                    self._version = self._publish(spill)
+                self._version = self._publish(spill)
         except BaseException as failure:
             error = failure
             raise
         finally:
             spill.close()
+            self._heartbeat.close()
             if error is not None:
                 self._abort(error)
 

@@ -148,7 +148,11 @@ def raw_objects_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg
     ) -> dg.MaterializeResult[None]:
         with root.opened() as opened, landing.opened() as place:
             record, rows = land(
-                opened.store, place, dataset=dataset, partition=context.partition_key, run_id=context.run_id
+                opened.store,
+                place,
+                dataset=dataset,
+                partition=context.partition_key,
+                run_id=context.run.run_id,
             )
         return dg.MaterializeResult(metadata=raw_objects_metadata(record, rows))
 

@@ -202,7 +202,7 @@ def samples_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg.Ass
     def samples(
         context: dg.AssetExecutionContext, config: SamplesConfig, root: RootResource, landing: LandingResource
     ) -> Iterator[SamplesEvent]:
-        batch = Batch(dataset=dataset, partition=context.partition_key, run_id=context.run_id)
+        batch = Batch(dataset=dataset, partition=context.partition_key, run_id=context.run.run_id)
         with root.opened() as opened, landing.opened() as place:
             record, refusals = cut_stage(opened, place, batch, config.policy(), config.max_rejected)
         passed = record.verdict == "published"

@@ -98,7 +98,7 @@ def version_asset(dataset: str) -> dg.AssetsDefinition:
     def version(context: dg.AssetExecutionContext, root: RootResource) -> dg.MaterializeResult[None]:
         with root.opened() as opened:
             try:
-                release = publish_batches(opened, dataset, context.run_id)
+                release = publish_batches(opened, dataset, context.run.run_id)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
             return dg.MaterializeResult(metadata=version_metadata(release))

@@ -69,7 +69,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--source", default=None, help="folder or URL of your own files, only read")
     parser.add_argument("--into", type=Path, default=Path("demo"))
     parser.add_argument("--cache", type=Path, default=Path("media-cache"))
-    parser.add_argument("--max-rejected", type=int, default=0, help="damaged files that a batch may hold")
+    allowed = os.environ.get("MAX_REJECTED", "0")  # how make hands its variables on
+    parser.add_argument("--max-rejected", type=int, default=allowed, help="damaged files a batch may hold")
     return parser.parse_args()
 
 
@@ -118,10 +119,8 @@ def publish(places: Places, pipeline: Pipeline, options: argparse.Namespace, rep
         with working("landing, decoding, cutting"):
             ingest = pipeline.ingest(options.max_rejected)
         if not ingest.success:
-            raise DemoFailed(
-                f"{ingest.message}\nrepair or move the files it names, or allow them: MAX_REJECTED=<n> make demo "
-                "SOURCE=..."
-            )
+            hint = "Repair or move the files it names, or allow some: make demo MAX_REJECTED=<n> SOURCE=..."
+            raise DemoFailed(f"{ingest.message}\n{hint}" if ingest.checks else ingest.message)
         with working("publishing"):
             release = pipeline.release()
         if not release.success:

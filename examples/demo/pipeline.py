@@ -60,10 +60,7 @@ class Pipeline:
 
     def __init__(self, places: Places) -> None:
         self.places = places
-        places.home.mkdir(parents=True, exist_ok=True)
-        settings = places.home / "dagster.yaml"
-        if not settings.exists():
-            settings.write_text(SETTINGS, encoding="utf-8")
+        write_settings(places.home)
         os.environ["PENSTOCK_ROOT"] = str(places.root)
         os.environ["PENSTOCK_LANDING"] = places.source
         logging.getLogger("dagster").setLevel(logging.CRITICAL)
@@ -94,11 +91,7 @@ class Pipeline:
             instance=self._instance, run_config=_QUIET | config, raise_on_error=False, **options
         )
         failed = [event for event in result.all_events if event.is_step_failure]
-        message = ""
-        if failed:
-            data = failed[0].step_failure_data
-            told = data.user_failure_data.description if data.user_failure_data else None
-            message = told or (data.error.message if data.error else "") or "no message"
+        message = _why(failed[0]) if failed else ""
         checks = {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
         seconds = {
             str(event.step_key).removeprefix(f"{DATASET}__"): event.step_success_data.duration_ms / 1000
@@ -108,10 +101,29 @@ class Pipeline:
         return Run(
             id=result.run_id,
             success=result.success,
-            message=message.strip(),
+            message=message,
             checks=checks,
             seconds=seconds,
         )
+
+
+def _why(failed: dg.DagsterEvent) -> str:
+    """What a `dg.Failure` says, or else the error that everything else was caused by."""
+    failure = failed.step_failure_data
+    if failure.user_failure_data and failure.user_failure_data.description:
+        return failure.user_failure_data.description
+    error = failure.error
+    while error and error.cause:
+        error = error.cause
+    return error.message.strip() if error else "no message"
+
+
+def write_settings(home: Path) -> None:
+    """Make the folder a DAGSTER_HOME; settings that somebody changed are left alone."""
+    home.mkdir(parents=True, exist_ok=True)
+    settings = home / "dagster.yaml"
+    if not settings.exists():
+        settings.write_text(SETTINGS, encoding="utf-8")
 
 
 def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:

@@ -1,41 +1,22 @@
 """A root: the folder or bucket prefix under which datasets, their history and everything derived lie."""
 
-import json
-import logging
 import os
-import secrets
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import (
-    AlreadyExists,
-    Conflict,
-    FormatTooNew,
-    InvalidSample,
-    InvalidStore,
-    NotARoot,
-    ObjectNotFound,
-    VersionNotFound,
-)
+from ..errors import Conflict, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
-from .entries import canonical
+from .changes import publish_exclusions, publish_group, publish_parts
 from .heartbeat import Heartbeat, Lease
-from .history import State, VersionRecord
+from .history import RefKind, State, VersionRecord
 from .log import Log
+from .marker import check_root, create_root
 from .names import check_dataset_name, resolve
 from .part import Part
-from .publish import FreeGroup, NewKeys, Pending, check_producer, commit, open_record
-from .runs import check_parts, write_group_run, write_run
+from .publish import open_record
 from .version import Version
 from .writer import DEFAULT_SHARD_BYTES, Writer
-
-logger = logging.getLogger(__name__)
-
-FORMAT = 1
-MARKER = "penstock.json"
-_PROBES = "heartbeats/probe-"
 
 
 class Root:
@@ -178,24 +159,7 @@ class Root:
         producer: facts for the manifest (run id, code version). Raises: DuplicateKey; FieldMismatch; Fenced;
         Conflict; EmptyVersion.
         """
-        txn = check_parts(parts)
-        facts = check_producer(producer)
-        state = self.log.state
-        if parent is not None and resolve(state, parent).dataset != dataset:
-            raise Conflict(f"parent {parent} is not a version of {dataset!r}")
-        known = state.txns.get(txn)
-        if known is not None and known.dataset != dataset:
-            raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
-        if known is not None and known.number is not None:
-            return self.open(f"{dataset}@{known.number}")
-        newest = state.newest(dataset)
-        columns = open_record(self.store, newest).manifest["columns"] if newest else {}
-        prefix = f"data/{txn}/{secrets.token_hex(8)}"
-        earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
-        with self.heartbeat(txn):
-            change, keys = write_run(self.store, prefix, parts, earlier)
-            pending = Pending(dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts)
-            return commit(self.store, self._log, pending, NewKeys(self.store, keys))
+        return publish_parts(self, dataset, parts, parent, producer)
 
     def add_group(
         self,
@@ -212,23 +176,7 @@ class Root:
         that have the group already are left alone; with `inputs`, so are parts that lack one of these fields.
         Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
         """
-        from .group_writer import write_group
-
-        version = self.open(ref)
-        facts = check_producer(producer)
-        txn = self.begin(version.dataset, parent=version.id)
-        try:
-            with self.heartbeat(txn):
-                parts = write_group(version, txn, group, compute, inputs)
-                prefix = f"data/{txn}/{secrets.token_hex(8)}"
-                change = write_group_run(self.store, prefix, parts)
-                pending = Pending(
-                    dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts
-                )
-                return commit(self.store, self._log, pending, FreeGroup(group, [part.id for part in parts]))
-        except BaseException as error:
-            self._abort_quietly(txn, error)
-            raise
+        return publish_group(self, ref, group, compute, inputs, producer)
 
     def exclude(
         self, ref: str, keys: Sequence[str], *, reason: str, producer: Mapping[str, Any] | None = None
@@ -238,21 +186,7 @@ class Root:
         Raises: VersionNotFound for a key that the version does not have; Conflict when somebody excluded one
         meanwhile.
         """
-        from .exclude import StillLive, write_exclusions
-
-        if not reason:
-            raise InvalidSample("exclude needs a reason: it is what a reader of the manifest will see")
-        version = self.open(ref)
-        facts = check_producer(producer)
-        txn = self.begin(version.dataset, parent=version.id)
-        try:
-            prefix = f"data/{txn}/{secrets.token_hex(8)}"
-            change, rows = write_exclusions(version, prefix, keys, reason)
-            pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
-            return commit(self.store, self._log, pending, StillLive(rows))
-        except BaseException as error:
-            self._abort_quietly(txn, error)
-            raise
+        return publish_exclusions(self, ref, keys, reason, producer)
 
     def retire(self, ref: str, *, reason: str) -> None:
         """Take a version out of use: opening it raises VersionRetired with this reason. It cannot be undone."""
@@ -283,82 +217,23 @@ class Root:
         for lease in list(self._leases.values()):
             lease.beat()
 
-    def _ref(self, ref: str, name: str, kind: Any) -> None:
+    def _ref(self, ref: str, name: str, kind: RefKind) -> None:
         state = self.state
         record = resolve(state, ref)
         old = state.refs.get((record.dataset, name))
         self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
 
-    def _abort_quietly(self, txn: str, error: BaseException) -> None:
-        try:
-            self._log.abort(txn, f"{type(error).__name__}: the change was given up")
-        except Exception as failure:  # noqa: BLE001 - the first error is the one to show
-            logger.warning("transaction %s could not be aborted: %s", txn, failure)
-
     def _check(self) -> None:
         """Raises: NotARoot; FormatTooNew."""
-        if self._known:
-            return
-        try:
-            data = self.store.get(MARKER).data
-        except ObjectNotFound:
-            there = next(iter(self.store.list("")), None)
-            what = f"it holds other things ({there.key} ...)" if there else "nothing is there"
-            raise NotARoot(
-                f"{self.url} is not a penstock root: it has no {MARKER}, {what}. Check the path; a root is made by "
-                "the first root.write() into an empty place"
-            ) from None
-        check_marker(data, f"{self.url}/{MARKER}")
-        self._known = True
+        if not self._known:
+            check_root(self.store)
+            self._known = True
 
     def _create(self) -> None:
         """Make the place a root if it is empty. Raises: NotARoot when it holds other things."""
-        if self._known:
-            return
-        try:
-            self._check()
-        except NotARoot:
-            if any(not there.key.startswith(_PROBES) for there in self.store.list("")):
-                self._check()  # somebody else may have made it a root this moment
-                return
-            _prove_create_only(self.store)
-            marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
-            try:
-                self.store.put_if_absent(MARKER, canonical(marker))
-            except AlreadyExists:
-                logger.debug("another process created the root %s", self.url)
-            self._check()
-
-
-def check_marker(data: bytes, name: str) -> None:
-    """Raises: NotARoot; FormatTooNew."""
-    try:
-        found = json.loads(data)["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise NotARoot(f"{name} is not a root's marker: {error}") from error
-    if found > FORMAT:
-        raise FormatTooNew(
-            f"{name} says format {found}; this penstock reads up to {FORMAT}. Upgrade: pip install -U penstock"
-        )
-
-
-def _prove_create_only(store: Store) -> None:
-    """Some servers accept a second create of one key and would lose history: refuse to write there.
-
-    Raises: InvalidStore.
-    """
-    key = f"{_PROBES}{secrets.token_hex(8)}"
-    store.put_if_absent(key, b"first")
-    try:
-        store.put_if_absent(key, b"second")
-    except AlreadyExists:
-        return
-    finally:
-        store.delete_many([key])
-    raise InvalidStore(
-        f"{store.url} let a create-only write replace an object; versions published there could be lost. Use a "
-        "store with conditional creates (S3, GCS, Azure, Ceph, a POSIX disk)"
-    )
+        if not self._known:
+            create_root(self.store)
+            self._known = True
 
 
 def _rebuild(store: Store) -> Root:

@@ -1,12 +1,12 @@
 """`with root.write("photos") as writer`: samples in, one published version out."""
 
-import logging
 import secrets
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EmptyVersion, InvalidSample, PenstockError, RootError
+from ..errors import EmptyVersion, InvalidSample, RootError
+from .changes import abort_after
 from .part import Part
 from .part_writer import PartWriter, group_chooser, make_sample, mismatch
 from .spill import Spill
@@ -14,8 +14,6 @@ from .version import Version
 
 if TYPE_CHECKING:
     from .root import Root
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_SHARD_BYTES = 256 * 2**20
 MAX_SHARD_BYTES = 8 * 2**30
@@ -107,7 +105,7 @@ class Writer:
             spill.close()
             self._heartbeat.close()
             if error is not None:
-                self._abort(error)
+                abort_after(self._root, self._txn, error)
 
     def _publish(self, spill: Spill) -> Version:
         if not spill.n_samples:
@@ -136,10 +134,3 @@ class Writer:
         return PartWriter(
             self._root.store, txn=self._txn, attempt=attempt, name=f"{k:05d}", group_of=self._group_of
         )
-
-    def _abort(self, error: BaseException) -> None:
-        try:
-            self._root.abort(self._txn, f"{type(error).__name__} in the writer")
-        except PenstockError as failure:
-            # The first error is the one to show; an open transaction without heartbeats is collected later.
-            logger.warning("transaction %s could not be aborted: %s", self._txn, failure)

@@ -1,0 +1,107 @@
+"""The three changes a version can make to its parent: new parts, a group for existing parts, exclusions."""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Conflict, InvalidSample, PenstockError
+from .exclude import StillLive, write_exclusions
+from .group_writer import write_group
+from .names import resolve
+from .part import Part
+from .publish import FreeGroup, NewKeys, Pending, check_producer, commit, open_record
+from .runs import check_parts, write_group_run, write_run
+from .version import Version
+
+if TYPE_CHECKING:
+    from .root import Root
+
+logger = logging.getLogger(__name__)
+
+Producer = Mapping[str, Any] | None
+
+
+def publish_parts(
+    root: "Root", dataset: str, parts: Sequence[Part], parent: str | None, producer: Producer
+) -> Version:
+    """See `Root.publish`."""
+    txn = check_parts(parts)
+    facts = check_producer(producer)
+    state = root.log.state
+    if parent is not None and resolve(state, parent).dataset != dataset:
+        raise Conflict(f"parent {parent} is not a version of {dataset!r}")
+    known = state.txns.get(txn)
+    if known is not None and known.dataset != dataset:
+        raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
+    if known is not None and known.number is not None:
+        return root.open(f"{dataset}@{known.number}")
+    newest = state.newest(dataset)
+    columns = open_record(root.store, newest).manifest["columns"] if newest else {}
+    earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
+    prefix = _prefix(txn)
+    with root.heartbeat(txn):
+        change, keys = write_run(root.store, prefix, parts, earlier)
+        pending = Pending(dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts)
+        return commit(root.store, root.log, pending, NewKeys(root.store, keys))
+
+
+def publish_group(
+    root: "Root",
+    ref: str,
+    group: str,
+    compute: Mapping[str, Callable[[Mapping[str, Any]], Any]],
+    inputs: Sequence[str] | None,
+    producer: Producer,
+) -> Version:
+    """See `Root.add_group`."""
+    version = root.open(ref)
+    facts = check_producer(producer)
+    with _transaction(root, version) as txn:
+        parts = write_group(version, txn, group, compute, inputs)
+        prefix = _prefix(txn)
+        change = write_group_run(root.store, prefix, parts)
+        pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
+        return commit(root.store, root.log, pending, FreeGroup(group, [part.id for part in parts]))
+
+
+def publish_exclusions(
+    root: "Root", ref: str, keys: Sequence[str], reason: str, producer: Producer
+) -> Version:
+    """See `Root.exclude`."""
+    if not reason:
+        raise InvalidSample("exclude needs a reason: it is what a reader of the manifest will see")
+    version = root.open(ref)
+    facts = check_producer(producer)
+    with _transaction(root, version) as txn:
+        prefix = _prefix(txn)
+        change, rows = write_exclusions(version, prefix, keys, reason)
+        pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
+        return commit(root.store, root.log, pending, StillLive(rows))
+
+
+def abort_after(root: "Root", txn: str, error: BaseException) -> None:
+    """Abort a transaction because of an error, which stays the one to show."""
+    try:
+        root.abort(txn, f"{type(error).__name__}: the change was given up")
+    except PenstockError as failure:
+        # An open transaction whose heartbeat stopped is found by the collector.
+        logger.warning("transaction %s could not be aborted: %s", txn, failure)
+
+
+@contextmanager
+def _transaction(root: "Root", version: Version) -> Iterator[str]:
+    """A transaction on a version, alive inside the block, aborted when it raises."""
+    txn = root.begin(version.dataset, parent=version.id)
+    try:
+        with root.heartbeat(txn):
+            yield txn
+    except BaseException as error:
+        abort_after(root, txn, error)
+        raise
+
+
+def _prefix(txn: str) -> str:
+    """A folder for one attempt."""
+    return f"data/{txn}/{secrets.token_hex(8)}"

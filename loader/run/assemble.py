@@ -68,11 +68,16 @@ class Assembler:
             mine = np.arange(plan.global_batch)[
                 rank_slice(plan.global_batch, recipe.world.rank, recipe.world.world_size)
             ]
-            valid = self._valid(slots)[mine]
+            everyone = self._valid(slots)
+            if not everyone.any():
+                raise InvalidRuntime(
+                    f"step = {step} lies after the last epoch of this Loader; seek further back"
+                )
+            valid = everyone[mine]
         real = mine[valid]
         shape_only = len(real) == 0  # a rank of padding alone still needs its batch's shapes
         with self._metrics.timed("fetch"):
-            addresses = self._addresses(slots, self._first_valid(slots) if shape_only else real)
+            addresses = self._addresses(slots, np.flatnonzero(everyone)[:1] if shape_only else real)
             data, crcs = self._fetch(slots, addresses)
         with self._metrics.timed("decode"):
             samples = {slot: self._sample(slots, slot, addresses[slot], data[slot]) for slot in addresses}
@@ -104,9 +109,6 @@ class Assembler:
         limit = self.recipe.position_limit
         return slots.valid if limit is None else slots.valid & (slots.position < limit)
 
-    def _first_valid(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return np.flatnonzero(self._valid(slots))[:1]
-
     def _addresses(
         self, slots: Slots, wanted: np.ndarray[Any, np.dtype[np.int64]]
     ) -> dict[int, SampleAddress]:
@@ -125,7 +127,11 @@ class Assembler:
         for index, view in enumerate(self._views):
             mine = [slot for slot in addresses if slots.source[slot] == index]
             read = read_fields(
-                view.version.store, [addresses[slot] for slot in mine], pins=self._pins, run=self._run
+                view.version.store,
+                [addresses[slot] for slot in mine],
+                pins=self._pins,
+                run=self._run,
+                on_refetch=lambda: self._metrics.count("refetched"),
             )
             data.update(zip(mine, read, strict=True))
         self._metrics.count(

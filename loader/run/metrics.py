@@ -1,7 +1,7 @@
 """What the loader has done and who waited for whom: counters and one wait histogram per stage.
 
-Named as Prometheus names them; `fetch_wait_seconds` high: the store starves the decoders;
-`decode_wait_seconds` high: the processor does; `consumer_wait_seconds` high: the training step waits.
+Named as Prometheus names them; `fetch_wait_seconds` high: the store starves the decoders; `decode_seconds`
+high: the processor does; `consumer_wait_seconds` high: the training step waits.
 """
 
 import threading
@@ -11,7 +11,17 @@ from contextlib import contextmanager
 from time import perf_counter
 
 BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-STAGES = ("plan", "fetch", "decode", "collate", "consumer")
+STAGES = {
+    "plan": "plan_seconds",
+    "fetch": "fetch_wait_seconds",
+    "decode": "decode_seconds",
+    "collate": "collate_seconds",
+    "consumer": "consumer_wait_seconds",
+}
+"""Stage -> its histogram's name."""
+COUNTERS = ("batches", "samples", "fetched_bytes", "decoded_bytes", "refetched")
+"""refetched: reads repeated because of a wrong checksum or a short answer; anything but 0 is a failing disk or
+network."""
 
 
 class Metrics:
@@ -19,15 +29,13 @@ class Metrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = dict.fromkeys(
-            ("batches", "samples", "fetched_bytes", "decoded_bytes"), 0
-        )
+        self._counts = dict.fromkeys(COUNTERS, 0)
         self._sums = dict.fromkeys(STAGES, 0.0)
         self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
 
     def count(self, name: str, amount: int = 1) -> None:
         with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + amount
+            self._counts[name] += amount
 
     def observe(self, stage: str, seconds: float) -> None:
         with self._lock:
@@ -43,14 +51,15 @@ class Metrics:
             self.observe(stage, perf_counter() - start)
 
     def snapshot(self) -> dict[str, float]:
-        """`<counter>_total`, and per stage `<stage>_wait_seconds_sum`, `_count`, `_p50`, `_p99` (bucket bounds)."""
+        """`<counter>_total`, and of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds)."""
         with self._lock:
             out: dict[str, float] = {f"{name}_total": value for name, value in self._counts.items()}
             for stage, buckets in self._buckets.items():
-                out[f"{stage}_wait_seconds_sum"] = self._sums[stage]
-                out[f"{stage}_wait_seconds_count"] = sum(buckets)
-                out[f"{stage}_wait_seconds_p50"] = _quantile(buckets, 0.5)
-                out[f"{stage}_wait_seconds_p99"] = _quantile(buckets, 0.99)
+                name = STAGES[stage]
+                out[f"{name}_sum"] = self._sums[stage]
+                out[f"{name}_count"] = sum(buckets)
+                out[f"{name}_p50"] = _quantile(buckets, 0.5)
+                out[f"{name}_p99"] = _quantile(buckets, 0.99)
             return out
 
 

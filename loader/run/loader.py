@@ -73,13 +73,13 @@ class Loader:
         self._prefetch: Prefetch | None = None
         self._step = 0
         self._closed = False
+        self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        if self._closed:
-            raise InvalidRuntime("this Loader is closed; make a new one")
+        self._check_usable()
         if self._end is not None and self._step >= self._end:
             raise StopIteration
         start = perf_counter()
@@ -99,8 +99,10 @@ class Loader:
         return self._step
 
     def batch_at(self, step: int) -> Batch:
-        """The batch of any step; the position of the iteration does not move. Raises: InvalidRuntime."""
-        return self._assembler.batch(step)
+        """The batch of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
+        a step after the last epoch."""
+        self._check_usable()
+        return self._assembler.batch(self.plan.checked_step(step))
 
     def seek(self, step: int) -> None:
         """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
@@ -122,6 +124,8 @@ class Loader:
     def close(self) -> None:
         """End all threads of the loader. A closed loader cannot go on; the stores stay open for others."""
         self._closed = True
+        if os.getpid() != self._pid:
+            return  # the threads are the parent's; a lock that one of them held at the fork is locked for ever
         if self._prefetch is not None:
             self._prefetch.close()
             self._prefetch = None
@@ -139,10 +143,18 @@ class Loader:
 
     def _ahead(self) -> Prefetch:
         if self._prefetch is None:
-            mean = max(source.view.mean_sample_bytes for source in self.plan.sources.values())
-            slots = -(-self.plan.global_batch // self.world.world_size)
-            self._prefetch = Prefetch(self._assembler.batch, self._threads, self._bound_bytes, mean * slots)
+            self._prefetch = Prefetch(self._assembler.batch, self._threads, self._bound_bytes)
         return self._prefetch
+
+    def _check_usable(self) -> None:
+        """Raises: InvalidRuntime."""
+        if self._closed:
+            raise InvalidRuntime("this Loader is closed; make a new one")
+        if os.getpid() != self._pid:
+            raise InvalidRuntime(
+                f"this Loader was made in process {self._pid}, which forked this one; its threads are not here. Make "
+                "the Loader in the child, or start workers by spawn"
+            )
 
 
 def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
@@ -150,7 +162,7 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
     end = None if steps is None else _whole("steps", steps, 0)
     if epochs is None:
         return end, None
-    _whole("epochs", epochs, 1)
+    epochs = _whole("epochs", epochs, 1)
     if len(plan.sources) != 1:
         raise InvalidRuntime(
             f"epochs = {epochs} with {len(plan.sources)} sources, whose epochs end at different steps; use steps="
@@ -167,9 +179,10 @@ def _thread_count(workers: object) -> int:
 
 
 def _whole(name: str, value: object, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or number < low:
         raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")
-    return value
+    return int(number)
 
 
 def _all_local(plan: Plan) -> bool:

@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from ..errors import InvalidRuntime
 from .batch import Batch
@@ -23,23 +24,19 @@ class Prefetch:
     one (else threads would idle). An error is raised by the `take` of its own step, after the batches before it.
     """
 
-    def __init__(self, make: Make, threads: int, bound_bytes: int, expected_bytes: int) -> None:
-        self._make, self._threads, self._bound = make, threads, bound_bytes
-        self._expected = max(expected_bytes, 1)
+    def __init__(self, make: Make, threads: int, bound_bytes: int) -> None:
+        self._threads, self._bound = threads, bound_bytes
+        self._last_bytes: int | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-batch")
-        self._stop = threading.Event()
+        stop = threading.Event()
+        # Not a bound method: queued work would keep a dropped loader alive until the queue is empty.
+        self._made = partial(_made, make, stop)
         self._pending: deque[tuple[int, Future[Batch]]] = deque()
-        self._pid = os.getpid()
         # Whoever drops the loader without closing it must not leave threads working on.
-        self._finalizer = weakref.finalize(self, _shut_down, self._stop, self._pool)
+        self._finalizer = weakref.finalize(self, _shut_down, stop, self._pool, os.getpid())
 
     def take(self, step: int, end: int | None) -> Batch:
         """The batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
-        if os.getpid() != self._pid:
-            raise InvalidRuntime(
-                "this Loader was used before the process forked and has no threads here; make the Loader in the "
-                "child, or start workers by spawn"
-            )
         if self._pending and self._pending[0][0] != step:
             self._drop()
         self._fill(step, end)
@@ -50,16 +47,15 @@ class Prefetch:
             self._drop()
             raise
         self._pending.popleft()
-        self._expected = max(batch.nbytes, 1)
+        self._last_bytes = batch.nbytes
         self._fill(step + 1, end)
         return batch
 
     def close(self) -> None:
         """Stop: batches being made are finished and thrown away, threads end before this returns."""
-        self._stop.set()
+        self._finalizer()
         self._drop()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._finalizer.detach()
+        self._pool.shutdown(wait=True)
 
     def _fill(self, step: int, end: int | None) -> None:
         following = self._pending[-1][0] + 1 if self._pending else step
@@ -70,18 +66,16 @@ class Prefetch:
     def _has_room(self) -> bool:
         if len(self._pending) < self._threads + 1:
             return True
-        if len(self._pending) >= MAX_AHEAD:
+        # Until a batch is there nobody knows what one takes: decoded samples are many times their stored bytes.
+        if len(self._pending) >= MAX_AHEAD or self._last_bytes is None:
             return False
-        held = 0
-        for _, future in self._pending:
-            finished = future.done() and not future.cancelled() and future.exception() is None
-            held += future.result().nbytes if finished else self._expected
-        return held + self._expected <= self._bound
-
-    def _made(self, step: int) -> Batch:
-        if self._stop.is_set():
-            raise InvalidRuntime("the Loader was closed while this batch was waiting")
-        return self._make(step)
+        finished = [
+            future.result().nbytes
+            for _, future in self._pending
+            if future.done() and not future.cancelled() and future.exception() is None
+        ]
+        expected = max(1, self._last_bytes, *finished)
+        return sum(finished) + expected * (len(self._pending) - len(finished) + 1) <= self._bound
 
     def _drop(self) -> None:
         for _, future in self._pending:
@@ -89,6 +83,15 @@ class Prefetch:
         self._pending.clear()
 
 
-def _shut_down(stop: threading.Event, pool: ThreadPoolExecutor) -> None:
+def _made(make: Make, stop: threading.Event, step: int) -> Batch:
+    # The interpreter's exit runs whatever is queued: nobody will take it, so it need not be made.
+    if stop.is_set() or not threading.main_thread().is_alive():
+        raise InvalidRuntime("the Loader was closed while this batch was waiting")
+    return make(step)
+
+
+def _shut_down(stop: threading.Event, pool: ThreadPoolExecutor, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child has none of the threads, and perhaps a lock that one of them held
     stop.set()
     pool.shutdown(wait=False, cancel_futures=True)

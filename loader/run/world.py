@@ -39,14 +39,24 @@ class World:
         """What the launcher says (torchrun, Slurm, Open MPI), or one process alone. Raises: InvalidRuntime."""
         environ = os.environ if environ is None else environ
         for rank, world_size in LAUNCHERS:
-            if rank in environ and world_size in environ:
-                try:
-                    return World(rank=int(environ[rank]), world_size=int(environ[world_size]))
-                except ValueError:
-                    raise InvalidRuntime(
-                        f"{rank}={environ[rank]!r}, {world_size}={environ[world_size]!r} in the environment; whole "
-                        "numbers are needed. Pass rank= and world_size= to override"
-                    ) from None
+            if rank not in environ:
+                continue
+            if world_size not in environ:
+                if environ[rank] == "0":
+                    continue  # Slurm's batch step says so of a process that is alone
+                # Not one process alone: every rank would read all of every batch.
+                raise InvalidRuntime(
+                    f"{rank}={environ[rank]!r} is in the environment and {world_size} is not; set both, or pass "
+                    "rank= and world_size="
+                )
+            try:
+                numbers = int(environ[rank]), int(environ[world_size])
+            except ValueError:
+                raise InvalidRuntime(
+                    f"{rank}={environ[rank]!r}, {world_size}={environ[world_size]!r} in the environment; whole "
+                    "numbers are needed. Pass rank= and world_size= to override"
+                ) from None
+            return World(rank=numbers[0], world_size=numbers[1])
         return World(rank=0, world_size=1)
 
     @staticmethod

@@ -17,9 +17,9 @@ class Batch:
 
     step: global step. ids: (source, key) per slot, None at padding. mask: bool [slots], True at real slots
     (a tensor for framework="torch"). weight: valid slots * world size / global batch; multiply a mean loss by
-    it, then the mean over ranks is the mean over samples. digest: 64-bit, rank-local; the sum over ranks mod
-    2^64 is the same for every world size. wait_s: seconds that the consumer waited for this batch. nbytes: of
-    the decoded arrays.
+    it, then the mean over ranks is the sum over samples / global batch: the mean over samples of a full batch.
+    digest: 64-bit, rank-local; the sum over ranks mod 2^64 is the same for every world size. wait_s: seconds
+    that the consumer waited for this batch. nbytes: of the decoded arrays.
     """
 
     step: int
@@ -53,15 +53,20 @@ class Batch:
 
     def pin_memory(self) -> "Batch":
         """The same batch with its tensors in pinned memory; torch's DataLoader calls it for pin_memory=True."""
-        for name, value in self.fields.items():
-            if hasattr(value, "pin_memory"):
-                self.fields[name] = value.pin_memory()
+        self.mask = _pinned(self.mask)
+        self.fields = {name: _pinned(value) for name, value in self.fields.items()}
         return self
 
 
 def fields_nbytes(fields: Mapping[str, Any]) -> int:
     """Bytes held by arrays, tensors, bytes and str in a collated batch: what the prefetch bound counts."""
     return sum(_nbytes(value) for value in fields.values())
+
+
+def _pinned(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_pinned(item) for item in value]
+    return value.pin_memory() if hasattr(value, "pin_memory") else value
 
 
 def _nbytes(value: Any) -> int:

@@ -24,31 +24,39 @@ class PlanDataset(IterableDataset[Batch]):
         self.world = World.of(rank, world_size)
         self.plan, self._options = plan, dict(options)
         self._start = 0
-        self._own_start: int | None = None
-        self._position = 0
+        self._resume: int | None = None  # a worker process's own first step, from a state of its own
+        self._position: int | None = None  # the next step of the iteration that has begun here
         Loader(plan, self.world.rank, self.world.world_size, **{**self._options, "workers": 0}).close()
 
     def seek(self, step: int) -> None:
-        """Begin the next iteration at this global step."""
-        self._start = self._position = self.plan.checked_step(step)
+        """Begin to iterate at this global step."""
+        self._start, self._resume, self._position = self.plan.checked_step(step), None, None
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this copy of the dataset (in a worker process: that worker's next step)."""
-        return self.plan.state(self._position)
+        return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration at a state; in a worker process, at that worker's own. Raises: PlanMismatch."""
+        """Begin to iterate at a state; in a worker process, at that worker's own. Raises: PlanMismatch."""
         step = self.plan.check_state(state)
         if get_worker_info() is None:
-            self._start = self._position = step
+            self.seek(step)
         else:
-            self._own_start = self._position = step
+            self._resume, self._position = step, None
 
     def __iter__(self) -> Iterator[Batch]:
+        # Before the first batch is asked for: a state taken now is this iteration's.
+        self._position, self._resume = self._first(), None
+        return self._batches(self._position)
+
+    def _first(self) -> int:
+        """Where this copy begins to iterate."""
         info = get_worker_info()
-        stride, offset = (info.num_workers, info.id) if info else (1, 0)
-        step = self._start + offset if self._own_start is None else self._own_start
-        self._own_start = None
+        return self._start + (info.id if info else 0) if self._resume is None else self._resume
+
+    def _batches(self, step: int) -> Iterator[Batch]:
+        info = get_worker_info()
+        stride = info.num_workers if info else 1
         options = dict(self._options)
         if info is not None:
             options.setdefault("workers", 0)

@@ -18,7 +18,7 @@ class RootResource(dg.ConfigurableResource[None]):
     def opened(self) -> Iterator[loader.Root]:
         """The open root; an empty place becomes one. Raises: NotARoot; FormatTooNew."""
         with loader.Root(self.url) as root:
-            root._create()
+            root.create()
             yield root
 
 

@@ -97,6 +97,16 @@ class Root:
 
     # writing
 
+    def create(self) -> None:
+        """Make the place a root now, if it is empty; the first write does it too. Again is no change.
+
+        Raises: NotARoot when it holds other things; FormatTooNew; InvalidStore when a create-only write there is
+        not.
+        """
+        if not self._known:
+            create_root(self.store)
+            self._known = True
+
     def write(
         self,
         dataset: str,
@@ -128,7 +138,7 @@ class Root:
         parent: the ref that the work is based on (pinned; default: the newest). txn: a name of the caller's for a
         step that may be retried: beginning it again gives the same transaction. Raises: VersionRetired; Fenced.
         """
-        self._create()
+        self.create()
         state = self._log.state
         newest = state.newest(check_dataset_name(dataset))
         record = resolve(state, parent) if parent else newest
@@ -227,12 +237,6 @@ class Root:
         """Raises: NotARoot; FormatTooNew."""
         if not self._known:
             check_root(self.store)
-            self._known = True
-
-    def _create(self) -> None:
-        """Make the place a root if it is empty. Raises: NotARoot when it holds other things."""
-        if not self._known:
-            create_root(self.store)
             self._known = True
 
 

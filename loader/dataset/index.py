@@ -28,6 +28,17 @@ MAX_OPEN_FILES = 4096
 
 Int64s = npt.NDArray[np.int64]
 
+# What a damaged file makes of the reader: Arrow's own errors, our window's, and those of names and values.
+_UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    UnicodeDecodeError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
@@ -67,16 +78,29 @@ class IndexFile:
         held = self._read(nbytes - tail, tail)
         if tail == nbytes and crc32c(held) != crc:
             raise Corrupt(
-                f"{self.name}: its CRC-32C is {crc32c(held)}, the shards table says {crc}; restore it from a mirror"
+                f"{self.name}: its CRC-32C is {crc32c(held):08x}, the shards table says {crc:08x}; restore it from a "
+                "mirror"
             )
+        footer = int.from_bytes(held[-8:-4], "little") + 8
+        if (
+            tail < footer <= nbytes
+        ):  # about 110 bytes per column and row group: more than the tail at 100,000 rows
+            held = self._read(nbytes - footer, footer - tail) + held
         try:
-            reader = pq.ParquetFile(_Window(nbytes, nbytes - tail, held))
-        except (pa.ArrowException, OSError) as error:
-            raise Corrupt(f"{self.name} is not a readable index: {error}") from error
-        check_schema_version(reader.schema_arrow, self.name)
+            reader = pq.ParquetFile(_Window(nbytes, nbytes - len(held), held))
+            check_schema_version(reader.schema_arrow, self.name)
+            rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
+        except _UNREADABLE as error:
+            raise Corrupt(
+                f"{self.name} is not a readable index: {error}; restore it from a mirror"
+            ) from error
+        # Rows are found by their number divided by the row group's size, so every group but the last is full.
+        if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or not all(0 < n <= ROW_GROUP_ROWS for n in rows[-1:]):
+            raise Corrupt(
+                f"{self.name} has row groups of {sorted(set(rows))} rows; all but the last have {ROW_GROUP_ROWS}"
+            )
         self._metadata = reader.metadata
         self._held = held if tail == nbytes else b""
-        rows = [self._metadata.row_group(g).num_rows for g in range(self._metadata.num_row_groups)]
         self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         self.n_rows = int(self._first_row[-1])
 
@@ -106,10 +130,15 @@ class IndexFile:
             reader = pq.ParquetFile(
                 _Window(self._nbytes, first, held), metadata=self._metadata, page_checksum_verification=True
             )
-            table = reader.read_row_group(group)
-        except (pa.ArrowException, OSError) as error:
+            rows = _rows(reader.read_row_group(group), int(self._first_row[group]))
+        except _UNREADABLE as error:
             raise Corrupt(f"{self.name}, row group {group}: {error}; restore it from a mirror") from error
-        return _rows(table, int(self._first_row[group]))
+        expected = int(self._first_row[group + 1]) - rows.first_row
+        if len(rows.keys) != expected:
+            raise Corrupt(
+                f"{self.name}, row group {group} has {len(rows.keys)} rows, its footer says {expected}"
+            )
+        return rows
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         blob = self._store.get_range(self._path, offset, nbytes, etag=self._etag)
@@ -128,7 +157,10 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
     fields = [name.removesuffix("_offset") for name in table.column_names if name.endswith("_offset")]
 
     def column(field: str, what: str) -> Int64s:
-        values: Int64s = table[f"{field}_{what}"].to_numpy()
+        found = table[f"{field}_{what}"]
+        if found.type != pa.int64() or found.null_count:
+            raise TypeError(f"column {field}_{what} is not int64 without nulls")
+        values: Int64s = found.to_numpy()
         return values
 
     return IndexRows(
@@ -188,8 +220,9 @@ class IndexCache:
         if file is None:
             file = IndexFile(self._store, path, nbytes, crc)
             with self._lock:
-                self._files[path] = file
-                self._file_bytes += file.held_bytes
+                if path not in self._files:  # another thread may have opened it too
+                    self._files[path] = file
+                    self._file_bytes += file.held_bytes
                 while len(self._files) > MAX_OPEN_FILES or self._file_bytes > self._capacity // 4:
                     self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
         key = (path, file.row_group_of(row))

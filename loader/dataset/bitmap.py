@@ -42,6 +42,8 @@ class SelectTable:
 
     def select(self, x: Int64s) -> Int64s:
         """int64 members: the x-th smallest, 0 <= x < len(self)."""
+        if not len(x):
+            return np.zeros(0, np.int64)
         block = np.searchsorted(self._before, x, side="right") - 1
         rank = x - self._before[block]
         out = np.empty(len(x), np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import Corrupt
+from ..errors import Corrupt, FieldNotFound, InvalidRuntime
 from .bitmap import SelectTable, unpack
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -27,7 +27,7 @@ class PartsTable:
     """Built once per open version from its `shards` and `exclusions` tables; read-only, thread-safe."""
 
     def __init__(self, shards: pa.Table, exclusions: Sequence[pa.Table], name: str) -> None:
-        self._shards = shards
+        self._shards, self._name = shards, name
         encoded = shards["part"].combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
@@ -76,7 +76,16 @@ class PartsTable:
         return int(found)
 
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """(part position, row in the part) of live ordinals; int64 arrays of the same length."""
+        """(part position, row in the part) of live ordinals; int64 arrays of the same length.
+
+        Raises: InvalidRuntime for an ordinal that the version does not have.
+        """
+        out_of_range = (ordinals < 0) | (ordinals >= self.first_ordinal[-1])
+        if out_of_range.any():
+            raise InvalidRuntime(
+                f"{self._name} has no ordinal {int(ordinals[out_of_range][0])}; its samples are 0 to "
+                f"{int(self.first_ordinal[-1]) - 1}"
+            )
         part = np.searchsorted(self.first_ordinal, ordinals, side="right") - 1
         row = ordinals - self.first_ordinal[part]
         for position in self._excluded_among(part):
@@ -109,8 +118,13 @@ class PartsTable:
         return present
 
     def shard(self, group: str, position: int) -> dict[str, Any]:
-        """The `shards` row of one part's group."""
-        at = int(self._shard_of[group][position])
+        """The `shards` row of one part's group. Raises: FieldNotFound when the part has no such group."""
+        at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
+        if at == MISSING:
+            raise FieldNotFound(
+                f"{self._name}: part {self.ids[position].as_py()} has no group {group!r}; select its fields with "
+                "where_present=True to leave such parts out, or add the group with root.add_group"
+            )
         return {name: self._shards[name][at].as_py() for name in self._shards.column_names}
 
     def shard_rows(self) -> pa.Table:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,11 +116,15 @@ class Version:
         """Where these fields of these live ordinals lie, in the order given.
 
         Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory. `run` may be a
-        thread pool's map. Raises: Corrupt; ObjectNotFound.
+        thread pool's map. Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field;
+        InvalidRuntime for an ordinal out of range.
         """
-        part, row = self.parts.locate(np.asarray(ordinals, np.int64))
+        ordinals = np.asarray(ordinals, np.int64)
+        if not fields:
+            return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
+        part, row = self.parts.locate(ordinals)
         groups = {field: self.group_of(field) for field in fields}
-        names = sorted(set(groups.values())) or sorted(self.manifest["groups"])[:1]
+        names = sorted(set(groups.values()))
         rows = {name: self._index_rows(name, part, row, run) for name in names}
         key_rows, out = rows[names[0]], []
         for i, ordinal in enumerate(ordinals.tolist()):
@@ -155,11 +160,11 @@ class Version:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
-            return [address.key for address in self._key_addresses(ordinals, pool.map)]
+            found = self._key_addresses(np.asarray(ordinals, np.int64), pool.map)
+        return [address.key for address in found]
 
     def _key_addresses(self, ordinals: Int64s, run: Map) -> list[SampleAddress]:
         # Keys are in every group's index: take, per sample, a group that its part has.
-        ordinals = np.asarray(ordinals, np.int64)
         part, _ = self.parts.locate(ordinals)
         out: list[SampleAddress | None] = [None] * len(ordinals)
         left = np.ones(len(ordinals), bool)
@@ -181,11 +186,16 @@ class Version:
             stretch = (p, r // ROW_GROUP_ROWS)
             if stretch not in wanted:
                 wanted[stretch] = (self.parts.shard(group, p), r)
-        cache = self.indexes
+        cache, fields = self.indexes, self.manifest["groups"][group]["field_nbytes"].keys()
 
         def load(item: tuple[dict[str, Any], int]) -> tuple[IndexRows, str]:
             shard, r = item
             rows = cache.rows(shard["index_path"], shard["index_nbytes"], shard["index_crc32c"], r)
+            if rows.offset.keys() != fields:
+                raise Corrupt(
+                    f"{self.store.url}/{shard['index_path']} has fields {sorted(rows.offset)}, the manifest of "
+                    f"{self.name} says {sorted(fields)}; restore it from a mirror"
+                )
             return rows, shard["path"]
 
         loaded = dict(zip(wanted, run(load, list(wanted.values())), strict=True))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from ..errors import Conflict, EmptyVersion, VersionNotFound
+from ..errors import Conflict, EmptyVersion, InvalidKey, VersionNotFound
 from .bitmap import pack
 from .manifest import Change
 from .parquet import TableFile, get_table, put_table
@@ -17,7 +17,10 @@ Rows = dict[str, list[int]]
 
 
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
-    """Upload the bitmaps of these keys. Raises: VersionNotFound for keys that are not live in the version."""
+    """Upload the bitmaps of these keys. Raises: VersionNotFound for keys that are not live in the version;
+    EmptyVersion without keys; InvalidKey for one str, whose letters would be taken for keys."""
+    if isinstance(keys, str):
+        raise InvalidKey(f"exclude takes a list of keys, got the str {keys!r}; pass [{keys!r}]")
     if not keys:
         raise EmptyVersion("exclude was given no keys; name at least one")
     rows = _find(version, frozenset(keys))
@@ -69,7 +72,12 @@ class StillLive:
         """Raises: Conflict."""
         if parent is None:
             raise Conflict("every version of the dataset was retired meanwhile; begin again")
+        there = set(parent.parts.ids.to_pylist())
         for part, rows in self._rows.items():
+            if part not in there:
+                raise Conflict(
+                    f"part {part} is no longer in {parent.name}, the newest version; begin again from it"
+                )
             live = parent.parts.live_members(parent.parts.position(part))
             if not live[rows].all():
                 raise Conflict(

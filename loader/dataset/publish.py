@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ..errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
@@ -103,28 +102,21 @@ class NewKeys:
 
     def __init__(self, store: Store, keys: list[str]) -> None:
         self._store, self._keys = store, frozenset(keys)
-        self._checked: set[str] = set()
+        self._clashes: dict[str, pa.Table] = {}
 
     def __call__(self, parent: Version | None) -> None:
         """Raises: DuplicateKey. Costs one request per run of the dataset that was not checked before."""
         if parent is None:
             return
         for entry in parent.manifest["samples"]:
-            if entry["group"] == "keys" and entry["path"] not in self._checked:
+            if entry["group"] != "keys":
+                continue
+            if entry["path"] not in self._clashes:
                 table = get_table(self._store, TableFile.from_json(entry), ["part", "row", "key"])
-                self._check(table, parent)
-                self._checked.add(entry["path"])
-
-    def _check(self, table: pa.Table, parent: Version) -> None:
-        clash = np.flatnonzero([key in self._keys for key in table["key"].to_pylist()]).tolist()
-        live = [position for position in clash if _is_live(parent, table, position)]
-        if live:
-            more = f" (and {len(live) - 1} more)" if len(live) > 1 else ""
-            raise DuplicateKey(
-                f"key {table['key'][live[0]].as_py()!r} is already in {parent.name}{more}; a version adds new samples "
-                "to those there. Write under new keys, exclude the old ones first (root.exclude), or start another "
-                "dataset"
-            )
+                mine = [key in self._keys for key in table["key"].to_pylist()]
+                self._clashes[entry["path"]] = table.filter(pa.array(mine, pa.bool_()))
+            # Which rows are live is asked again each time: a retirement may bring back what was excluded.
+            _refuse_live(parent, self._clashes[entry["path"]])
 
 
 class FreeGroup:
@@ -150,6 +142,16 @@ class FreeGroup:
             )
 
 
-def _is_live(version: Version, table: pa.Table, position: int) -> bool:
-    part = version.parts.position(table["part"][position].as_py())
-    return bool(version.parts.live_members(part)[table["row"][position].as_py()])
+def _refuse_live(parent: Version, clashes: pa.Table) -> None:
+    """Raises: DuplicateKey when one of these rows (part, row, key) is live in the version."""
+    members: dict[str, Any] = {}
+    for row in clashes.to_pylist():
+        part = row["part"]
+        if part not in members:
+            members[part] = parent.parts.live_members(parent.parts.position(part))
+        if members[part][row["row"]]:
+            raise DuplicateKey(
+                f"key {row['key']!r} is already in {parent.name} (one of {len(clashes)} keys that were there before); "
+                "a version adds new samples to those there. Write under new keys, exclude the old ones first "
+                "(root.exclude), or start another dataset"
+            )

@@ -3,13 +3,14 @@
 import re
 
 from ..errors import InvalidField, InvalidKey
-from ..modalities import check_field
+from ..modalities import check_field as _check_field
 
 MAX_MEMBER_BYTES = 150
 """Longest `<key>.<field>` in UTF-8 bytes; leaves room in every tool's 255-byte file names."""
 
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 GROUP = re.compile(r"[a-z0-9][a-z0-9_]{0,63}\Z")
+_HIDDEN = re.compile("__[^/]*__(/|$)")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
@@ -48,6 +49,19 @@ def _key_problem(key: str) -> str | None:
     return None
 
 
+def check_field(field: object) -> str:
+    """The field name: what a decoder takes, and not one of the names that WebDataset uses itself (`__key__`).
+
+    Raises: InvalidField.
+    """
+    name = _check_field(field)
+    if name.startswith("__"):
+        raise InvalidField(
+            f"field name {name!r} begins with '__', which readers keep for their own; rename it"
+        )
+    return name
+
+
 def escape_key(text: str) -> str:
     """A valid key from any text: '%', '.', control characters and empty components are percent-escaped.
 
@@ -69,13 +83,17 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def member_name(key: str, field: str) -> str:
-    """`<key>.<field>`. Raises: InvalidKey when it is longer than `MAX_MEMBER_BYTES`."""
+    """`<key>.<field>`. Raises: InvalidKey when it is longer than `MAX_MEMBER_BYTES`, or hidden from webdataset."""
     name = f"{key}.{field}"
     nbytes = len(name.encode())
     if nbytes > MAX_MEMBER_BYTES:
         raise InvalidKey(
             f"key {key!r} with field {field!r} is {nbytes} bytes; at most {MAX_MEMBER_BYTES} are accepted. "
             "Use a shorter key (a hash, say) and pass the long one as source={'source_key': ...}"
+        )
+    if _HIDDEN.match(name):
+        raise InvalidKey(
+            f"key {key!r} with field {field!r} begins with '__...__', which webdataset skips as its own; rename it"
         )
     return name
 

@@ -1,5 +1,6 @@
 """Writes one part: a shard and its index per group, and the part's rows of the samples table."""
 
+import contextlib
 import os
 import secrets
 import tempfile
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EmptyVersion, FieldMismatch, InvalidSample
+from ..errors import EmptyVersion, FieldMismatch, InvalidField, InvalidSample
 from ..modalities import encode
 from ..storage import Store
 from . import columns
@@ -17,7 +18,7 @@ from .member_names import check_field, check_group, check_key, member_name
 from .parquet import put_table
 from .part import Part, ShardFile
 from .shard import ShardWriter, check_field_bytes, crc32c
-from .spill import Sample, Spill
+from .spill import Sample, Spill, scratch_error
 
 Groups = Callable[[str], str]
 """The group that a field belongs to."""
@@ -40,11 +41,17 @@ def make_sample(
     check_key(key)
     if not isinstance(fields, Mapping) or not fields:
         raise InvalidSample(f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}")
-    encoded = {}
+    encoded: dict[str, bytes] = {}
+    folded: dict[str, str] = {}
     for field, value in fields.items():
         member_name(key, check_field(field))
-        if isinstance(value, bytes | bytearray | memoryview):
-            check_field_bytes(key, field, memoryview(value).nbytes)
+        if (other := folded.setdefault(field.lower(), field)) != field:
+            raise InvalidField(
+                f"sample {key!r} has fields {other!r} and {field!r}, which differ in case only: webdataset and many "
+                "disks take them for one; rename one of them"
+            )
+        nbytes = value.nbytes if isinstance(value, memoryview | np.ndarray) else 0
+        check_field_bytes(key, field, nbytes)  # before anything of it is copied
         try:
             data = encode(field, value)
         except InvalidSample as error:
@@ -126,7 +133,7 @@ class PartWriter:
         return {group: tuple(fields) for group, fields in sorted(layout.items())}
 
     def _upload(self, group: str, shard: "_OpenShard") -> ShardFile:
-        sha256 = shard.tar.finish()
+        sha256 = shard.finish()
         index = index_bytes(self._keys, shard.spans())
         stem = f"{self._prefix}/{group}-{self._name}"
         self._store.put_file(f"{stem}.tar", shard.path)
@@ -149,7 +156,10 @@ class _OpenShard:
     """A shard being written to a local temporary file."""
 
     def __init__(self, fields: tuple[str, ...]) -> None:
-        descriptor, self.path = tempfile.mkstemp(prefix="penstock-shard-", suffix=".tar")
+        try:
+            descriptor, self.path = tempfile.mkstemp(prefix="penstock-shard-", suffix=".tar")
+        except OSError as error:
+            raise scratch_error("a shard was begun", tempfile.gettempdir(), error) from error
         self._file = os.fdopen(descriptor, "wb")
         self.fields = fields
         self.tar = ShardWriter(self._file)
@@ -157,10 +167,20 @@ class _OpenShard:
         self._spans: list[list[tuple[int, int, int]]] = []
 
     def add(self, key: str, fields: Sequence[tuple[str, Any]]) -> None:
-        row = [self.tar.add(key, field, data) for field, data in fields]
+        try:
+            row = [self.tar.add(key, field, data) for field, data in fields]
+        except OSError as error:
+            raise scratch_error(f"sample {key!r} was added to a shard", self.path, error) from error
         for (field, _), (_, nbytes, _) in zip(fields, row, strict=True):
             self.field_nbytes[field] += nbytes
         self._spans.append(row)
+
+    def finish(self) -> str:
+        """End the archive. Returns its SHA-256, hex."""
+        try:
+            return self.tar.finish()
+        except OSError as error:
+            raise scratch_error("a shard was finished", self.path, error) from error
 
     def spans(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
         """field -> int64 [rows, 3] of offset, nbytes, crc32c."""
@@ -168,7 +188,8 @@ class _OpenShard:
         return {field: table[:, position] for position, field in enumerate(self.fields)}
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()  # a full disk fails the last flush; the file is deleted just below
         if os.path.exists(self.path):
             os.unlink(self.path)
 
@@ -207,6 +228,11 @@ def write_part(
     )
     try:
         for sample in samples:
+            if not isinstance(sample, tuple | list) or not 2 <= len(sample) <= 4:
+                raise InvalidSample(
+                    f"a sample is a tuple (key, fields), (key, fields, metadata) or (key, fields, metadata, source); "
+                    f"got {_shown(sample)}"
+                )
             spill.add(make_sample(*sample))
         if not spill.n_samples:
             raise EmptyVersion("a part needs at least one sample; the iterable given was empty")
@@ -216,6 +242,11 @@ def write_part(
     finally:
         writer.close()
         spill.close()
+
+
+def _shown(sample: object) -> str:
+    length = f" of length {len(sample)}" if isinstance(sample, tuple | list) else ""
+    return f"a {type(sample).__name__}{length}"
 
 
 def check_part_name(name: str) -> str:

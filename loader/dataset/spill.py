@@ -6,7 +6,6 @@ disk until they are asked for. Two samples with one key have one hash, so duplic
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -93,18 +92,16 @@ class Spill:
             self._directory = None
 
     def _flush(self) -> None:
-        if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="penstock-spill-", dir=self._parent)
         try:
+            if self._directory is None:
+                self._directory = tempfile.mkdtemp(prefix="penstock-spill-", dir=self._parent)
             for hashed, sample in self._held.items():
                 self._write(hashed, sample)
+            for file in self._files.values():
+                file.flush()  # what does not fit on the disk shows here, not when it is read back
         except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise StoreError(
-                f"the spill directory {self._directory} is full after {self.n_samples} samples; "
-                "set TMPDIR to a disk with room for the whole import, nothing was published"
-            ) from error
+            place = self._directory or self._parent or tempfile.gettempdir()
+            raise scratch_error(f"sample {self.n_samples} was spilled", place, error) from error
         self._held.clear()
         self._held_bytes = 0
 
@@ -134,7 +131,6 @@ def _decode(body: dict[str, Any]) -> Any:
 
 
 def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
-    file.flush()
     headers: list[tuple[bytes, int, int, int]] = []
     at, end = 0, file.seek(0, os.SEEK_END)
     while at < end:
@@ -153,6 +149,14 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
         previous = hashed
         fields = {field: file.read(nbytes) for field, nbytes in lengths}
         yield Sample(key=key, fields=fields, metadata=metadata, source=source)
+
+
+def scratch_error(when: str, path: str, error: OSError) -> StoreError:
+    """The error for local temporary space that is full or cannot be written."""
+    return StoreError(
+        f"temporary space {path}: {error.strerror or error}, when {when}; nothing was published. Set TMPDIR to a "
+        "writable disk with room for the whole import, and write again"
+    )
 
 
 def duplicate(key: str, where: str = "this version") -> DuplicateKey:

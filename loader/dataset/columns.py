@@ -4,6 +4,7 @@ Two column groups are written with every part run: `keys` (identity and provenan
 may filter on). Later annotations are further column groups of the same shape.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -65,24 +66,45 @@ def check_source(key: str, source: Mapping[str, Any]) -> dict[str, str]:
             f"source of sample {key!r} has {unknown}; accepted: {', '.join(SOURCE_COLUMNS)}. "
             "Other facts go into metadata="
         )
-    return {name: str(value) for name, value in source.items() if value is not None}
+    return {
+        name: _text(key, f"source {name!r}", str(value))
+        for name, value in source.items()
+        if value is not None
+    }
 
 
 def _plain(key: str, name: str, value: Any) -> Any:
-    if isinstance(value, np.generic):
+    # Subclasses (numpy's, enums, pandas' Timestamp) become the plain kind: a column holds one.
+    if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
-    if value is None or isinstance(value, bool | float | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return _text(key, f"metadata {name!r}", str.__str__(value))
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return value
+        return int(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC)
+        at = value.astimezone(UTC)
+        return datetime(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond, UTC)
     if isinstance(value, list | tuple | np.ndarray):
         return [_plain(key, name, item) for item in value]
     raise InvalidField(
         f"metadata {name!r} of sample {key!r} is {value!r} ({type(value).__name__}); accepted: None, bool, int of 64 "
         "bits, float, str, a datetime with a time zone, or a list of these"
     )
+
+
+def _text(key: str, what: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidField(
+            f"{what} of sample {key!r} is {value!r}, which is not UTF-8 text ({error.reason}); percent-escape it "
+            "(loader.escape_key), or decode file names with errors='replace'"
+        ) from error
+    return value
 
 
 def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
@@ -148,7 +170,7 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
     earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch when a value would change.
     """
     for name, kind in earlier.items():
-        if name not in table.column_names or str(table.schema.field(name).type) == kind:
+        if name not in table.column_names or fits(kind, str(table.schema.field(name).type)):
             continue
         position = table.schema.get_field_index(name)
         try:
@@ -162,12 +184,18 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
     return table
 
 
+def fits(weak: str, kind: str) -> bool:
+    """Whether values of type `weak` are values of type `kind` as they are: the same, or null and [] only so far."""
+    inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
+    return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
+
+
 def type_named(name: str) -> pa.DataType:
-    """The Arrow type that `str()` of it gave. Raises: ValueError."""
+    """The Arrow type that `str()` of it gave; a list has the item name that Parquet gives it. Raises: ValueError."""
+    if inner := _LIST.fullmatch(name):
+        return pa.list_(pa.field("element", type_named(inner[1])))
     simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}
-    if name in simple:
-        return simple[name]
-    for inner in ("int64", "double", "string", "bool"):
-        if name in (f"list<element: {inner}>", f"list<item: {inner}>"):
-            return pa.list_(pa.type_for_alias(inner))
-    return pa.type_for_alias(name)
+    return simple[name] if name in simple else pa.type_for_alias(name)
+
+
+_LIST = re.compile(r"list<(?:element|item): (.*)>")

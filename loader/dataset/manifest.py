@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import Corrupt, FieldMismatch, FormatTooNew
 from ..storage import Store
+from .columns import fits
 from .parquet import TableFile
 
 FORMAT = 1
@@ -149,9 +150,11 @@ def _columns(base: Mapping[str, Any], added: tuple[SamplesFile, ...]) -> dict[st
     for file in added:
         for name, kind in file.columns.items():
             old = merged.setdefault(name, {"type": kind, "group": file.group})
-            if old["type"] == "null":
+            if fits(kind, old["type"]):
+                continue
+            if fits(old["type"], kind):
                 merged[name] = {**old, "type": kind}
-            elif kind not in (old["type"], "null"):
+            else:
                 raise FieldMismatch(
                     f"column {name!r} is {kind} in this change and {old['type']} in the dataset; a column's type does "
                     "not change: convert the values, or use another name"

@@ -54,6 +54,8 @@ def _stats_row(name: str, values: pa.ChunkedArray) -> dict[str, Any]:
         return row | {"bottom_k": bottom_k(values.to_pylist())}
     if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
         return row | _numeric(values)
+    if pa.types.is_null(values.type):
+        return row  # it says nothing of its column, not even of what kind it is: neutral in `merge`
     if pa.types.is_string(values.type) or pa.types.is_boolean(values.type):
         return row | _categorical(values)
     return row
@@ -132,8 +134,11 @@ def _merged(a: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
         known = [value for value in (a[name], b[name]) if value is not None]
         out[name] = better(known) if known else None
     out["histogram"] = _added(a["histogram"], b["histogram"])
-    both = a["categories"] is not None and b["categories"] is not None
-    out["categories"] = _added(a["categories"], b["categories"]) if both else None
+    if "null" in (a["type"], row["type"]):
+        out["categories"] = b["categories"] if a["type"] == "null" else a["categories"]
+    else:
+        both = a["categories"] is not None and b["categories"] is not None
+        out["categories"] = _added(a["categories"], b["categories"]) if both else None
     out["bottom_k"] = sorted({*(a["bottom_k"] or ()), *(b["bottom_k"] or ())})[:BOTTOM_K] or None
     return out
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Conflict, FieldNotFound, TransformFailed
+from ..errors import (
+    Conflict,
+    FieldMismatch,
+    FieldNotFound,
+    InvalidField,
+    PenstockError,
+    TransformFailed,
+)
 from ..modalities import decoder_for
 from .address import FieldAddress, SampleAddress
 from .member_names import check_field, check_group
@@ -38,6 +45,12 @@ class LazySample(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._block.fields)
+
+    def __contains__(self, field: object) -> bool:
+        return field == "__key__" or field in self._block.fields
+
+    def get(self, field: str, default: Any = None) -> Any:
+        return self[field] if field in self else default  # noqa: SIM401 - this is `get`
 
 
 class _Block:
@@ -118,6 +131,14 @@ def write_group(
 ) -> list[Part]:
     """A shard of `group` for every part that lacks it. Raises: Conflict when no part does; TransformFailed."""
     check_group(group)
+    if not compute:
+        raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")
+    there = version.manifest["groups"].get(group, {}).get("field_nbytes", compute)
+    if set(there) != set(compute):
+        raise FieldMismatch(
+            f"group {group!r} of {version.name} has fields {sorted(there)}, not {sorted(compute)}; all parts of a "
+            "group have the same fields: choose another group name"
+        )
     for field in compute:
         check_field(field)
         if field in version.fields and version.group_of(field) != group:
@@ -175,6 +196,10 @@ def _computed(block: _Block, local: int, live: bool, compute: Compute) -> Sample
     for field, function in compute.items():
         try:
             values[field] = function(LazySample(block, local))
+        except PenstockError as error:
+            # A damaged input, or a field that is not there: that error says more than one around it.
+            error.add_note(f"while computing {field!r} of {address.describe()}")
+            raise
         except Exception as error:
             raise TransformFailed(
                 f"computing {field!r} of {address.describe()} raised {type(error).__name__}: {error}"

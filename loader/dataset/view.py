@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ..errors import AlreadyExists, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from .bitmap import SelectTable, pack
 from .entries import canonical
 from .parquet import parse_table, table_bytes
@@ -126,7 +126,8 @@ class View:
     def _table(self) -> SelectTable:
         with self._lock:
             if self._members is None:
-                self._members = self._load() or self._make()
+                saved = self._load()
+                self._members = self._make() if saved is None else saved
             return self._members
 
     @property
@@ -151,11 +152,18 @@ class View:
         for group in self._partial:
             members &= np.repeat(parts.has_group(group), parts.n_live)
         table = SelectTable(pack(members), len(self.version))
-        self._save(pack(members))
+        try:
+            self._save(pack(members))
+        except AlreadyExists:
+            # Another process was quicker, and its polars or ours says something else: all ranks follow the first.
+            saved = self._load()
+            return table if saved is None else saved
         return table
 
     def _save(self, packed: bytes) -> None:
-        """Store the select table for the other ranks; a root that we may not write only costs them the scan."""
+        """Store the select table for the other ranks; a root that we may not write only costs them the scan.
+
+        Raises: AlreadyExists when another process stored other bytes."""
         step = CHUNK_BITS // 8
         chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
         table = pa.table(
@@ -166,6 +174,8 @@ class View:
         )
         try:
             self.version.store.put_if_absent(self._path, table_bytes(table, "view"))
+        except AlreadyExists:
+            raise
         except Forbidden:
             logger.warning(
                 "the root is read-only here: view %s was not saved, each process scans the samples", self.id

@@ -9,7 +9,7 @@ from .dataset.part_writer import write_part as _write_part
 from .dataset.root import Root
 from .dataset.version import Version
 from .dataset.view import View
-from .errors import InvalidPlan, ObjectNotFound
+from .errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
 from .order.content import Source
 from .order.content import source as _source
 from .order.mixture import Weight
@@ -64,12 +64,24 @@ def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: 
 
 def open_plan(root: Root, plan_hash: str) -> Plan:
     """A plan saved with `plan.save(root)`. Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew;
-    VersionRetired when one of its versions was."""
+    Corrupt; VersionRetired when one of its versions was."""
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
     except ObjectNotFound as error:
         raise InvalidPlan(f"{root.url} has no plan {plan_hash!r}; plan.save(root) stores one") from error
-    return plan_from_json(json.loads(data), lambda spec: reopen(root, spec))
+    try:
+        body = json.loads(data)
+    except ValueError as error:
+        raise Corrupt(
+            f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file"
+        ) from error
+    found = plan_from_json(body, lambda spec: reopen(root, spec))
+    if found.hash != plan_hash:
+        raise PlanMismatch(
+            f"{root.url}/plans/{plan_hash}.json holds the plan {found.hash}: it was edited or renamed; restore it, "
+            "or save the plan again"
+        )
+    return found
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:

@@ -43,14 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def foreign_loader() -> str | None:
     """What is wrong when `import loader` gives somebody else's module (a loader.py beside train.py), else None."""
-    import loader
+    from importlib.util import find_spec  # looks without running it: it may be a training script
 
-    expected = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "loader")
-    found = os.path.abspath(
-        getattr(loader, "__file__", None) or str(next(iter(getattr(loader, "__path__", ["?"]))))
-    )
-    if os.path.dirname(found) == expected or hasattr(loader, "open_plan"):
+    spec = find_spec("loader")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if any(os.path.isfile(os.path.join(place, "dataset", "root.py")) for place in places):
         return None
+    found = (spec.origin or ", ".join(places)) if spec else "nothing"
     return f"`import loader` gives {found}, which is not penstock's; rename that file or folder, or run elsewhere"
 
 

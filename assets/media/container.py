@@ -1,6 +1,6 @@
 """Opening a media container: what streams it has, and whether its tail is there."""
 
-import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-logger = logging.getLogger(__name__)
-
 _COUNTED = ("mov", "mp4")
 """Formats whose header states how many packets each stream has; in others that number is a guess."""
 
 _TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac")
 """Formats whose header states the duration; mp3 and ogg estimate it from the size."""
+
+_RIFF_UNKNOWN = (0, 0x7FFFFFFF, 0xFFFFFFFF)
+"""Sizes that recorders write when they cannot go back to correct them."""
 
 TAIL_S = 1.0
 """A tail missing by less is a rounding of the header."""
@@ -53,6 +54,20 @@ def opened(path: str) -> Iterator["InputContainer"]:
         raise rejected("probe", "unreadable", error.strerror) from error  # its text has our scratch path
     except (OverflowError, UnicodeDecodeError) as error:  # header fields out of any range
         raise rejected("probe", "bad_header", error) from error
+
+
+def check_riff(path: str) -> None:
+    """wav and avi state their size in front; FFmpeg takes whatever there is for all of it. Raises: Unusable."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(8)
+    announced = int.from_bytes(head[4:8], "little")
+    if head[:4] != b"RIFF" or announced in _RIFF_UNKNOWN:
+        return
+    if announced + 8 > size + 1:  # 1: the padding byte of an odd last chunk, which some writers leave out
+        raise rejected(
+            "probe", "truncated", f"the header announces {announced + 8} bytes, the file has {size}"
+        )
 
 
 def kind_inside(path: str) -> Kind:

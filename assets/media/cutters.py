@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .container import kind_inside
+from .container import check_riff, kind_inside
 from .image import cut_image
 from .sniff import EMPTY, UNKNOWN
 from .speech import cut_audio
@@ -30,7 +30,7 @@ CUTTERS: Mapping[Kind, Cutter] = {
     "audio": Cutter(cut=cut_audio, facts="speech.json", has_label=False),
 }
 
-IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif")
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif", "image/avif")
 
 
 def kind_of(path: str, mime: str) -> Kind:
@@ -42,6 +42,7 @@ def kind_of(path: str, mime: str) -> Kind:
     if mime in IMAGE_TYPES:
         return "image"
     if mime.startswith(("video/", "audio/")):
+        check_riff(path)
         return kind_inside(path)
     raise dropped(
         "probe", "type_not_taken", f"{mime} is not a photo, a video or sound that this dataset reads"

@@ -135,7 +135,7 @@ class _Clip:
     def _open(self, picture: "VideoFrame") -> None:
         import av
 
-        # Without the timescale the muxer picks its own and rounds every timestamp to it.
+        # The clip counts in the source's own ticks; the muxer would choose a multiple of them.
         options = {"movflags": "faststart", "video_track_timescale": str(self._time_base.denominator)}
         self._output = av.open(str(self.path), "w", format="mp4", options=options)
         self._encoder = self._output.add_stream("libx264", rate=self._rate, options=_X264)

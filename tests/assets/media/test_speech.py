@@ -6,6 +6,7 @@ import av
 import numpy as np
 import pytest
 
+from assets.media.cutters import kind_of
 from assets.media.speech import cut_audio, write_flac
 from assets.media.unit import CutPolicy, Unit, Unusable
 
@@ -70,6 +71,44 @@ def test_a_truncated_file_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None
     with pytest.raises(Unusable) as refused:
         cut(tmp_path, whole[: len(whole) // 2])
     assert refused.value.outcome == "rejected"
+
+
+def test_a_sound_that_ends_before_its_header_says_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
+    whole, path = make_wav(4.0), tmp_path / "raw"
+    for shorter in (len(whole) // 2, len(whole) - 8):
+        path.write_bytes(whole[:shorter])
+        with pytest.raises(
+            Unusable, match=f"announces {len(whole)} bytes, the file has {shorter}"
+        ) as refused:
+            kind_of(str(path), "audio/wav")
+        assert refused.value.code == "truncated"
+    path.write_bytes(whole[:4] + b"\xff\xff\xff\xff" + whole[8:])  # written while it was being recorded
+    assert kind_of(str(path), "audio/wav") == "audio"
+
+
+def test_a_container_that_ends_early_is_rejected(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(-9000, 9000, 64000, np.int16)
+    write_flac(tmp_path / "whole.flac", noise, 16000)
+    options = {"movflags": "faststart"}
+    with (
+        av.open(str(tmp_path / "whole.flac")) as source,
+        av.open(str(tmp_path / "whole.mp4"), "w", format="mp4", options=options) as target,
+    ):
+        stream = target.add_stream_from_template(source.streams.audio[0])
+        for packet in source.demux(source.streams.audio[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    whole = (tmp_path / "whole.mp4").read_bytes()
+    assert len(cut(tmp_path, whole)) == 2
+    with av.open(str(tmp_path / "whole.mp4")) as container:
+        packets = [packet for packet in container.demux() if packet.pos is not None]
+        half = packets[len(packets) // 2]
+        assert half.pos is not None
+        end = half.pos + half.size
+    with pytest.raises(Unusable, match=r"announces 4\.00 s") as refused:
+        cut(tmp_path, whole[:end])
+    assert refused.value.code == "truncated"
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF\x00\x00\x00\x00WAVE", b"fLaC" + bytes(100)])

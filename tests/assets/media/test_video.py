@@ -58,6 +58,7 @@ def test_a_clip_is_canonical(tmp_path: Path, make_video: MakeVideo) -> None:
     assert data.index(b"moov") < data.index(b"mdat")
     with av.open(str(unit.fields["mp4"])) as clip:
         stream = clip.streams.video[0]
+        assert stream.time_base == Fraction(1, 1000)  # the source's
         context = stream.codec_context
         assert (context.name, context.pix_fmt, context.width, context.height) == ("h264", "yuv420p", 128, 64)
         assert (context.color_range, context.colorspace) == (1, 6)
@@ -98,6 +99,37 @@ def test_a_truncated_video_is_rejected_although_it_opens(
     with pytest.raises(Unusable) as refused:
         cut(tmp_path, whole[: head + int((len(whole) - head) * share)])
     assert (refused.value.outcome, refused.value.code) == ("rejected", "truncated")
+
+
+def test_a_video_that_ends_between_two_frames_is_rejected(tmp_path: Path, make_video: MakeVideo) -> None:
+    whole = make_video(list(range(0, 4000, 40)))
+    (tmp_path / "whole").write_bytes(whole)
+    with av.open(str(tmp_path / "whole")) as container:
+        packets = [packet for packet in container.demux() if packet.pos is not None]
+        end = max(packet.pos + packet.size for packet in packets[:60])
+    with pytest.raises(Unusable, match="announces 100 frames, the file holds 60") as refused:
+        cut(tmp_path, whole[:end])
+    assert refused.value.code == "truncated"
+
+
+def test_a_fragmented_video_cut_inside_a_frame_is_rejected(tmp_path: Path, make_video: MakeVideo) -> None:
+    (tmp_path / "whole").write_bytes(make_video(list(range(0, 4000, 40))))
+    options = {"movflags": "frag_keyframe+empty_moov"}  # such a file has no table that says how much there is
+    with (
+        av.open(str(tmp_path / "whole")) as source,
+        av.open(str(tmp_path / "parts"), "w", format="mp4", options=options) as target,
+    ):
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(source.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    whole = (tmp_path / "parts").read_bytes()
+    assert len(cut(tmp_path, whole)) == 3
+    half = whole.index(b"mdat") + (whole.rindex(b"mfra") - whole.index(b"mdat")) // 2
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, whole[:half])
+    assert refused.value.outcome == "rejected"
 
 
 def test_damage_in_the_middle_is_rejected(tmp_path: Path, make_video: MakeVideo) -> None:

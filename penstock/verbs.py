@@ -25,7 +25,9 @@ def ls(arguments: Namespace) -> Answer:
                 refs.setdefault(target.number, []).append(ref)
         for record in root.versions(name):
             named = sorted(refs.get(record.number, []))
-            body.append({"name": record.name, "id": record.id, "retired": record.retired, "refs": list(named)})
+            body.append(
+                {"name": record.name, "id": record.id, "retired": record.retired, "refs": list(named)}
+            )
             if record.retired is not None:
                 named.append(f"(retired: {record.retired})")
             lines.append(f"{record.name:<24} {record.id[:18]}  {' '.join(named)}".rstrip())

@@ -23,7 +23,7 @@ def torch_dataset(
     Raises: MissingDependency without torch; Unpicklable when worker processes cannot receive a transform.
     """
     try:
-        from .torch_dataset import PlanDataset
+        from .run.plan_dataset import PlanDataset
     except ImportError as error:
         raise MissingDependency("torch_dataset needs torch: pip install 'penstock[torch]'") from error
     return PlanDataset(plan, rank, world_size, options)

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from .errors import Unpicklable
-from .order.plan import Plan
-from .run.batch import Batch
-from .run.loader import Loader
-from .run.world import World
+from ..errors import Unpicklable
+from ..order.plan import Plan
+from .batch import Batch
+from .loader import Loader
+from .world import World
 
 
 class PlanDataset(IterableDataset[Batch]):

@@ -1,0 +1,174 @@
+"""What must hold of the loader (docs/order.md, "What must hold"), as functions that raise AssertionError.
+
+The property tests run them on many inputs; test_mutants.py runs them on a loader with a bug planted in it.
+"""
+
+import json
+from contextlib import ExitStack
+
+import numpy as np
+
+import loader
+
+MODULUS = 2**64
+
+
+def open_ranks(stack, plan, world_size, **options):
+    """One loader per rank, closed with the stack."""
+    return [
+        stack.enter_context(loader.Loader(plan, rank, world_size, **options)) for rank in range(world_size)
+    ]
+
+
+def uninterrupted(plan, steps, **options):
+    """step -> digest of the global batch, from one rank that makes every batch when it is asked for."""
+    options = {"workers": 0, "framework": "numpy", **options}
+    with loader.Loader(plan, 0, 1, steps=steps, **options) as batches:
+        return {batch.step: batch.digest for batch in batches}
+
+
+def cells(batch):
+    """Per slot, field -> value, arrays and tensors as numpy arrays; a field that a slot has not is left out."""
+    out = [{} for _ in batch.ids]
+    for field, column in batch.items():
+        for slot, value in enumerate(column):
+            if value is not None:
+                plain = isinstance(value, str | bytes | dict)
+                out[slot][field] = value if plain else np.asarray(value)
+    return out
+
+
+def equal(got, wanted):
+    """Whether one decoded value is the other, in dtype, shape and bytes; a Python int is an int64."""
+    if isinstance(wanted, str | bytes | dict):
+        return type(got) is type(wanted) and got == wanted
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    same_kind = got.dtype == wanted.dtype and got.shape == wanted.shape
+    return same_kind and got.tobytes() == wanted.tobytes()
+
+
+def check_step(plan, step, batches, truth):
+    """The ranks' batches of one step are its global batch, in order and in content."""
+    assert [batch.step for batch in batches] == [step] * len(batches)
+    ids = [one for batch in batches for one in batch.ids]
+    assert ids == plan.batch_ids(step)
+    got = [cell for batch in batches for cell in cells(batch)]
+    for (source, key), cell in zip(ids, got, strict=True):
+        fields = plan.sources[source].view.fields
+        assert set(cell) == set(fields)
+        wanted = truth(source, key)
+        for field in fields:
+            assert equal(cell[field], wanted[field]), (step, key, field, cell[field], wanted[field])
+
+
+def delivers_the_plan(plan, truth, *, world_size, start=0, steps=3, **options):
+    """Properties 2 and 4: every world size and runtime delivers the same samples, bytes and digests."""
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy") as alone:
+        wanted = {step: alone.batch_at(step).digest for step in range(start, start + steps)}
+    assert len(set(wanted.values())) == len(wanted)
+    with ExitStack() as stack:
+        ranks = open_ranks(stack, plan, world_size, steps=start + steps, **options)
+        for rank in ranks:
+            rank.seek(start)
+        for step in range(start, start + steps):
+            batches = [next(rank) for rank in ranks]
+            check_step(plan, step, batches, truth)
+            assert sum(batch.digest for batch in batches) % MODULUS == wanted[step]
+            assert all(np.asarray(batch.mask).all() for batch in batches)
+        for rank in ranks:
+            assert next(rank, None) is None
+            assert next(rank, None) is None
+
+
+def resumes_exactly(plan, script, **options):
+    """Property 3. script: (world size, batches to take, whether to save again right after loading), in turn."""
+    total = sum(taken for _, taken, _ in script)
+    wanted = uninterrupted(plan, total)
+    got, state = {}, None
+    for world_size, taken, save_after_load in script:
+        with ExitStack() as stack:
+            ranks = open_ranks(stack, plan, world_size, **options)
+            if state is not None:
+                for rank in ranks:
+                    rank.load_state_dict(json.loads(state))
+                if save_after_load:
+                    assert saved(ranks) == state
+            for _ in range(taken):
+                batches = [next(rank) for rank in ranks]
+                assert len({batch.step for batch in batches}) == 1
+                assert batches[0].step not in got, "a step came twice"
+                got[batches[0].step] = sum(batch.digest for batch in batches) % MODULUS
+            state = saved(ranks)
+    assert got == wanted
+    assert json.loads(state)["step"] == total
+
+
+def saved(ranks):
+    """The state as JSON text: the same on every rank, and small."""
+    texts = {json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks}
+    assert len(texts) == 1
+    text = texts.pop()
+    assert len(text) < 1024
+    return text
+
+
+def augments_by_sample(plan, *, steps=2):
+    """What a transform draws for a sample depends on nothing but the sample and its epoch."""
+    drawn = {}
+    for world_size, options in ((1, {"workers": 0}), (3, {"workers": 2}), (8, {"workers": 1})):
+        with ExitStack() as stack:
+            ranks = open_ranks(stack, plan, world_size, transform=draw, framework="numpy", **options)
+            for step in range(steps):
+                epochs = iter(plan.slots(step).epoch.tolist())
+                for batch in [next(rank) for rank in ranks]:
+                    for one, value in zip(batch.ids, batch["drawn"].tolist(), strict=True):
+                        at = (*one, next(epochs))
+                        assert drawn.setdefault(at, value) == value
+    assert len(set(drawn.values())) == len(drawn)
+
+
+def augments_alike_in_any_view(version, fields, seed=5):
+    """A predicate does not change what a transform draws for the samples that it leaves."""
+    drawn = []
+    for view in (version.select(*fields), version.select(*fields).where("i >= 9")):
+        plan = loader.plan({"photos": view}, seed=seed, global_batch=4)
+        with loader.Loader(plan, 0, 1, transform=draw, framework="numpy", workers=0, epochs=1) as batches:
+            drawn.append(
+                {
+                    one: value
+                    for batch in batches
+                    for one, value in zip(batch.ids, batch["drawn"].tolist(), strict=True)
+                    if one is not None
+                }
+            )
+    everything, some = drawn
+    assert some.items() <= everything.items()
+    assert len(some) < len(everything)
+
+
+def draw(sample, rng):
+    return {"drawn": int(rng.integers(2**62))}
+
+
+def refuses_changed_bytes(version, watched, field):
+    """A byte that another reads than was written, at every read, is an error and not a batch."""
+    plan = loader.plan({"s": version.select(field)}, seed=1, global_batch=4)
+    watched.change = lambda key, offset, data: (
+        bytes([data[0] ^ 1]) + data[1:] if key.endswith(".tar") and data else data
+    )
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+        try:
+            next(batches)
+        except loader.errors.Corrupt:
+            return
+    raise AssertionError("changed bytes were delivered")
+
+
+def digest_covers_the_bytes(root, samples):
+    """The digest of a batch changes with what was read: here only the fields that are selected differ."""
+    version = samples.write(root, "photos", range(8), fields=("cls", "txt"))
+    digests = set()
+    for fields in (("cls",), ("txt",), ("cls", "txt")):
+        plan = loader.plan({"s": version.select(*fields)}, seed=1, global_batch=8)
+        digests.add(uninterrupted(plan, 1)[0])
+    assert len(digests) == 3

@@ -1,0 +1,179 @@
+"""What a batch says of itself: ids, mask, weight, and where iteration ends."""
+
+from contextlib import ExitStack
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+import loader
+from loader.errors import InvalidRuntime, TransformFailed
+
+
+@pytest.fixture
+def photos(versions):
+    return versions["photos"]
+
+
+def plan_of(view, global_batch=10, seed=4):
+    return loader.plan({"s": view}, seed=seed, global_batch=global_batch)
+
+
+def test_without_bounds_iteration_is_endless(photos):
+    plan = plan_of(photos.select("cls"))
+    with loader.Loader(plan, 0, 1, workers=1) as batches:
+        assert [batch.step for batch in islice(batches, 25)] == list(range(25))
+
+
+def test_steps_end_the_iteration_at_a_global_step(photos):
+    plan = plan_of(photos.select("cls"))
+    with loader.Loader(plan, 0, 1, workers=2, steps=3) as batches:
+        assert [batch.step for batch in batches] == [0, 1, 2]
+        assert list(batches) == []
+        batches.seek(2)
+        assert [batch.step for batch in batches] == [2]
+        batches.seek(3)
+        assert next(batches, None) is None
+    with loader.Loader(plan, 0, 1, workers=2, steps=0) as batches:
+        assert list(batches) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_epochs_deliver_every_sample_equally_often(photos, epochs, workers):
+    """43 samples in batches of 10: the last batch is padded, here for some ranks wholly."""
+    plan = plan_of(photos.select("cls", "x.npy", "ragged.npy", "txt", "json"))
+    seen = []
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(loader.Loader(plan, rank, 5, workers=workers, epochs=epochs))
+            for rank in range(5)
+        ]
+        for batches in zip(*ranks, strict=True):
+            for batch in batches:
+                assert len(batch.ids) == len(batch) == 2
+                assert batch.mask.tolist() == [one is not None for one in batch.ids]
+                assert batch["x.npy"].shape == (2, 2, 3)
+                assert batch["x.npy"].dtype == torch.int32
+                assert batch["cls"].shape == (2,)
+                assert len(batch["txt"]) == len(batch["json"]) == len(batch["ragged.npy"]) == 2
+                for slot in np.flatnonzero(~batch.mask.numpy()):
+                    assert not batch["x.npy"][slot].any()
+                    assert batch["cls"][slot] == 0
+                    assert batch["txt"][slot] == ""
+                assert batch.weight == int(batch.mask.sum()) * 5 / 10
+                if not batch.mask.any():
+                    assert batch.digest == 0
+                seen.extend(one for one in batch.ids if one is not None)
+        assert {batch.step for batch in batches} == {-(-43 * epochs // 10) - 1}
+        assert len(seen) == 43 * epochs
+        assert {seen.count(one) for one in set(seen)} == {epochs}
+        assert any(not batch.mask.any() for batch in batches)
+        assert any(batch.mask.any() for batch in batches)
+
+
+def test_epochs_and_steps_end_at_whichever_comes_first(photos):
+    plan = plan_of(photos.select("cls"))
+    for steps, wanted in ((2, 2), (50, 5)):
+        with loader.Loader(plan, 0, 1, epochs=1, steps=steps, workers=0) as batches:
+            assert len(list(batches)) == wanted
+
+
+def test_a_step_after_the_last_epoch_is_refused(photos):
+    plan = plan_of(photos.select("cls"))
+    with loader.Loader(plan, 1, 2, epochs=1, workers=0) as batches:
+        assert not batches.batch_at(4).mask.all()
+        with pytest.raises(InvalidRuntime, match="step = 5 lies after the last epoch"):
+            batches.batch_at(5)
+        batches.seek(5)
+        assert next(batches, None) is None
+
+
+def test_epochs_of_a_mixture_are_refused(versions):
+    plan = loader.plan({"a": versions["photos"], "b": versions["web"]}, seed=1, global_batch=4)
+    with pytest.raises(InvalidRuntime, match="use steps="):
+        loader.Loader(plan, 0, 1, epochs=1)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+def test_weight_corrects_the_mean_of_means(photos, world_size):
+    """With parts of unequal size, and padding: weighted means over ranks are sum / global batch."""
+    plan = plan_of(photos.select("cls"), global_batch=11)
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(loader.Loader(plan, rank, world_size, workers=0, epochs=1, framework="numpy"))
+            for rank in range(world_size)
+        ]
+        for batches in zip(*ranks, strict=True):
+            values = [batch["cls"][batch.mask].astype(np.float64) for batch in batches]
+            means = [value.mean() if len(value) else 0.0 for value in values]
+            corrected = np.mean([mean * batch.weight for mean, batch in zip(means, batches, strict=True)])
+            assert corrected == pytest.approx(np.concatenate(values).sum() / 11)
+            if all(batch.mask.all() for batch in batches):
+                assert corrected == pytest.approx(np.concatenate(values).mean())
+
+
+def test_batch_at_gives_any_step_and_moves_nothing(photos):
+    plan = plan_of(photos.select("cls"))
+    with loader.Loader(plan, 0, 2, workers=2) as batches:
+        first = next(batches)
+        far = batches.batch_at(10**6)
+        again = batches.batch_at(0)
+        assert (far.step, batches.step) == (10**6, 1)
+        assert (again.ids, again.digest) == (first.ids, first.digest)
+        assert next(batches).step == 1
+
+
+def test_an_error_stays_at_its_step_and_can_be_passed(photos):
+    plan = plan_of(photos.select("cls"))
+    bad = plan.batch_ids(3)[4][1]
+
+    def transform(sample, rng):
+        if f"photos/{sample['cls']:03d}" == bad:
+            raise OverflowError("too bright")
+        return sample
+
+    for workers in (0, 1, 3):
+        with loader.Loader(plan, 0, 1, workers=workers, transform=transform) as batches:
+            assert [next(batches).step for _ in range(3)] == [0, 1, 2]
+            for _ in range(2):
+                with pytest.raises(TransformFailed, match="too bright"):
+                    next(batches)
+                assert batches.step == batches.state_dict()["step"] == 3
+            batches.seek(4)
+            assert next(batches).step == 4
+
+
+def test_torch_and_numpy_hold_the_same(photos):
+    plan = plan_of(photos.select("x.npy", "cls"))
+    with (
+        loader.Loader(plan, 0, 1, workers=0) as tensors,
+        loader.Loader(plan, 0, 1, workers=0, framework="numpy") as arrays,
+    ):
+        tensor, array = next(tensors), next(arrays)
+    assert isinstance(tensor["x.npy"], torch.Tensor)
+    assert isinstance(tensor.mask, torch.Tensor)
+    assert isinstance(array["x.npy"], np.ndarray)
+    assert isinstance(array.mask, np.ndarray)
+    assert tensor["x.npy"].numpy().tobytes() == array["x.npy"].tobytes()
+    assert array.nbytes == tensor.nbytes == array["x.npy"].nbytes + array["cls"].nbytes
+
+
+def test_a_batch_reads_like_a_mapping_of_its_fields(photos):
+    plan = plan_of(photos.select("x.npy", "cls"))
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+        batch = next(batches)
+    assert list(batch) == list(batch.keys()) == ["x.npy", "cls"]
+    assert dict(batch.items())["cls"] is batch["cls"]
+    assert "cls" in batch
+    assert "jpg" not in batch
+    assert batch.wait_s > 0
+    with pytest.raises(KeyError):
+        batch["jpg"]
+
+
+def test_fields_come_in_the_order_selected(photos):
+    for fields in (("txt", "cls"), ("cls", "txt")):
+        with loader.Loader(plan_of(photos.select(*fields)), 0, 1, workers=0) as batches:
+            assert tuple(next(batches)) == fields

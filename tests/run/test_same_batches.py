@@ -1,0 +1,118 @@
+"""The same batches for every world size, thread count, prefetch bound and framework."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+
+FILTERS = (None, "i < 20", "even", "i % 3 <> 1")
+FIELDS = {
+    "photos": (("cls",), ("x.npy", "txt"), ("cls", "x.npy", "ragged.npy", "txt", "json")),
+    "web": (("cls", "txt"), ("json", "ragged.npy")),
+    "text": (("txt", "cls"), ("txt",)),
+}
+
+
+@pytest.fixture(scope="session")
+def truth(samples):
+    return lambda source, key: samples.sample(source, samples.number(key))
+
+
+@st.composite
+def planned(draw, versions):
+    """A plan of one to three sources with weights, filters and chosen fields."""
+    names = draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=3, unique=True))
+    sources = {}
+    for name in names:
+        view = versions[name].select(*draw(st.sampled_from(FIELDS[name])))
+        predicate = draw(st.sampled_from(FILTERS))
+        if predicate is not None:
+            view = view.where(predicate)
+        sources[name] = loader.source(view, weight=draw(st.integers(1, 4)))
+    return loader.plan(
+        sources,
+        seed=draw(st.integers(0, 2**64 - 1)),
+        global_batch=draw(st.integers(8, 13)),
+        allow_repeats=True,
+    )
+
+
+runtimes = st.fixed_dictionaries(
+    {
+        "world_size": st.sampled_from((1, 2, 3, 5, 8)),
+        "workers": st.sampled_from((0, 1, 2, 4)),
+        "prefetch": st.sampled_from((0, 1, 3000, None)),
+        "framework": st.sampled_from(("torch", "numpy")),
+        "start": st.one_of(st.integers(0, 40), st.just(10**9)),
+    }
+)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(data=st.data(), runtime=runtimes)
+def test_every_runtime_delivers_the_same_global_batches(data, runtime, versions, truth, properties):
+    plan = data.draw(planned(versions))
+    properties.delivers_the_plan(plan, truth, **runtime)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+def test_each_world_size_with_each_thread_count(world_size, workers, versions, truth, properties):
+    plan = loader.plan(
+        {"photos": loader.source(versions["photos"], weight=3), "web": versions["web"]},
+        seed=7,
+        global_batch=13,
+    )
+    properties.delivers_the_plan(
+        plan, truth, world_size=world_size, workers=workers, prefetch=2000, start=1, steps=4
+    )
+
+
+@pytest.mark.parametrize("start", [0, 1, 10**7])
+def test_a_batch_that_holds_a_sample_twice(start, versions, truth, properties):
+    few = versions["web"].where("i < 3")
+    plan = loader.plan({"web": few}, seed=3, global_batch=8, allow_repeats=True)
+    assert len(set(plan.batch_ids(start))) < 8
+    properties.delivers_the_plan(plan, truth, world_size=3, workers=2, start=start)
+
+
+def test_chunked_order_with_lanes(versions, truth, properties):
+    """Chunks and lanes decide the order; ranks then get slots of the same chunk."""
+    plan = loader.plan(
+        {"text": loader.source(versions["text"], chunk=4, lanes=2), "photos": versions["photos"]},
+        seed=11,
+        global_batch=10,
+    )
+    for world_size in (1, 3, 8):
+        properties.delivers_the_plan(plan, truth, world_size=world_size, workers=2, steps=12)
+
+
+def test_augmentation_depends_on_the_sample_alone(versions, properties):
+    plan = loader.plan(
+        {"photos": versions["photos"].select("cls"), "web": versions["web"].select("cls")},
+        seed=2,
+        global_batch=9,
+    )
+    properties.augments_by_sample(plan)
+    properties.augments_alike_in_any_view(versions["photos"], ["cls"])
+
+
+def test_another_epoch_draws_anew(versions, properties):
+    plan = loader.plan({"web": versions["web"].select("cls")}, seed=2, global_batch=19)
+    with loader.Loader(plan, 0, 1, transform=properties.draw, framework="numpy", workers=2) as batches:
+        first, second = (
+            dict(zip(b.ids, b["drawn"].tolist(), strict=True)) for b in (next(batches), next(batches))
+        )
+    assert first.keys() == second.keys()
+    assert not set(first.values()) & set(second.values())
+
+
+def test_the_digest_covers_the_bytes_read(memory_root, samples, properties):
+    properties.digest_covers_the_bytes(memory_root, samples)
+
+
+def test_a_lost_byte_is_never_delivered(memory_root, samples, watched, properties):
+    samples.write(memory_root, "photos", range(8))
+    store = watched(memory_root)
+    properties.refuses_changed_bytes(memory_root.open("photos@latest"), store, "x.npy")

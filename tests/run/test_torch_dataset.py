@@ -1,0 +1,174 @@
+"""`loader.torch_dataset` in a torch DataLoader: the Loader's batches, for any number of worker processes."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import loader
+from loader.errors import InvalidRuntime, PlanMismatch, Unpicklable
+
+STEPS = 7
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory, samples):
+    root = loader.Root(str(tmp_path_factory.mktemp("torch") / "root"))
+    photos = samples.write(root, "photos", range(30), part_samples=11)
+    web = samples.write(root, "web", range(20))
+    return loader.plan(
+        {"photos": photos.select("cls", "x.npy", "txt"), "web": web.select("cls", "txt")},
+        seed=8,
+        global_batch=6,
+    )
+
+
+@pytest.fixture(scope="module")
+def wanted(plan):
+    with loader.Loader(plan, 1, 2, steps=STEPS) as batches:
+        return list(batches)
+
+
+def noisy(sample, rng, *, scale):
+    return {"cls": sample["cls"], "noise": scale * rng.random()}
+
+
+def check(got, wanted):
+    assert [type(batch) for batch in got] == [loader.Batch] * len(got)
+    assert [batch.step for batch in got] == [batch.step for batch in wanted]
+    assert [batch.ids for batch in got] == [batch.ids for batch in wanted]
+    assert [batch.digest for batch in got] == [batch.digest for batch in wanted]
+    for batch, same in zip(got, wanted, strict=True):
+        assert isinstance(batch["cls"], torch.Tensor)
+        assert torch.equal(batch["cls"], same["cls"])
+        assert torch.equal(batch.mask, same.mask)
+        assert batch["txt"] == same["txt"]
+        assert batch.weight == same.weight
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")  # on a small machine
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_the_loaders_batches_in_order(plan, wanted, workers):
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    context = "spawn" if workers else None
+    check(
+        list(DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)),
+        wanted,
+    )
+
+
+def test_resuming_after_the_last_batch_used(plan, wanted):
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    for batch in DataLoader(dataset, batch_size=None):
+        state = plan.state(batch.step + 1)
+        if batch.step == 2:
+            break
+    resumed = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    resumed.load_state_dict(state)
+    check(
+        list(DataLoader(resumed, batch_size=None, num_workers=2, multiprocessing_context="spawn")), wanted[3:]
+    )
+    resumed.seek(5)
+    check(list(DataLoader(resumed, batch_size=None)), wanted[5:])
+
+
+def test_the_position_of_the_dataset_itself(plan, wanted):
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    assert dataset.state_dict() == plan.state(0)
+    iterator = iter(dataset)
+    check([next(iterator), next(iterator)], wanted[:2])
+    assert dataset.state_dict() == plan.state(2)
+    other = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    other.load_state_dict(dataset.state_dict())
+    assert other.state_dict() == plan.state(2)
+    check(list(other), wanted[2:])
+    check(list(iter(dataset)), wanted)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_each_workers_own_state(plan, wanted, monkeypatch, n_workers):
+    """As a stateful DataLoader keeps it: one state per worker, taken before or after its first batch."""
+
+    def in_worker(number):
+        info = torch.utils.data._utils.worker.WorkerInfo(
+            id=number, num_workers=n_workers, seed=0, dataset=None
+        )
+        monkeypatch.setattr(torch.utils.data._utils.worker, "_worker_info", info)
+
+    for taken in range(5):
+        states = []
+        for number in range(n_workers):
+            in_worker(number)
+            own = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+            iterator = iter(own)
+            for _ in range(len(range(number, taken, n_workers))):
+                next(iterator)
+            states.append(own.state_dict())
+            iterator.close()
+        rest = []
+        for number, state in enumerate(states):
+            in_worker(number)
+            own = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+            own.load_state_dict(state)
+            assert own.state_dict() == state
+            rest.extend(own)
+        check(sorted(rest, key=lambda batch: batch.step), wanted[taken:])
+
+
+def test_a_state_of_another_plan(plan):
+    other = loader.plan({"photos": plan.sources["photos"].view}, seed=9, global_batch=6)
+    with pytest.raises(PlanMismatch, match="seed"):
+        loader.torch_dataset(plan, 0, 1).load_state_dict(other.state(3))
+
+
+def test_a_transform_that_can_be_sent(plan):
+    transform = functools.partial(noisy, scale=2.0)
+    with loader.Loader(plan, 0, 1, steps=2, transform=transform) as batches:
+        wanted = [batch["noise"].tolist() for batch in batches]
+    # (A class or function of this file cannot be sent: its module is not importable by name elsewhere.)
+    dataset = loader.torch_dataset(plan, 0, 1, steps=2, transform=transform)
+    assert [batch["noise"].tolist() for batch in DataLoader(dataset, batch_size=None)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("transform", {"transform": lambda sample, rng: sample}),
+        ("decode", {"decode": {"cls": lambda data, rng: 1}}),
+    ],
+)
+def test_a_lambda_cannot_be_sent_to_a_process(plan, name, option):
+    dataset = loader.torch_dataset(plan, 0, 1, steps=1, **option)
+    assert len(list(DataLoader(dataset, batch_size=None))) == 1
+    processes = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(Unpicklable, match=rf"{name} = .*lambda.*num_workers=0"):
+        iter(processes)
+
+
+def test_forked_workers_may_read_a_disk_with_any_transform(plan, wanted):
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS, transform=lambda sample, rng: sample)
+    got = list(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))
+    check(got, wanted)
+
+
+def test_options_are_checked_when_the_dataset_is_made(plan):
+    with pytest.raises(InvalidRuntime, match="rank = 2"):
+        loader.torch_dataset(plan, 2, 2)
+    with pytest.raises(InvalidRuntime, match="framework"):
+        loader.torch_dataset(plan, 0, 1, framework="jax")
+
+
+def test_the_environment_is_read_where_the_dataset_is_made(plan, wanted, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dataset = loader.torch_dataset(plan, steps=STEPS)
+    monkeypatch.setenv("RANK", "0")
+    check(list(DataLoader(dataset, batch_size=None)), wanted)
+
+
+def test_numpy_batches_stay_numpy(plan):
+    dataset = loader.torch_dataset(plan, 0, 1, steps=1, framework="numpy")
+    (batch,) = DataLoader(dataset, batch_size=None)
+    assert isinstance(batch["cls"], np.ndarray)

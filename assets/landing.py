@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from loader.dataset.names import check_dataset_name
-from loader.errors import EmptyVersion, StoreError
+from loader.errors import Corrupt, EmptyVersion, StoreError
 from loader.storage import ObjectInfo, Store
 from resources.storage import LandingResource, RootResource
 
@@ -61,12 +61,15 @@ def look(landing: Store, progress: Progress = no_progress) -> Landed:
 
 
 def read_origins(landing: Store) -> Mapping[str, Mapping[str, str]]:
-    """What `_origins.json` says; empty without it. Raises: ValueError when it is no object of objects."""
+    """What `_origins.json` says; empty without it. Raises: Corrupt when it is no JSON object of objects."""
     if not any(info.key == ORIGINS for info in landing.list(ORIGINS)):
         return {}
-    body = json.loads(landing.get(ORIGINS).data)
+    try:
+        body = json.loads(landing.get(ORIGINS).data)
+    except ValueError as error:
+        raise Corrupt(f"{landing.url}/{ORIGINS} is not JSON ({error}); repair it, or take it away") from error
     if not isinstance(body, dict) or not all(isinstance(value, dict) for value in body.values()):
-        raise ValueError(f'{landing.url}/{ORIGINS}: expected {{"<key>": {{"licence": "...", ...}}, ...}}')
+        raise Corrupt(f'{landing.url}/{ORIGINS}: expected {{"<key>": {{"licence": "...", ...}}, ...}}')
     return body
 
 

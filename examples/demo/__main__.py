@@ -9,36 +9,19 @@ import argparse
 import hashlib
 import os
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import loader
 from dagster_project.definitions import DATASET
 from examples.demo import training
-from examples.demo.damage import plant_truncated
-from examples.demo.pipeline import Pipeline, Places, is_current, record_of
-from examples.demo.show import headline, line, size, table, working
+from examples.demo.pipeline import Pipeline, Places
+from examples.demo.publishing import BROKEN, publish
+from examples.demo.show import DemoFailed, Report, headline, line, size, table, working
 from examples.media import fetch
 from loader.errors import PenstockError
 from loader.storage import open_store
 
 EXPLAINED_STEP, EXPLAINED_SLOT = 29, 3
-BROKEN = "videos/broken.mp4"
-
-
-class DemoFailed(Exception):
-    """Something that the demo promises did not hold; the message says what."""
-
-
-@dataclass(slots=True)
-class Report:
-    """The rows of the closing table."""
-
-    rows: list[list[str]] = field(default_factory=list)
-
-    def add(self, stage: str, taken: int, made: int, rejected: str, seconds: float, nbytes: int) -> None:
-        told = f"{seconds:.1f}" if seconds else "done before"
-        self.rows.append([stage, str(taken), str(made), rejected, told, size(nbytes)])
 
 
 def main() -> int:
@@ -51,7 +34,8 @@ def main() -> int:
             _media(options, report)
         pipeline = Pipeline(places)
         try:
-            publish(places, pipeline, options, report)
+            own = options.source is not None  # somebody's own files are only read: nothing is planted there
+            publish(places, pipeline, report, plant=not own, max_rejected=options.max_rejected)
             _train(options.into, places, pipeline, report)
         finally:
             pipeline.close()
@@ -103,75 +87,6 @@ def _media(options: argparse.Namespace, report: Report) -> None:
     report.add(
         "media", fetched.n_files, fetched.n_files, "-", clock.seconds if fetched.n_new else 0, fetched.nbytes
     )
-
-
-def publish(places: Places, pipeline: Pipeline, options: argparse.Namespace, report: Report) -> None:
-    """raw_objects -> samples -> version, with a broken file stopped on the way. Raises: DemoFailed."""
-    headline(f"2. Dagster: {places.source} -> raw_objects -> samples -> version")
-    with working("looking at the source"):
-        done = is_current(places)
-    seconds: dict[str, float] = {}
-    if done:
-        line("a version has all of it already: nothing to do")
-    else:
-        if options.source is None:
-            _show_gate(places, pipeline)
-        with working("landing, decoding, cutting"):
-            ingest = pipeline.ingest(options.max_rejected)
-        if not ingest.success:
-            hint = "Repair or move the files it names, or allow some: make demo MAX_REJECTED=<n> SOURCE=..."
-            raise DemoFailed(f"{ingest.message}\n{hint}" if ingest.checks else ingest.message)
-        with working("publishing"):
-            release = pipeline.release()
-        if not release.success:
-            raise DemoFailed(release.message)
-        seconds = ingest.seconds | release.seconds
-        line(f"check passed, published (Dagster runs {ingest.id[:8]}, {release.id[:8]})")
-    with loader.Root(places.root) as root:
-        version = root.open(f"{DATASET}@latest")
-        line(
-            f"{version.name}: {len(version)} samples, fields {', '.join(version.fields)}, {version.id[:18]}..."
-        )
-        _rows(root, places, version, seconds, report)
-
-
-def _show_gate(places: Places, pipeline: Pipeline) -> None:
-    """Plant a file whose second half is missing, and see it stopped in every way. Raises: DemoFailed."""
-    raw = Path(places.source)
-    whole = next(iter(sorted((raw / "videos").glob("*.mp4"))))
-    plant_truncated(whole, raw / BROKEN)
-    line(f"planted {BROKEN}: {whole.name} with its table of contents in front, and the second half missing")
-    try:
-        with working("landing, decoding, cutting"):
-            stopped = pipeline.ingest()
-        line(f"run {stopped.id[:8]}, samples: {stopped.message}")
-        with working("asking for a version all the same"):
-            refused = pipeline.release()
-        line(f"run {refused.id[:8]}, version alone: {refused.message.splitlines()[0][:100]} ...")
-    finally:
-        (raw / BROKEN).unlink()
-    with loader.Root(places.root) as root:
-        published = [record.number for record in root.state.versions(DATASET) if record.retired is None]
-    if stopped.success or refused.success or stopped.checks.get("no_unreadable_file", True):
-        raise DemoFailed("a broken file passed the gate")
-    line(
-        f"nothing of it is in a version ({DATASET} has {published or 'none'}); the broken file is taken away"
-    )
-
-
-def _rows(
-    root: loader.Root, places: Places, version: loader.Version, seconds: dict[str, float], report: Report
-) -> None:
-    landed, cut = (record_of(root, stage, places.batch) for stage in ("raw_objects", "samples"))
-    if landed is None or cut is None:
-        raise DemoFailed(f"batch {places.batch} has no stage record")
-    counts, rejected = cut.counts, f"{cut.counts['rejected']} + {cut.counts['dropped']} dropped"
-    nbytes = sum(group["nbytes"] for group in version.manifest["groups"].values())
-    took = {stage: seconds.get(stage, 0.0) for stage in ("raw_objects", "samples", "version")}
-    n_landed = counts["landed"]
-    report.add("raw_objects", n_landed, n_landed, "-", took["raw_objects"], landed.counts["nbytes"])
-    report.add("samples", n_landed, counts["samples"], rejected, took["samples"], counts["nbytes"])
-    report.add(version.name, counts["samples"], len(version), "-", took["version"], nbytes)
 
 
 def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _TURNS = "|/-\\"
 
@@ -66,3 +66,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def size(nbytes: int) -> str:
     """1.5 MiB and the like."""
     return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows of the closing table."""
+
+    rows: list[list[str]] = field(default_factory=list)
+
+    def add(self, stage: str, taken: int, made: int, rejected: str, seconds: float, nbytes: int) -> None:
+        told = f"{seconds:.1f}" if seconds else "done before"
+        self.rows.append([stage, str(taken), str(made), rejected, told, size(nbytes)])
+
+
+class DemoFailed(Exception):
+    """Something that the demo promises did not hold; the message says what."""

@@ -7,7 +7,7 @@ from assets.batch import CutBatch, cut_batch, labels_of, part_samples, policy_fi
 from assets.landing import land, look, no_progress
 from assets.media.unit import CutPolicy
 from assets.samples import audit
-from loader.errors import EmptyVersion
+from loader.errors import Corrupt, EmptyVersion
 from loader.storage import open_store
 
 POLICY = CutPolicy(short_side_px=48, clip_s=2.0)
@@ -136,7 +136,10 @@ def test_origins_are_told_and_are_no_object(landing: Path) -> None:
     assert (rows["speech/tone.wav"]["licence"], rows["speech/tone.wav"]["text"]) == ("CC0-1.0", "a tone")
     assert rows["readme.txt"]["licence"] == "unknown"
     (landing / "_origins.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(Corrupt, match="expected"):
+        look(open_store(str(landing)))
+    (landing / "_origins.json").write_text("{", encoding="utf-8")
+    with pytest.raises(Corrupt, match="is not JSON"):
         look(open_store(str(landing)))
 
 

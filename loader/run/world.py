@@ -23,10 +23,11 @@ class World:
 
     def __post_init__(self) -> None:
         for name, value in (("rank", self.rank), ("world_size", self.world_size)):
-            if isinstance(value, bool) or not isinstance(value, int):
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise InvalidRuntime(
                     f"{name} = {value!r} is a {type(value).__name__}; a whole number is needed"
                 )
+            object.__setattr__(self, name, int(value))  # numpy's integers are welcome
         if self.world_size < 1:
             raise InvalidRuntime(f"world_size = {self.world_size}; at least 1 is needed")
         if not 0 <= self.rank < self.world_size:

@@ -1,0 +1,137 @@
+"""Arguments and uses that cannot be: each a clear error, none a hang."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import InvalidRuntime
+
+
+@pytest.fixture(scope="module")
+def plan(versions):
+    return loader.plan({"p": versions["photos"].select("cls")}, seed=1, global_batch=6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ((3, 3), "rank = 3 with world_size = 3"),
+        ((-1, 3), "rank = -1"),
+        ((0, 0), "world_size = 0"),
+        ((0, 7), "world_size = 7 is more than global_batch = 6"),
+        ((0, None), "pass both, or neither"),
+        ((None, 2), "pass both, or neither"),
+        ((0.0, 1), "rank = 0.0 is a float"),
+        ((True, 2), "rank = True is a bool"),
+        (("0", "1"), "rank = '0' is a str"),
+    ],
+)
+def test_rank_and_world_size(plan, arguments, wanted):
+    with pytest.raises(InvalidRuntime, match=wanted):
+        loader.Loader(plan, *arguments)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": -1},
+        {"workers": 1.5},
+        {"workers": "many"},
+        {"workers": True},
+        {"prefetch": -1},
+        {"prefetch": "1GB"},
+        {"steps": -1},
+        {"steps": 2.0},
+        {"epochs": 0},
+        {"epochs": True},
+        {"framework": "jax"},
+    ],
+)
+def test_runtime_options(plan, options):
+    (name,) = options
+    with pytest.raises(InvalidRuntime, match=f"{name} = "):
+        loader.Loader(plan, 0, 1, **options)
+
+
+def test_numpy_integers_are_whole_numbers(plan):
+    with loader.Loader(plan, np.int64(1), np.int32(2), workers=np.int8(0), steps=np.int64(2)) as batches:
+        assert len(list(batches)) == 2
+        assert batches.world.rank == 1
+
+
+def test_a_view_without_bytes(plan):
+    planned = loader.plan({"s": loader.synthetic(100)}, seed=1, global_batch=4)
+    with pytest.raises(InvalidRuntime, match=r"source 's' is a SyntheticView without bytes.*planning only"):
+        loader.Loader(planned, 0, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_closed_loader(plan, workers):
+    batches = loader.Loader(plan, 0, 1, workers=workers)
+    next(batches)
+    batches.close()
+    batches.close()
+    for use in (lambda: next(batches), lambda: batches.batch_at(0)):
+        with pytest.raises(InvalidRuntime, match="this Loader is closed"):
+            use()
+    assert batches.state_dict()["step"] == 1
+    assert batches.metrics()["batches_total"] >= 1
+
+
+def test_a_plan_of_views_on_a_disk_pickles(tmp_path, samples, properties):
+    root = loader.Root(str(tmp_path / "root"))
+    view = samples.write(root, "photos", range(9)).select("cls").where("i < 7")
+    plan = loader.plan({"p": view}, seed=1, global_batch=6)
+    copy = pickle.loads(pickle.dumps(plan))  # noqa: S301 - our own
+    assert copy == plan
+    assert properties.uninterrupted(copy, 3) == properties.uninterrupted(plan, 3)
+
+
+FORK = """
+import os, sys
+import loader
+from loader.errors import PenstockError
+
+plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
+workers = int(sys.argv[3])
+batches = loader.Loader(plan, 0, 1, workers=workers, framework="numpy")
+if sys.argv[4] == "used":
+    next(batches)
+child = os.fork()
+if child == 0:
+    for use in (lambda: next(batches), lambda: batches.batch_at(3)):
+        try:
+            use()
+            print("no error")
+        except PenstockError as error:
+            print(type(error).__name__, error)
+    batches.close()
+    with loader.Loader(plan, 0, 1, workers=workers, framework="numpy") as own:
+        print("own", next(own).digest)
+    del batches
+    sys.stdout.flush()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("parent", loader.Loader(plan, 0, 1, workers=0, framework="numpy").batch_at(0).digest)
+batches.close()
+"""
+
+
+@pytest.mark.parametrize(("workers", "used"), [(2, "used"), (0, "used"), (2, "unused")])
+def test_a_forked_child_is_told_and_may_make_its_own(tmp_path, samples, workers, used):
+    root = loader.Root(str(tmp_path / "root"))
+    plan = loader.plan({"p": samples.write(root, "photos", range(9))}, seed=1, global_batch=6)
+    plan.save(root)
+    command = [sys.executable, "-c", FORK, root.url, plan.hash, str(workers), used]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    for line in lines[:2]:
+        assert line.startswith("InvalidRuntime this Loader was made in process")
+        assert "Make the Loader in the child, or start workers by spawn" in line
+    assert lines[2].removeprefix("own ") == lines[3].removeprefix("parent ")

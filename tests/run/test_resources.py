@@ -1,0 +1,209 @@
+"""What a loader holds: bounded while it runs, nothing afterwards."""
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import TransformFailed
+
+
+@pytest.fixture
+def local(tmp_path, samples):
+    """(plan of versions on a disk, root)."""
+    root = loader.Root(str(tmp_path / "root"))
+    version = samples.write(root, "photos", range(30), part_samples=7)
+    return loader.plan({"p": version}, seed=1, global_batch=6)
+
+
+def mine():
+    """Threads that a loader may have started."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def join(threads):
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def raising(sample, rng):
+    if sample["cls"] % 5 == 0:
+        raise ValueError("no")
+    return sample
+
+
+def test_nothing_is_left_after_close(local, tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with loader.Loader(local, 0, 1, workers=2) as batches:  # imports and caches of the process
+        next(batches)
+    gc.collect()
+    before = open_files()
+    for transform in (None, raising):
+        with loader.Loader(local, 0, 1, workers=3, transform=transform) as batches:
+            try:
+                for _ in range(3):
+                    next(batches)
+            except TransformFailed:
+                pass
+            assert len(mine()) == 3
+        assert mine() == []
+        assert open_files() == before
+        assert list(temporary.iterdir()) == []
+
+
+def test_nothing_is_left_after_close_of_a_loader_with_range_threads(versions):
+    plan = loader.plan({"p": versions["photos"]}, seed=1, global_batch=6)
+    with loader.Loader(plan, 0, 1, workers=2) as batches:
+        next(batches)
+        assert len(mine()) > 2
+    assert mine() == []
+
+
+@pytest.mark.parametrize("transform", [None, raising])
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_nothing_is_left_of_a_loader_that_is_dropped(local, versions, transform, where):
+    plan = local if where == "disk" else loader.plan({"p": versions["photos"]}, seed=1, global_batch=6)
+    batches = loader.Loader(plan, 0, 1, workers=2, transform=transform)
+    try:
+        for _ in range(3):
+            next(batches)
+    except TransformFailed:
+        pass
+    threads, assembler = mine(), weakref.ref(batches._assembler)
+    assert threads
+    del batches
+    gc.collect()
+    join(threads)
+    gc.collect()
+    assert assembler() is None
+
+
+def test_a_dropped_loader_does_not_finish_its_queue(local):
+    """One batch is being made when the loader goes; the others that were queued are not made."""
+    entered, release, begun = threading.Semaphore(0), threading.Event(), []
+
+    def transform(sample, rng):
+        begun.append(1)
+        entered.release()
+        assert release.wait(30)
+        return sample
+
+    batches = loader.Loader(local, 0, 1, workers=1, transform=transform)
+    batches._ahead()._fill(0, None)  # as `next` does, without waiting for the batch
+    assert len(batches._prefetch._pending) == 2
+    assert entered.acquire(timeout=30)
+    threads = mine()
+    del batches
+    gc.collect()
+    release.set()
+    join(threads)
+    assert len(begun) == 6
+
+
+EXIT = """
+import sys, threading
+import loader
+
+made = []
+def transform(sample, rng):
+    made.append(threading.main_thread().is_alive())
+    return sample
+
+plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
+batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy", transform=transform)
+for _ in range(3):
+    next(batches)
+import atexit
+atexit.register(lambda: print("begun after the end:", made.count(False) > 2 * 6))
+"""
+
+
+def test_a_process_that_ends_without_close_ends_at_once(local, tmp_path):
+    """The interpreter's exit waits for batches that are being made; queued ones are not begun."""
+    local.save(loader.Root(str(tmp_path / "root")))
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "root"), local.hash]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "begun after the end: False\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("workers", "bound", "ahead"), [(1, 0, 2), (3, 0, 4), (1, 5 * 240, 5), (2, 10**9, 64)]
+)
+def test_the_prefetch_bound(local, workers, bound, ahead):
+    """Batches of 6 float64 [5], 240 bytes: how many are made beyond the one that was handed out."""
+    done, batch = threading.Semaphore(0), 6
+
+    def transform(sample, rng):
+        done.release()
+        return {"x": np.zeros(5)}
+
+    with loader.Loader(local, 0, 1, workers=workers, prefetch=bound, transform=transform) as batches:
+        for taken in range(1, 4):
+            next(batches)
+            for _ in range(batch * (taken + ahead if taken == 1 else 1)):
+                assert done.acquire(timeout=30)
+        assert len(batches._prefetch._pending) == ahead
+    assert not done.acquire(blocking=False)
+
+
+def test_before_a_batch_is_known_only_one_per_thread_and_one_is_begun(local):
+    """Stored bytes say nothing of decoded ones: a bound of a gigabyte must hold for samples of 100 MB too."""
+    gate, entered, steps = threading.Event(), threading.Semaphore(0), []
+
+    def transform(sample, rng):
+        entered.release()
+        assert gate.wait(30)
+        return sample
+
+    batches = loader.Loader(local, 0, 1, workers=2, prefetch=10**9, transform=transform)
+    consumer = threading.Thread(target=lambda: steps.append(next(batches).step))
+    consumer.start()
+    for _ in range(2):
+        assert entered.acquire(timeout=30)
+    assert len(batches._prefetch._pending) == 3
+    gate.set()
+    consumer.join(30)
+    batches.close()
+    assert steps == [0]
+
+
+def test_memory_stays_within_the_bound(memory_root):
+    """Batches of 4 MiB, ten times the bound of 8 MiB in all: held are the bound, and one batch per thread."""
+    mib = 2**20
+    with memory_root.write("large") as writer:
+        for i in range(16):
+            writer.add(f"k{i}", {"cls": i})
+    plan = loader.plan({"p": memory_root.open("large@1")}, seed=1, global_batch=4)
+
+    def transform(sample, rng):
+        return {"x": np.ones(mib, np.uint8)}
+
+    with loader.Loader(
+        plan, 0, 1, workers=2, prefetch=8 * mib, transform=transform, framework="numpy", steps=20
+    ) as batches:
+        next(batches)
+        tracemalloc.start()
+        try:
+            for _ in batches:
+                pass
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # 3 pending batches (one per thread and one), one at the consumer, and two being made hold samples too.
+    assert peak < (3 + 1 + 2) * 4 * mib + 2 * mib

@@ -24,6 +24,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own
 	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)')
 
+media: $(READY) ## only fetch the demo's real media, into demo/raw
+	@$(BIN)/python -m examples.media --into demo/raw --cache media-cache
+
 ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 

@@ -10,7 +10,7 @@ import numpy as np
 from google_crc32c import extend
 
 from loader import Root, Version
-from loader.dataset.index import IndexFile, IndexRows
+from loader.dataset.index import IndexFile, IndexPlace, IndexRows
 from loader.dataset.member_names import member_name
 from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.shard import member_header
@@ -106,7 +106,7 @@ def _shard(version: Version, shard: dict[str, Any], keys: dict[str, list[str]] |
                 address=address,
                 what=f"the shard has {found.nbytes} bytes, the manifest says {shard['nbytes']}",
             )
-        index = IndexFile(version.store, shard["index_path"], shard["index_nbytes"], shard["index_crc32c"])
+        index = IndexFile(version.store, IndexPlace.of(shard))
         if index.n_rows != shard["n_rows"]:
             yield Problem(
                 address=address,

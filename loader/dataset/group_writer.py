@@ -16,6 +16,7 @@ from ..errors import (
 )
 from ..modalities import decoder_for
 from .address import FieldAddress, SampleAddress
+from .index import IndexPlace
 from .member_names import check_field, check_group
 from .part import Part
 from .part_writer import PartWriter, group_chooser, make_sample
@@ -96,9 +97,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
     for row in rows:
         index = {}
         for group, shard in shards.items():
-            found = version.indexes.rows(
-                shard["index_path"], shard["index_nbytes"], shard["index_crc32c"], row
-            )
+            found = version.indexes.rows(IndexPlace.of(shard), row)
             index[group] = (found, row - found.first_row)
         first, at = next(iter(index.values()))
         places = {}

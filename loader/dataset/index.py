@@ -5,10 +5,9 @@ most 2,048 rows, so that one cold sample of a shard of small samples costs a foo
 whole file.
 """
 
-import io
-import threading
-from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,12 @@ from ..errors import Corrupt
 from ..storage import Store
 from .parquet import check_schema_version, table_bytes
 from .shard import crc32c
+from .window import Window
 
 ROW_GROUP_ROWS = 2048
 WHOLE_BELOW_BYTES = 512 * 2**10
 """A smaller index is read whole in one request; a larger one by its footer and then by row group."""
 TAIL_BYTES = 64 * 2**10
-MAX_OPEN_FILES = 4096
 
 Int64s = npt.NDArray[np.int64]
 
@@ -68,26 +67,48 @@ def index_bytes(keys: list[str], fields: dict[str, Int64s]) -> bytes:
     )
 
 
+def footer_nbytes(tail: bytes) -> int:
+    """Length of a Parquet file's footer with what stands after it (its length, the magic), from the last bytes."""
+    return int.from_bytes(tail[-8:-4], "little") + 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPlace:
+    """Where an index lies, and the checksums that its bytes are held against before Parquet reads them: a damaged
+    footer can crash a reader. footer_crc32c: of the last `footer_nbytes`."""
+
+    path: str
+    nbytes: int
+    crc32c: int
+    footer_crc32c: int
+
+    @staticmethod
+    def of(shard: Mapping[str, Any]) -> "IndexPlace":
+        """From a row of the shards table."""
+        return IndexPlace(
+            path=shard["index_path"],
+            nbytes=shard["index_nbytes"],
+            crc32c=shard["index_crc32c"],
+            footer_crc32c=shard["index_footer_crc32c"],
+        )
+
+    @staticmethod
+    def measure(path: str, data: bytes) -> "IndexPlace":
+        """Of the bytes that are to lie at `path`."""
+        footer = data[len(data) - footer_nbytes(data) :]
+        return IndexPlace(path=path, nbytes=len(data), crc32c=crc32c(data), footer_crc32c=crc32c(footer))
+
+
 class IndexFile:
     """An open index: reads what is asked for, keeps nothing but the footer. Thread-safe."""
 
-    def __init__(self, store: Store, path: str, nbytes: int, crc: int) -> None:
-        self._store, self._path, self._nbytes = store, path, nbytes
+    def __init__(self, store: Store, place: IndexPlace) -> None:
+        self._store, self._path, self._nbytes = store, place.path, place.nbytes
         self._etag: str | None = None
-        tail = nbytes if nbytes <= WHOLE_BELOW_BYTES else TAIL_BYTES
-        held = self._read(nbytes - tail, tail)
-        if tail == nbytes and crc32c(held) != crc:
-            raise Corrupt(
-                f"{self.name}: its CRC-32C is {crc32c(held):08x}, the shards table says {crc:08x}; restore it from a "
-                "mirror"
-            )
-        footer = int.from_bytes(held[-8:-4], "little") + 8
-        if (
-            tail < footer <= nbytes
-        ):  # about 110 bytes per column and row group: more than the tail at 100,000 rows
-            held = self._read(nbytes - footer, footer - tail) + held
+        whole = place.nbytes <= WHOLE_BELOW_BYTES
+        held = self._read_whole(place) if whole else self._read_footer(place)
         try:
-            reader = pq.ParquetFile(_Window(nbytes, nbytes - len(held), held))
+            reader = pq.ParquetFile(Window(place.nbytes, place.nbytes - len(held), held))
             check_schema_version(reader.schema_arrow, self.name)
             rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
         except _UNREADABLE as error:
@@ -95,23 +116,19 @@ class IndexFile:
                 f"{self.name} is not a readable index: {error}; restore it from a mirror"
             ) from error
         # Rows are found by their number divided by the row group's size, so every group but the last is full.
-        if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or not all(0 < n <= ROW_GROUP_ROWS for n in rows[-1:]):
+        if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or any(n > ROW_GROUP_ROWS for n in rows[-1:]):
             raise Corrupt(
                 f"{self.name} has row groups of {sorted(set(rows))} rows; all but the last have {ROW_GROUP_ROWS}"
             )
         self._metadata = reader.metadata
-        self._held = held if tail == nbytes else b""
+        self._held = held if whole else b""
+        self.held_bytes = len(held) if whole else 4 * footer_nbytes(held)  # about what its parsed form takes
         self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         self.n_rows = int(self._first_row[-1])
 
     @property
     def name(self) -> str:
         return f"{self._store.url}/{self._path}"
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that the open file keeps: all of a small index, nearly nothing of a large one."""
-        return len(self._held)
 
     def row_group_of(self, row: int) -> int:
         """Which row group holds a row."""
@@ -128,7 +145,7 @@ class IndexFile:
             held = self._read(first, last - first)
         try:
             reader = pq.ParquetFile(
-                _Window(self._nbytes, first, held), metadata=self._metadata, page_checksum_verification=True
+                Window(self._nbytes, first, held), metadata=self._metadata, page_checksum_verification=True
             )
             rows = _rows(reader.read_row_group(group), int(self._first_row[group]))
         except _UNREADABLE as error:
@@ -139,6 +156,28 @@ class IndexFile:
                 f"{self.name}, row group {group} has {len(rows.keys)} rows, its footer says {expected}"
             )
         return rows
+
+    def _read_whole(self, place: IndexPlace) -> bytes:
+        held = self._read(0, place.nbytes)
+        self._check("", crc32c(held), place.crc32c)
+        return held
+
+    def _read_footer(self, place: IndexPlace) -> bytes:
+        """The last bytes, the whole footer among them."""
+        held = self._read(place.nbytes - TAIL_BYTES, TAIL_BYTES)
+        footer = footer_nbytes(held)
+        # About 110 bytes per column and row group: at 100,000 rows the footer is larger than the tail.
+        if TAIL_BYTES < footer <= place.nbytes:
+            held = self._read(place.nbytes - footer, footer - TAIL_BYTES) + held
+        self._check("the footer's ", crc32c(held[-footer:]), place.footer_crc32c)
+        return held
+
+    def _check(self, what: str, found: int, expected: int) -> None:
+        if found != expected:
+            raise Corrupt(
+                f"{self.name}: {what or 'its '}CRC-32C is {found:08x}, the shards table says {expected:08x}; restore "
+                "it from a mirror"
+            )
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         blob = self._store.get_range(self._path, offset, nbytes, etag=self._etag)
@@ -170,73 +209,3 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
         {field: column(field, "nbytes") for field in fields},
         {field: column(field, "crc32c") for field in fields},
     )
-
-
-class _Window(io.RawIOBase):
-    """A read-only file of which only [start, start + len(data)) is here; reading elsewhere is an error."""
-
-    def __init__(self, nbytes: int, start: int, data: bytes) -> None:
-        self._nbytes, self._start, self._data, self._at = nbytes, start, data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        end = self._nbytes if size is None or size < 0 else min(self._at + size, self._nbytes)
-        low, high = self._at - self._start, end - self._start
-        if low < 0 or high > len(self._data):
-            raise OSError(
-                f"bytes [{self._at}:{end}] of an index lie outside the part that its footer promised"
-            )
-        self._at = end
-        return self._data[low:high]
-
-
-class IndexCache:
-    """The row groups used last, bounded in bytes; shared by all threads of a reader."""
-
-    def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
-        self._store, self._capacity = store, capacity_bytes
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, IndexFile] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int], tuple[IndexRows, int]] = OrderedDict()
-        self._held_bytes = 0
-        self._file_bytes = 0
-
-    def rows(self, path: str, nbytes: int, crc: int, row: int) -> IndexRows:
-        """The row group around `row` of the index at `path`. Raises: Corrupt; ObjectNotFound."""
-        with self._lock:
-            file = self._files.get(path)
-        if file is None:
-            file = IndexFile(self._store, path, nbytes, crc)
-            with self._lock:
-                if path not in self._files:  # another thread may have opened it too
-                    self._files[path] = file
-                    self._file_bytes += file.held_bytes
-                while len(self._files) > MAX_OPEN_FILES or self._file_bytes > self._capacity // 4:
-                    self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
-        key = (path, file.row_group_of(row))
-        with self._lock:
-            if key in self._groups:
-                self._groups.move_to_end(key)
-                return self._groups[key][0]
-        rows = file.read_row_group(key[1])
-        # Python str objects of the keys dominate: about 80 bytes each, and 24 bytes per field.
-        held = len(rows.keys) * (80 + 24 * len(rows.offset))
-        with self._lock:
-            if key not in self._groups:
-                self._groups[key] = (rows, held)
-                self._held_bytes += held
-            while self._held_bytes > self._capacity and len(self._groups) > 1:
-                self._held_bytes -= self._groups.popitem(last=False)[1][1]
-        return rows

@@ -23,6 +23,7 @@ class ShardFile:
     index_path: str
     index_nbytes: int
     index_crc32c: int
+    index_footer_crc32c: int
     field_nbytes: Mapping[str, int]
 
 
@@ -37,6 +38,7 @@ SHARDS_SCHEMA = pa.schema(
         ("index_path", pa.string()),
         ("index_nbytes", pa.int64()),
         ("index_crc32c", pa.int64()),
+        ("index_footer_crc32c", pa.int64()),
     ]
 )
 

@@ -13,11 +13,11 @@ from ..errors import EmptyVersion, FieldMismatch, InvalidField, InvalidSample
 from ..modalities import encode
 from ..storage import Store
 from . import columns
-from .index import index_bytes
+from .index import IndexPlace, index_bytes
 from .member_names import check_field, check_group, check_key, member_name
 from .parquet import put_table
 from .part import Part, ShardFile
-from .shard import ShardWriter, check_field_bytes, crc32c
+from .shard import ShardWriter, check_field_bytes
 from .spill import Sample, Spill, scratch_error
 
 Groups = Callable[[str], str]
@@ -137,7 +137,8 @@ class PartWriter:
         index = index_bytes(self._keys, shard.spans())
         stem = f"{self._prefix}/{group}-{self._name}"
         self._store.put_file(f"{stem}.tar", shard.path)
-        self._store.put_if_absent(f"{stem}.index.parquet", index)
+        place = IndexPlace.measure(f"{stem}.index.parquet", index)
+        self._store.put_if_absent(place.path, index)
         return ShardFile(
             part=self.id,
             group=group,
@@ -145,9 +146,10 @@ class PartWriter:
             nbytes=shard.tar.nbytes,
             sha256=sha256,
             n_rows=self.n_rows,
-            index_path=f"{stem}.index.parquet",
-            index_nbytes=len(index),
-            index_crc32c=crc32c(index),
+            index_path=place.path,
+            index_nbytes=place.nbytes,
+            index_crc32c=place.crc32c,
+            index_footer_crc32c=place.footer_crc32c,
             field_nbytes=shard.field_nbytes,
         )
 

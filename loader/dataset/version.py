@@ -11,7 +11,8 @@ import pyarrow as pa
 from ..errors import Corrupt, FieldNotFound
 from ..storage import Store
 from .address import FieldAddress, SampleAddress
-from .index import IndexCache, IndexRows
+from .index import IndexPlace, IndexRows
+from .index_cache import IndexCache
 from .parquet import TableFile, get_table
 from .parts_table import PartsTable
 
@@ -190,7 +191,7 @@ class Version:
 
         def load(item: tuple[dict[str, Any], int]) -> tuple[IndexRows, str]:
             shard, r = item
-            rows = cache.rows(shard["index_path"], shard["index_nbytes"], shard["index_crc32c"], r)
+            rows = cache.rows(IndexPlace.of(shard), r)
             if rows.offset.keys() != fields:
                 raise Corrupt(
                     f"{self.store.url}/{shard['index_path']} has fields {sorted(rows.offset)}, the manifest of "

@@ -1,0 +1,262 @@
+"""What must hold of the format, as functions that raise AssertionError: run by the tests, and by test_mutants
+with a planted bug, where each must fail."""
+
+import hashlib
+import io
+import itertools
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+
+import loader
+from loader.dataset import bitmap, columns, parts_table, spill, stats
+from loader.dataset.index import IndexFile, IndexPlace
+from loader.dataset.part import shards_table
+from loader.dataset.part_writer import PartWriter, group_chooser, make_sample
+from loader.dataset.read import read_fields
+from loader.errors import DuplicateKey
+from loader.storage import open_store
+
+_numbers = itertools.count()
+
+
+def fresh_url():
+    return f"memory://properties-{next(_numbers)}"
+
+
+# shards
+
+
+def shard_of(samples, memory_bytes=2**20):
+    """(tar bytes, index rows by key) of samples {key: {field: bytes}} written as one part."""
+    store = open_store(fresh_url())
+    spilled = spill.Spill(memory_bytes=memory_bytes)
+    writer = PartWriter(store, txn="t", attempt="a", name="00000", group_of=group_chooser("media", None))
+    try:
+        for key, fields in samples.items():
+            spilled.add(make_sample(key, fields))
+        for sample in spilled.drain():
+            writer.add(sample)
+        part = writer.finish()
+    finally:
+        writer.close()
+        spilled.close()
+    (shard,) = part.shards
+    (row,) = shards_table([shard]).to_pylist()
+    index = IndexFile(store, IndexPlace.of(row))
+    data = store.get(shard.path).data
+    assert hashlib.sha256(data).hexdigest() == shard.sha256
+    assert len(data) == shard.nbytes
+    rows = [index.read_row_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
+    return data, rows
+
+
+def tar_holds(samples, memory_bytes=2**20):
+    """tarfile finds every sample's fields with their bytes, one sample after the other, in a plain archive; the
+    index points at the payloads."""
+    import google_crc32c
+
+    data, rows = shard_of(samples, memory_bytes)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = archive.getmembers()
+        found = {member.name: archive.extractfile(member).read() for member in members}
+    assert len(members) == len(found)
+    assert found == {
+        f"{key}.{field}": payload for key, fields in samples.items() for field, payload in fields.items()
+    }
+    for member in members:
+        assert (member.mode, member.uid, member.gid, member.mtime) == (0o644, 0, 0, 0)
+        assert (member.uname, member.gname, member.type) == ("", "", tarfile.REGTYPE)
+    keys = [key for group in rows for key in group.keys]
+    names = [f"{key}.{field}" for key in keys for field in sorted(samples[key])]
+    assert [member.name for member in members] == names
+    for group in rows:
+        for field, offsets in group.offset.items():
+            for i, key in enumerate(group.keys):
+                at, nbytes = int(offsets[i]), int(group.nbytes[field][i])
+                assert data[at : at + nbytes] == samples[key][field]
+                assert int(group.crc32c[field][i]) == google_crc32c.value(samples[key][field])
+
+
+def same_bytes_in_any_order(samples, orders, memory_bytes=400):
+    """The order of adding, and whether samples were spilled, change no byte of the shard."""
+    hashes = {hashlib.sha256(shard_of(samples)[0]).hexdigest()}
+    for order in orders:
+        shuffled = {key: samples[key] for key in order}
+        for limit in (memory_bytes, 2**20):
+            hashes.add(hashlib.sha256(shard_of(shuffled, limit)[0]).hexdigest())
+    assert len(hashes) == 1
+
+
+def key_order_is_hash_order(keys):
+    """Samples lie in the order of their key's blake2b-128, whatever the keys are."""
+    _, rows = shard_of({key: {"x": b"."} for key in keys})
+    found = [key for group in rows for key in group.keys]
+    assert found == sorted(keys, key=lambda key: hashlib.blake2b(key.encode(), digest_size=16).digest())
+
+
+# sets of rows
+
+
+def select_finds_members(members):
+    """`SelectTable.select` is numpy's flatnonzero, for any x in any order."""
+    table = bitmap.SelectTable(bitmap.pack(members), len(members))
+    expected = np.flatnonzero(members)
+    assert len(table) == len(expected)
+    assert np.array_equal(bitmap.unpack(table.packed(), len(members)), members)
+    x = np.random.default_rng(0).permutation(np.repeat(np.arange(len(expected)), 2))
+    assert np.array_equal(table.select(x), expected[x])
+
+
+def parts_of(n_rows, excluded):
+    """A PartsTable of parts p0, p1 ...; excluded: (part, bools) pairs, several per part allowed."""
+    shards = pa.table(
+        {
+            "part": pa.array([f"p{i}" for i in range(len(n_rows))], pa.string()),
+            "group": pa.array(["media"] * len(n_rows), pa.string()),
+            "n_rows": pa.array(n_rows, pa.int64()),
+        }
+    )
+    gone = [
+        pa.Table.from_pylist(
+            [
+                {
+                    "part": f"p{part}",
+                    "bitmap": bitmap.pack(members),
+                    "n_rows": len(members),
+                    "reason": "",
+                }
+            ],
+            schema=parts_table.EXCLUSIONS_SCHEMA,
+        )
+        for part, members in excluded
+    ]
+    return parts_table.PartsTable(shards, gone, "test@1")
+
+
+def locate_finds_live_rows(n_rows, excluded):
+    """`locate` counts live rows only, in the order of the parts."""
+    parts = parts_of(n_rows, excluded)
+    live = [np.ones(n, bool) for n in n_rows]
+    for part, members in excluded:
+        live[part] &= ~members
+    expected = [(part, row) for part, rows in enumerate(live) for row in np.flatnonzero(rows).tolist()]
+    ordinals = np.random.default_rng(0).permutation(len(expected))
+    part, row = parts.locate(ordinals.astype(np.int64))
+    assert list(zip(part.tolist(), row.tolist(), strict=True)) == [expected[i] for i in ordinals]
+    assert parts.n_live.tolist() == [int(rows.sum()) for rows in live]
+    for position, rows in enumerate(live):
+        assert np.array_equal(parts.live_members(position), rows)
+
+
+# statistics
+
+
+def merged_stats_are_stats_of_all(tables):
+    """Statistics of runs, merged, are those of the runs' rows together."""
+    whole = stats.merge(stats.column_stats(columns.concat(tables, "all")).to_pylist())
+    merged = stats.merge([row for table in tables for row in stats.column_stats(table).to_pylist()])
+    assert merged.keys() == whole.keys()
+    for name, expected in whole.items():
+        found = merged[name]
+        for what in ("sum", "sum_squares", "mean"):
+            a, b = found.pop(what), expected.pop(what)
+            assert (a is None) == (b is None), (name, what)
+            assert a is None or np.isclose(a, b, rtol=1e-12, atol=1e-12), (name, what)
+        found["categories"] = found["categories"] or None
+        expected["categories"] = expected["categories"] or None
+        # A column that a run had only nulls of is a number there or nothing: 0 and None both say so.
+        for what in ("nans", "zeros"):
+            found[what], expected[what] = found[what] or 0, expected[what] or 0
+        assert found == expected, name
+
+
+# versions
+
+
+def content(version):
+    """key -> {field: bytes} of every live sample, by address and read_fields; and that keys() agrees."""
+    ordinals = np.arange(len(version), dtype=np.int64)
+    out = {}
+    for group in sorted(version.manifest["groups"]):
+        fields = sorted(version.manifest["groups"][group]["field_nbytes"])
+        view = version.select(*fields, where_present=True)
+        there = view.version_ordinals(np.arange(len(view), dtype=np.int64))
+        addresses = version.address(there, fields)
+        for address, data in zip(addresses, read_fields(version.store, addresses), strict=True):
+            out.setdefault(address.key, {}).update(data)
+    assert len(out) == len(version)
+    assert set(version.keys(ordinals)) == set(out)
+    return out
+
+
+def excluded_keys_are_gone():
+    """A version with exclusions has the other samples, at ordinals without gaps."""
+    root = loader.Root(fresh_url())
+    with root.write("d", part_samples=3) as writer:
+        for i in range(10):
+            writer.add(f"k{i}", {"cls": i})
+    version = root.exclude("d@1", ["k3", "k7"], reason="test")
+    assert content(version) == {f"k{i}": {"cls": b"%d" % i} for i in range(10) if i not in (3, 7)}
+
+
+def later_publisher_keeps_the_earlier(monkeypatch_publish=None):
+    """A publisher that was overtaken lays its parts on the version that overtook it: nothing is lost."""
+    root = loader.Root(fresh_url())
+    parts = {}
+    for name in ("a", "b", "c"):
+        txn = root.begin("d")
+        parts[name] = loader.write_part(root, txn, [(f"{name}{i}", {"cls": i}) for i in range(3)])
+    overtaken(root, parts["a"], lambda: root.publish("d", [parts["b"]]))
+    root.publish("d", [parts["c"]])
+    assert [record.number for record in root.versions("d")] == [1, 2, 3]
+    for number, names in ((1, "b"), (2, "ba"), (3, "bac")):
+        expected = {f"{name}{i}" for name in names for i in range(3)}
+        assert set(content(root.open(f"d@{number}"))) == expected
+
+
+def overtaken(root, part, overtake):
+    """Publish `part` while `overtake` runs between its uploads and its commit."""
+    from loader.dataset import publish
+
+    build_child, ran = publish.child, []
+
+    def child(*args, **kwargs):
+        body = build_child(*args, **kwargs)
+        if not ran:
+            ran.append(True)
+            overtake()
+        return body
+
+    publish.child = child
+    try:
+        return root.publish("d", [part])
+    finally:
+        publish.child = build_child
+
+
+def a_key_is_refused_the_second_time():
+    """A key that is live in the newest version is refused, also when it came in by overtaking."""
+    root = loader.Root(fresh_url())
+    with root.write("d") as writer:
+        writer.add("k", {"cls": 1})
+    raised(DuplicateKey, lambda: one(root, "k"))
+    txn = root.begin("d")
+    mine = loader.write_part(root, txn, [("new", {"cls": 1})])
+    raised(DuplicateKey, lambda: overtaken(root, mine, lambda: one(root, "new")))
+    assert [record.number for record in root.versions("d")] == [1, 2]
+
+
+def one(root, key):
+    with root.write("d") as writer:
+        writer.add(key, {"cls": 1})
+
+
+def raised(error, action):
+    """The error that `action` raises; AssertionError when it raises none."""
+    try:
+        action()
+    except error as found:
+        return found
+    raise AssertionError(f"no {error.__name__} was raised")

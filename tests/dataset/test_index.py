@@ -1,0 +1,226 @@
+"""The index: what was written is read, a row costs a bounded number of bytes, damage is named."""
+
+import io
+import itertools
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.dataset import index as module
+from loader.dataset.index import (
+    ROW_GROUP_ROWS,
+    WHOLE_BELOW_BYTES,
+    IndexFile,
+    IndexPlace,
+    index_bytes,
+)
+from loader.dataset.index_cache import IndexCache
+from loader.errors import Changed, Corrupt
+from loader.storage import open_store
+
+CI = settings(max_examples=25, deadline=None, derandomize=True)
+int64s = st.integers(0, 2**40)
+
+
+def same(rows, keys, fields):
+    low, high = rows.first_row, rows.first_row + len(rows.keys)
+    assert rows.keys == keys[low:high]
+    for field, table in fields.items():
+        found = np.stack([rows.offset[field], rows.nbytes[field], rows.crc32c[field]], axis=1)
+        assert np.array_equal(found, table[low:high])
+    assert rows.offset.keys() == rows.nbytes.keys() == rows.crc32c.keys() == fields.keys()
+
+
+def made(n, names=("jpg", "a.txt"), key="key/{:07d}"):
+    rng = np.random.default_rng(n)
+    keys = [key.format(i) for i in range(n)]
+    fields = {name: rng.integers(0, 2**32, (n, 3)) for name in names}
+    for table in fields.values():
+        table[:, 0] = np.sort(table[:, 0])
+    return keys, fields, index_bytes(keys, fields)
+
+
+@CI
+@given(
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=20), max_size=40),
+    st.lists(
+        st.sampled_from(["x", "x_offset", "x.offset", "key", "row", "x_nbytes", "-"]), max_size=4, unique=True
+    ),
+    st.data(),
+)
+def test_roundtrip(url_of, keys, names, data):
+    rows = st.lists(st.tuples(int64s, int64s, int64s), min_size=len(keys), max_size=len(keys))
+    fields = {name: np.array(data.draw(rows), np.int64).reshape(len(keys), 3) for name in names}
+    stored = index_bytes(keys, fields)
+    store = open_store(url_of())
+    store.put("i.parquet", stored)
+    index = IndexFile(store, IndexPlace.measure("i.parquet", stored))
+    assert index.n_rows == len(keys)
+    if keys:
+        same(index.read_row_group(0), keys, fields)
+
+
+@pytest.fixture(scope="module")
+def url_of():
+    """Many fresh places within one test."""
+    numbers = itertools.count()
+    return lambda: f"memory://index-{next(numbers)}"
+
+
+@pytest.fixture
+def put(url, stores):
+    def put(data, written=None):
+        """(a store that has `data`, the place of `written`): the same unless it is to be damaged."""
+        store = stores.Counting(open_store(url))
+        store.put("i.parquet", data)
+        store.calls.clear()
+        return store, IndexPlace.measure("i.parquet", written or data)
+
+    return put
+
+
+def test_row_groups_have_2048_rows(put):
+    _, _, data = made(5000)
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    rows = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+    assert rows == [2048, 2048, 904]
+
+
+def test_a_small_index_is_read_in_one_request(put):
+    keys, fields, data = made(5000)
+    assert len(data) < WHOLE_BELOW_BYTES
+    store, place = put(data)
+    index = IndexFile(store, place)
+    for group in range(3):
+        same(index.read_row_group(group), keys, fields)
+    assert store.total == 1
+
+
+@pytest.mark.parametrize("names", [("jpg",), tuple(f"field{i}.bin" for i in range(12))])
+def test_a_large_index_is_read_by_row_group(put, names):
+    """Also where its footer is larger than the tail read first (12 fields: 37 columns in 30 row groups)."""
+    keys, fields, data = made(60_000, names)
+    assert len(data) > WHOLE_BELOW_BYTES
+    store, place = put(data)
+    index = IndexFile(store, place)
+    opening = store.total
+    footer = int.from_bytes(data[-8:-4], "little")
+    assert opening == (1 if footer + 8 <= module.TAIL_BYTES else 2)
+    for group in (7, 0, 29):
+        same(index.read_row_group(group), keys, fields)
+    assert store.total == opening + 3
+    whole = pq.read_table(io.BytesIO(data))
+    assert index.read_row_group(11).keys == whole["key"].to_pylist()[11 * 2048 : 12 * 2048]
+    assert store.nbytes < len(data) / 2
+    assert [index.row_group_of(row) for row in (0, 2047, 2048, 59_999)] == [0, 0, 1, 29]
+
+
+def test_the_footer_case_is_tested():
+    _, _, data = made(60_000, tuple(f"field{i}.bin" for i in range(12)))
+    assert int.from_bytes(data[-8:-4], "little") > module.TAIL_BYTES
+
+
+def read_all(store, place):
+    index = IndexFile(store, place)
+    return [index.read_row_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
+
+
+def test_a_damaged_small_index_is_corrupt(put):
+    _, _, data = made(300)
+    damaged = bytearray(data)
+    damaged[len(data) // 2] ^= 1
+    store, place = put(bytes(damaged), data)
+    with pytest.raises(Corrupt, match=r"memory://.*/i\.parquet: its CRC-32C is"):
+        read_all(store, place)
+
+
+def test_a_flipped_page_of_a_large_index_is_corrupt(put):
+    keys, fields, data = made(60_000)
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    column = metadata.row_group(5).column(3)
+    damaged = bytearray(data)
+    damaged[column.data_page_offset + column.total_compressed_size // 2] ^= 0x10
+    store, place = put(bytes(damaged), data)
+    index = IndexFile(store, place)
+    same(index.read_row_group(4), keys, fields)
+    with pytest.raises(Corrupt, match=r"memory://.*/i\.parquet, row group 5: .*mirror"):
+        index.read_row_group(5)
+
+
+def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch):
+    """The footer has a checksum, for a damaged one crashes Parquet readers; so have the pages, but not their
+    headers. Whatever a flip makes of those, wrong rows never come out."""
+    monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 1)
+    keys, fields, data = made(2 * ROW_GROUP_ROWS + 100, ("x", "y"))
+    assert len(data) > module.TAIL_BYTES
+    footer = len(data) - int.from_bytes(data[-8:-4], "little") - 8
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    headers = [metadata.row_group(1).column(c).data_page_offset + i for c in range(7) for i in range(45)]
+    rng = np.random.default_rng(0)
+    refused = []
+    for at in [*headers, *rng.integers(footer, len(data), 200).tolist()]:
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        store, place = put(bytes(damaged), data)
+        try:
+            same(IndexFile(store, place).read_row_group(1), keys, fields)
+        except Corrupt as error:
+            refused.append((at, str(error)))
+    assert all("i.parquet" in said for _, said in refused)
+    assert sum(at >= footer for at, _ in refused) == 200
+    assert 50 < sum(at < footer for at, _ in refused) < len(headers)
+
+
+@pytest.mark.parametrize("cut", [1, 100, 3000])
+def test_a_truncated_index_is_corrupt(put, cut):
+    _, _, data = made(5000)
+    store, place = put(data[:-cut], data)
+    with pytest.raises(Corrupt, match=r"i\.parquet"):
+        read_all(store, place)
+
+
+def test_row_groups_of_another_size_are_corrupt(put, monkeypatch):
+    """Rows are found by division: an index whose groups are smaller would give other samples' places."""
+    monkeypatch.setattr(module, "ROW_GROUP_ROWS", 1000)
+    _, _, data = made(5000)
+    monkeypatch.undo()
+    store, place = put(data)
+    with pytest.raises(Corrupt, match="row groups of"):
+        IndexFile(store, place)
+
+
+def test_a_replaced_index_is_noticed(put, monkeypatch):
+    monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 1)
+    _, _, data = made(8000)
+    store, place = put(data)
+    index = IndexFile(store, place)
+    store.put("i.parquet", data)
+    with pytest.raises(Changed, match=r"i\.parquet"):
+        index.read_row_group(0)
+
+
+def test_the_cache_is_bounded_and_shared_by_threads(put):
+    from concurrent.futures import ThreadPoolExecutor
+
+    keys, fields, data = made(9000)
+    store, place = put(data)
+    one_group = ROW_GROUP_ROWS * (80 + 24 * 2)
+    cache = IndexCache(store, capacity_bytes=2 * one_group)
+    with ThreadPoolExecutor(8) as pool:
+        for rows in pool.map(lambda row: cache.rows(place, row), [*range(0, 9000, 90)] * 3):
+            same(rows, keys, fields)
+    assert cache._held_bytes <= 2 * one_group
+    assert len(cache._groups) <= 2
+    assert cache._file_bytes == sum(file.held_bytes for file in cache._files.values())
+
+
+def test_a_warm_cache_asks_nothing(put):
+    _, _, data = made(9000)
+    store, place = put(data)
+    cache = IndexCache(store)
+    for row in range(0, 9000, 100):
+        cache.rows(place, row)
+    assert store.total == 1

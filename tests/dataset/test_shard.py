@@ -1,0 +1,211 @@
+"""A shard is a tar that tarfile and webdataset read; the same samples give the same bytes."""
+
+import io
+import json
+import string
+import subprocess
+import sys
+
+import pytest
+import webdataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.dataset.member_names import check_field, check_key, member_name
+from loader.dataset.part_writer import make_sample
+from loader.errors import FieldTooLarge, InvalidField, InvalidKey
+
+CI = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def accepted(check, *args):
+    try:
+        check(*args)
+    except (InvalidKey, InvalidField):
+        return False
+    return True
+
+
+keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).filter(lambda k: accepted(check_key, k))
+word = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=8)
+fields = st.lists(word, min_size=1, max_size=3).map(".".join).filter(lambda f: accepted(check_field, f))
+payload = st.binary(max_size=1600)
+
+
+@st.composite
+def samples(draw, max_size=8):
+    names = draw(st.lists(fields, min_size=1, max_size=3, unique_by=str.lower))
+    chosen = draw(st.lists(keys, min_size=1, max_size=max_size, unique=True))
+    fit = [k for k in chosen if all(accepted(member_name, k, f) for f in names)]
+    return {key: {name: draw(payload) for name in names} for key in fit or ["k"]}
+
+
+@CI
+@given(samples())
+def test_tarfile_reads_it_and_offsets_point_at_payloads(properties, made):
+    properties.tar_holds(made)
+
+
+@CI
+@given(samples(), st.randoms(use_true_random=False))
+def test_the_order_of_adding_changes_no_byte(properties, made, random):
+    order = list(made)
+    random.shuffle(order)
+    properties.same_bytes_in_any_order(made, [order, order[::-1]])
+
+
+@CI
+@given(st.lists(keys, min_size=1, max_size=12, unique=True))
+def test_samples_lie_in_hash_order(properties, made):
+    properties.key_order_is_hash_order([k for k in made if accepted(member_name, k, "x")] or ["k"])
+
+
+@CI
+@given(samples())
+def test_webdataset_reads_it(properties, made):
+    shard = {"url": "shard.tar", "stream": io.BytesIO(properties.shard_of(made)[0])}
+    files = webdataset.tariterators.tar_file_expander([shard])
+    found = {
+        sample.pop("__key__"): {name: data for name, data in sample.items() if not name.startswith("__")}
+        for sample in webdataset.tariterators.group_by_keys(files)
+    }
+    assert found == {key: {f.lower(): data for f, data in row.items()} for key, row in made.items()}
+
+
+def test_webdataset_reads_the_file(properties, tmp_path):
+    """In a process of its own: webdataset leaves the file open."""
+    made = {f"{'long/' * (i * 2)}k{i}": {"cls": b"%d" % i, "a.txt": b"x" * i * 300} for i in range(9)}
+    (tmp_path / "s.tar").write_bytes(properties.shard_of(made)[0])
+    code = (
+        "import webdataset, json; print(json.dumps({s['__key__']: [s['cls'].decode(), len(s['a.txt'])] "
+        "for s in webdataset.WebDataset('s.tar', shardshuffle=False)}))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert json.loads(run.stdout) == {
+        key: [row["cls"].decode(), len(row["a.txt"])] for key, row in made.items()
+    }
+
+
+@pytest.mark.parametrize("nbytes", range(95, 151))
+@pytest.mark.parametrize("letter", ["a", "é", "a/"])
+def test_long_names(properties, nbytes, letter):
+    """Names that ustar cannot hold get a pax header; every length around the borders is read back."""
+    room = nbytes - len(".x")
+    key = (letter * nbytes)[: room // len(letter.encode()) * len(letter)]
+    key = key.rstrip("/") + "b" * (room - len(key.rstrip("/").encode()))
+    assert len(member_name(key, "x").encode()) == nbytes
+    properties.tar_holds({key: {"x": b"1" * nbytes}, "other": {"x": b"2"}})
+
+
+def test_gnu_tar_and_python_extract_the_same(properties, tmp_path):
+    made = {key: {"x": key.encode()} for key in ("a", "d/é", "p" * 140, "q/" * 60 + "r", "-v", " ", "*")}
+    (tmp_path / "s.tar").write_bytes(properties.shard_of(made)[0])
+    (tmp_path / "out").mkdir()
+    subprocess.run(["tar", "xf", "s.tar", "-C", "out"], cwd=tmp_path, check=True, capture_output=True)
+    for key in made:
+        assert (tmp_path / "out" / f"{key}.x").read_bytes() == key.encode()
+
+
+BAD_KEYS = {
+    "": "is empty",
+    "/a": "starts with '/'",
+    "a//b": "has an empty, '.' or '..' component",
+    "a/": "has an empty, '.' or '..' component",
+    "../a": "has an empty, '.' or '..' component",
+    "a/./b": "has an empty, '.' or '..' component",
+    "a.b": "has a '.' in its last component",
+    "d/a.jpg": "has a '.' in its last component",
+    "a\0b": "contains a control character",
+    "a\nb": "contains a control character",
+    "a\x7f": "contains a control character",
+    "a\ud800": "is not encodable as UTF-8",
+    7: "is a int",
+    b"a": "is a bytes",
+    None: "is a NoneType",
+}
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+def test_bad_keys(key):
+    with pytest.raises(InvalidKey) as caught:
+        make_sample(key, {"cls": 1})
+    assert BAD_KEYS[key] in str(caught.value)
+    assert repr(key) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["a" * 150, "é" * 74, "__meta__/a", "__meta"])
+def test_keys_that_no_reader_would_find(key):
+    with pytest.raises(InvalidKey) as caught:
+        make_sample(key, {"x__": b""})
+    assert repr(key) in str(caught.value)
+    assert "'x__'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["pkl", "a.pkl", "a.PTH", "pickle", "pt", "x.joblib", "", ".jpg", "a..b", "a b", "__key__", "ä", 3],
+)
+def test_refused_fields(field):
+    with pytest.raises(InvalidField) as caught:
+        make_sample("k", {field: b""})
+    assert repr(field) in str(caught.value)
+
+
+def test_fields_that_differ_in_case_only():
+    with pytest.raises(InvalidField, match="'k' has fields 'JPG' and 'jpg'"):
+        make_sample("k", {"JPG": b"", "jpg": b""})
+
+
+def test_a_field_of_5_gib_is_refused_before_it_is_copied():
+    """The memory is reserved, never touched: had a byte-wise copy begun, this would need 5 GiB."""
+    import mmap
+    import resource
+
+    import numpy as np
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with mmap.mmap(-1, 5 * 2**30) as mapped:
+        view = memoryview(mapped)
+        array = np.frombuffer(view, np.uint8)
+        for field, value in (("mp4", view), ("mp4", mapped), ("x.npy", array)):
+            with pytest.raises(FieldTooLarge, match=f"field '{field}' of sample 'k'.*5368709120"):
+                make_sample("k", {field: value})
+        del array, value
+        view.release()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+
+
+def test_escape_key_gives_valid_keys_that_differ():
+    from loader import escape_key
+
+    texts = [
+        "a.jpg",
+        "a%2Ejpg",
+        "",
+        "/",
+        "//",
+        "a/",
+        "/a",
+        "..",
+        "x/../y",
+        "\udcff",
+        "a\n",
+        "%",
+        "a%",
+        "ü/ö.ä",
+    ]
+    escaped = [check_key(escape_key(text)) for text in texts]
+    assert len(set(escaped)) == len(texts)
+    again = [escape_key(text) for text in escaped]
+    assert len(set(again)) == len(texts)
+
+
+@CI
+@given(st.lists(st.text(max_size=12), unique=True, max_size=6))
+def test_escape_key_is_injective(texts):
+    from loader import escape_key
+
+    escaped = [check_key(escape_key(text)) for text in texts]
+    assert len(set(escaped)) == len(texts)

@@ -168,7 +168,9 @@ def test_dagster_annotations_are_not_strings() -> None:
 
 
 def test_the_wheel_holds_loader_and_penstock(tmp_path: Path) -> None:
-    shutil.rmtree(ROOT / "build", ignore_errors=True)  # setuptools would pack what an earlier build left there
+    shutil.rmtree(
+        ROOT / "build", ignore_errors=True
+    )  # setuptools would pack what an earlier build left there
     command = [
         sys.executable,
         "-m",

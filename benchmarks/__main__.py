@@ -44,9 +44,9 @@ def page(rates: dict[str, list[float]], rounds: int, n_images: int) -> str:
     lines = [
         "# Benchmarks",
         "",
-        f"Made by `python -m benchmarks --rounds {rounds} --images {n_images}` (`make bench`) on "
-        f"{platform.machine()}, Python {platform.python_version()}, 2 cores. Contestants take turns inside",
-        "every round, so a machine whose speed drifts slows all of them; a ratio is the median over rounds of the ratio",
+        f"Made by `python -m benchmarks --rounds {rounds} --images {n_images}` (`make bench`) on {platform.machine()},",
+        f"Python {platform.python_version()}, 2 cores. Contestants take turns inside every round, so a machine whose",
+        "speed drifts slows all of them; a ratio is the median over rounds of the ratio",
         "within a round, with its range.",
         "",
         "## Images: 256 px JPEG, decoded, shuffled, batches of 64, 2 workers, warm page cache",

@@ -146,6 +146,28 @@ def augments_alike_in_any_view(version, fields, seed=5):
     assert len(some) < len(everything)
 
 
+def augments_anew_each_epoch(version):
+    """A sample is augmented otherwise in its next epoch. The version is one batch."""
+    plan = loader.plan({"s": version.select("cls")}, seed=2, global_batch=len(version))
+    with loader.Loader(plan, 0, 1, transform=draw, framework="numpy", workers=2) as batches:
+        first, second = (
+            dict(zip(batch.ids, batch["drawn"].tolist(), strict=True))
+            for batch in (next(batches), next(batches))
+        )
+    assert first.keys() == second.keys()
+    assert not set(first.values()) & set(second.values())
+
+
+def seeks_exactly(plan, steps=(0, 1, 7, 8, 2, 2, 9, 0)):
+    """Backwards, forwards and in place, whatever was made ahead."""
+    wanted = uninterrupted(plan, max(steps) + 1)
+    with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
+        for step in steps:
+            batches.seek(step)
+            batch = next(batches)
+            assert (batch.step, batch.digest) == (step, wanted[step])
+
+
 def draw(sample, rng):
     return {"drawn": int(rng.integers(2**62))}
 
@@ -156,7 +178,7 @@ def refuses_changed_bytes(version, watched, field):
     watched.change = lambda key, offset, data: (
         bytes([data[0] ^ 1]) + data[1:] if key.endswith(".tar") and data else data
     )
-    with loader.Loader(plan, 0, 1, workers=0) as batches:
+    with loader.Loader(plan, 0, 1, workers=0, decode=False) as batches:
         try:
             next(batches)
         except loader.errors.Corrupt:

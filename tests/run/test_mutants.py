@@ -1,0 +1,235 @@
+"""Plants a bug in the loader and shows that the property which should catch it does.
+
+A property that holds of a broken loader is no property. Each case patches the real code, runs one of the
+functions of properties.py that the other tests run, and expects its AssertionError.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset import read
+from loader.run import assemble, prefetch
+from loader.run import loader as run_loader
+
+real_slice = assemble.rank_slice
+real_made = prefetch._made
+real_sample = assemble.Assembler._sample
+real_rng = assemble.sample_rng_key
+real_read = assemble.read_fields
+real_collate = assemble.collate
+real_digest = assemble.delivered_digest
+
+
+class Equal:
+    """Equal to everything: a check that checks nothing."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+
+def rank_slice_off_by_one(patch):
+    def shifted(global_batch, rank, world_size):
+        found = real_slice(global_batch, rank, world_size)
+        return slice(found.start, min(found.stop + (rank == 0), global_batch))
+
+    patch.setattr(assemble, "rank_slice", shifted)
+
+
+def rank_slice_without_the_rest(patch):
+    """B // R slots each, as most samplers do."""
+    patch.setattr(
+        assemble, "rank_slice", lambda b, rank, world: slice(rank * (b // world), (rank + 1) * (b // world))
+    )
+
+
+def batches_out_of_order(patch):
+    def swapped(make, stop, step):
+        batch = real_made(make, stop, step ^ 1)
+        batch.step = step
+        return batch
+
+    patch.setattr(prefetch, "_made", swapped)
+
+
+def seek_keeps_what_was_made_ahead(patch):
+    def take(self, step, end):
+        self._fill(step, end)
+        batch = self._pending.popleft()[1].result()
+        batch.step = step
+        return batch
+
+    patch.setattr(prefetch.Prefetch, "take", take)
+
+
+def samples_mixed_up(patch):
+    def rolled(*arguments, **options):
+        found = real_read(*arguments, **options)
+        return found[1:] + found[:1]
+
+    patch.setattr(assemble, "read_fields", rolled)
+
+
+def columns_mixed_up(patch):
+    def reversed_(samples, framework, like=None):
+        return real_collate(samples[::-1], framework, like=like)
+
+    patch.setattr(assemble, "collate", reversed_)
+
+
+def state_of_the_step_before(patch):
+    patch.setattr(run_loader.Loader, "state_dict", lambda self: self.plan.state(max(self.step - 1, 0)))
+
+
+def state_of_what_was_made_ahead(patch):
+    def state_dict(self):
+        ahead = self._prefetch._pending if self._prefetch else []
+        return self.plan.state(ahead[-1][0] + 1 if ahead else self.step)
+
+    patch.setattr(run_loader.Loader, "state_dict", state_dict)
+
+
+def state_that_only_a_rank_knows(patch):
+    patch.setattr(
+        run_loader.Loader, "state_dict", lambda self: {**self.plan.state(self.step), "rank": self.world.rank}
+    )
+
+
+def state_loaded_and_forgotten(patch):
+    patch.setattr(run_loader.Loader, "load_state_dict", lambda self, state: None)
+
+
+def digest_of_the_plan_alone(patch):
+    patch.setattr(assemble, "sample_crc", lambda address: 0)
+
+
+def digest_by_the_ranks_own_slots(patch):
+    def renumbered(step, slots, identities, crcs):
+        return real_digest(step, np.arange(len(slots)), identities, crcs)
+
+    patch.setattr(assemble, "delivered_digest", renumbered)
+
+
+def draws_keyed(patch, ordinals):
+    """ordinals(slots): what stands in the key instead of the version's ordinal."""
+
+    def sample(self, slots, *rest):
+        return real_sample(self, dataclasses.replace(slots, ordinal=ordinals(slots)), *rest)
+
+    patch.setattr(assemble.Assembler, "_sample", sample)
+
+
+def draws_keyed_by_slot(patch):
+    draws_keyed(patch, lambda slots: np.arange(len(slots)))
+
+
+def draws_keyed_by_view_ordinal(patch):
+    draws_keyed(patch, lambda slots: slots.view_ordinal)
+
+
+def draws_of_one_generator(patch):
+    shared = np.random.default_rng(1)
+    patch.setattr(assemble, "sample_rng_key", lambda *key: shared)
+
+
+def draws_without_the_source(patch):
+    patch.setattr(
+        assemble, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, "", epoch, ordinal)
+    )
+
+
+def draws_without_the_epoch(patch):
+    patch.setattr(
+        assemble, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, source, 0, ordinal)
+    )
+
+
+def checksum_not_checked(patch):
+    patch.setattr(read, "crc32c", lambda data: Equal())
+
+
+def second_read_not_checked(patch):
+    def refetch(store, address, place, pins, on_refetch):
+        return store.get_range(place.path, place.offset, place.nbytes).data
+
+    patch.setattr(read, "_refetch", refetch)
+
+
+@pytest.fixture
+def plan(versions):
+    return loader.plan({"photos": versions["photos"], "web": versions["web"]}, seed=7, global_batch=13)
+
+
+@pytest.fixture
+def checks(plan, versions, properties, samples, memory_root, watched):
+    def delivers():
+        properties.delivers_the_plan(
+            plan,
+            lambda _, key: samples.sample(key.partition("/")[0], samples.number(key)),
+            world_size=3,
+            workers=2,
+        )
+
+    def augments():
+        narrow = {name: version.select("cls") for name, version in versions.items() if name != "text"}
+        properties.augments_by_sample(loader.plan(narrow, seed=2, global_batch=9))
+        properties.augments_alike_in_any_view(versions["photos"], ["cls"])
+        properties.augments_anew_each_epoch(versions["web"])
+
+    def refuses():
+        samples.write(memory_root, "photos", range(8))
+        store = watched(memory_root)
+        properties.refuses_changed_bytes(memory_root.open("photos@latest"), store, "x.npy")
+
+    return {
+        "delivers": delivers,
+        "resumes": lambda: properties.resumes_exactly(
+            plan, [(2, 2, True), (3, 2, True), (1, 1, True)], workers=2, framework="numpy"
+        ),
+        "seeks": lambda: properties.seeks_exactly(plan),
+        "augments": augments,
+        "covers": lambda: properties.digest_covers_the_bytes(memory_root, samples),
+        "refuses": refuses,
+    }
+
+
+MUTANTS = [
+    (rank_slice_off_by_one, "delivers"),
+    (rank_slice_without_the_rest, "delivers"),
+    (batches_out_of_order, "delivers"),
+    (samples_mixed_up, "delivers"),
+    (columns_mixed_up, "delivers"),
+    (digest_by_the_ranks_own_slots, "delivers"),
+    (seek_keeps_what_was_made_ahead, "seeks"),
+    (state_of_the_step_before, "resumes"),
+    (state_of_what_was_made_ahead, "resumes"),
+    (state_that_only_a_rank_knows, "resumes"),
+    (state_loaded_and_forgotten, "resumes"),
+    (digest_of_the_plan_alone, "covers"),
+    (draws_keyed_by_slot, "augments"),
+    (draws_keyed_by_view_ordinal, "augments"),
+    (draws_of_one_generator, "augments"),
+    (draws_without_the_source, "augments"),
+    (draws_without_the_epoch, "augments"),
+    (checksum_not_checked, "refuses"),
+    (second_read_not_checked, "refuses"),
+]
+
+
+@pytest.mark.parametrize(("mutant", "check"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
+def test_a_planted_bug_is_caught(mutant, check, checks, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        checks[check]()
+
+
+@pytest.mark.parametrize("check", ["delivers", "resumes", "seeks", "augments", "covers", "refuses"])
+def test_without_a_planted_bug_the_same_checks_hold(check, checks):
+    checks[check]()

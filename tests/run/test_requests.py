@@ -1,0 +1,110 @@
+"""What the first batch costs: counted requests and bytes, wherever it lies and however large the version is."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset.index import ROW_GROUP_ROWS
+
+BATCH = 8
+
+
+def first_batch(root, watched, step):
+    """(watched store, requests for media) of the first batch of a fresh loader on a freshly opened version."""
+    store = watched(root)
+    version = root.open("large@latest")
+    plan = loader.plan({"p": version.select("cls")}, seed=3, global_batch=BATCH)
+    store.requests.clear()
+    store.nbytes.clear()
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy") as batches:
+        batch = batches.batch_at(step)
+    assert len(batch["cls"]) == BATCH
+    root.store = store.inner
+    return store, sum(n for (verb, _), n in store.requests.items() if verb == "get_ranges")
+
+
+def write(root, n):
+    with root.write("large", part_samples=n // 4) as writer:
+        for i in range(n):
+            writer.add(f"{i:06d}", {"cls": i})
+
+
+def test_requests_do_not_depend_on_the_step(memory_root, watched):
+    write(memory_root, 400)
+    for step in (0, 10**7):
+        store, data = first_batch(memory_root, watched, step)
+        assert data <= 4  # the shards, each once
+        assert sum(store.requests.values()) <= 1 + 4 + data  # shards table, indexes, shards
+        assert store.nbytes["get_ranges"] <= BATCH * 8
+
+
+def test_requests_do_not_depend_on_the_number_of_samples(watched):
+    seen = {}
+    for n in (400, 3200):
+        with loader.Root(f"memory://requests-{n}") as root:
+            write(root, n)
+            store, data = first_batch(root, watched, 0)
+            seen[n] = (
+                sum(store.requests.values()) - data,
+                store.nbytes["get_ranges"] <= BATCH * 8,
+                data <= 4,
+            )
+    assert seen[400] == seen[3200] == (1 + 4, True, True)
+
+
+def test_a_large_index_is_read_by_row_group(tmp_path, watched):
+    """Of an index above its whole-read limit, the footer and one row group are read, not the file."""
+    root = loader.Root(str(tmp_path / "root"))
+    rows = 40 * ROW_GROUP_ROWS
+    with root.write("large") as writer:
+        for i in range(rows):
+            writer.add(f"{i * 7919 % rows:08d}/{i:x}", {"cls": i % 10})
+    store, data = first_batch(root, watched, 5)
+    shard = root.open("large@1").parts.shard("media", 0)
+    index_requests = sum(n for (_, key), n in store.requests.items() if key == shard["index_path"])
+    assert data == 1
+    assert index_requests <= 1 + BATCH
+    assert store.nbytes["get_range"] < shard["index_nbytes"] * (1 + BATCH) / 20
+
+
+PLAN_AT_SCALE = """
+import json, sys
+import loader
+
+def peak_kib():  # (ru_maxrss would also count the process that forked this one)
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+before = peak_kib()
+plan = loader.plan({"web": loader.synthetic(10**9)}, seed=1, global_batch=1024)
+for step in (0, 10**7, 10**12):
+    slots = plan.slots(step)
+    assert len(slots) == 1024
+    ids = plan.batch_ids(step)
+after = peak_kib()
+state = plan.state(10**7)
+print(json.dumps([after, after - before, len(set(ids))]))
+"""
+
+
+def test_a_billion_samples_need_no_table():
+    """Peak memory of a process that plans 1e9 samples and finds any step: well under 1 GiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN_AT_SCALE], capture_output=True, text=True, check=True, timeout=120
+    )
+    peak_kib, grown_kib, distinct = json.loads(done.stdout)
+    assert peak_kib < 2**18
+    assert grown_kib < 32 * 2**10
+    assert distinct == 1024
+
+
+@pytest.mark.parametrize("step", [0, 10**7])
+def test_planning_touches_no_more_than_the_batch(step):
+    plan = loader.plan({"web": loader.synthetic(10**9)}, seed=1, global_batch=64)
+    slots = plan.slots(step)
+    assert {len(getattr(slots, name)) for name in ("source", "position", "epoch", "ordinal", "valid")} == {64}
+    assert np.unique(slots.ordinal).size == 64

@@ -1,0 +1,159 @@
+"""A Loader on S3: the same batches as on a disk, and a store that goes away is an error, never other data."""
+
+import logging
+import socket
+import threading
+import warnings
+from contextlib import ExitStack
+
+import pytest
+
+import loader
+from loader.errors import Transient
+
+KEY, SECRET, BUCKET = "AKIARUN", "runsecretrunsecret", "bucket"
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    """(host, port) of an S3 server with one bucket."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # third-party imports
+        import boto3
+        from moto.server import ThreadedMotoServer
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://{host}:{port}",
+        region_name="us-east-1",
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+    yield host, port
+    server.stop()
+
+
+class Line:
+    """A TCP line to a server that can be cut: open connections are closed, new ones refused."""
+
+    def __init__(self, address):
+        self._address = address
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets, self._threads, self._lock = [], [], threading.Lock()
+        self._start(self._accept)
+
+    def cut(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for one in self._sockets:
+                try:
+                    one.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue  # the other side was faster
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(30)
+        for one in self._sockets:
+            one.close()
+
+    def _start(self, target, *arguments):
+        thread = threading.Thread(target=target, args=arguments)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._address)
+            with self._lock:
+                self._sockets += [near, far]
+                self._start(self._pump, near, far)
+                self._start(self._pump, far, near)
+
+    def _pump(self, source, target):
+        try:
+            while data := source.recv(2**16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+
+def options(url):
+    return {
+        "key": KEY,
+        "secret": SECRET,
+        "endpoint_url": url,
+        "retry_base_s": 0.001,
+        "retry_cap_s": 0.01,
+        "retry_deadline_s": 0.3,
+        "timeout_s": 10.0,
+    }
+
+
+def copied(tmp_path, samples, url, name):
+    """One root on a disk, and the same objects in a bucket: (local plan, remote root)."""
+    local = loader.Root(str(tmp_path / "root"))
+    samples.write(local, "photos", range(40), part_samples=9)
+    remote = loader.Root(f"s3://{BUCKET}/{name}", options=options(url))
+    for info in local.store.list(""):
+        if not info.key.startswith("heartbeats/"):
+            remote.store.put(info.key, local.store.get(info.key).data)
+    return local, remote
+
+
+def plan_of(root):
+    view = root.open("photos@1").select("x.npy", "txt", "cls").where("i < 33")
+    return loader.plan({"p": view}, seed=4, global_batch=8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_batches_as_from_a_disk(tmp_path, samples, properties, endpoint, workers):
+    local, remote = copied(tmp_path, samples, "http://{}:{}".format(*endpoint), f"same-{workers}")
+    near, far = plan_of(local), plan_of(remote)
+    assert near.hash == far.hash
+    wanted = properties.uninterrupted(near, 6)
+    truth = lambda _, key: samples.sample("photos", samples.number(key))  # noqa: E731
+    with ExitStack() as stack:
+        ranks = properties.open_ranks(stack, far, 3, workers=workers)
+        for step in range(6):
+            batches = [next(rank) for rank in ranks]
+            properties.check_step(far, step, batches, truth)
+            assert sum(batch.digest for batch in batches) % properties.MODULUS == wanted[step]
+    remote.close()
+
+
+def test_a_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, properties, endpoint):
+    line = Line(endpoint)
+    local, remote = copied(tmp_path, samples, line.url, "cut")
+    wanted = properties.uninterrupted(plan_of(local), 20)
+    plan, steps = plan_of(remote), 20
+    got = {}
+    with loader.Loader(plan, 0, 1, workers=1, prefetch=0, steps=steps, framework="numpy") as batches:
+        for _ in range(3):
+            batch = next(batches)
+            got[batch.step] = batch.digest
+        line.cut()
+        with pytest.raises(Transient, match="bucket") as caught:  # after what was read before the cut
+            got.update((batch.step, batch.digest) for batch in batches)
+        assert batches.step == batches.state_dict()["step"] == len(got) < steps
+        assert any("while reading photos@1/" in note for note in caught.value.__notes__)
+        state = batches.state_dict()
+    assert got == {step: wanted[step] for step in range(len(got))}
+    back = loader.Root(f"s3://{BUCKET}/cut", options=options("http://{}:{}".format(*endpoint)))
+    with loader.Loader(plan_of(back), 0, 1, workers=2, steps=steps) as batches:
+        batches.load_state_dict(state)
+        got |= {batch.step: batch.digest for batch in batches}
+    assert got == wanted
+    back.close()
+    remote.store.close()

@@ -165,22 +165,28 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
 
 
 def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
-    """The table with the column types that the dataset already has.
+    """The table with the column types that the dataset already has: null fits all, int meets float as float.
 
-    earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch when a value would change.
+    earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch for any other change.
     """
     for name, kind in earlier.items():
-        if name not in table.column_names or fits(kind, str(table.schema.field(name).type)):
+        if name not in table.column_names:
             continue
-        position = table.schema.get_field_index(name)
-        try:
-            wanted = type_named(kind)
-            table = table.set_column(position, name, table[name].cast(wanted, safe=True))
-        except (pa.ArrowException, ValueError) as error:
-            raise FieldMismatch(
-                f"column {name!r} is {table.schema.field(name).type} here and {kind} in the dataset so far ({error}); "
-                "convert it, or use another column name: a column's type does not change"
-            ) from error
+        have = str(table.schema.field(name).type)
+        if fits(kind, have):
+            continue
+        problem = f"a {have} is not a {kind}"
+        if _becomes(have, kind):
+            try:
+                position = table.schema.get_field_index(name)
+                table = table.set_column(position, name, table[name].cast(type_named(kind), safe=True))
+                continue
+            except pa.ArrowException as error:
+                problem = str(error)
+        raise FieldMismatch(
+            f"column {name!r} is {have} here and {kind} in the dataset so far ({problem}); convert it, or use another "
+            "column name: a column's type does not change"
+        )
     return table
 
 
@@ -188,6 +194,13 @@ def fits(weak: str, kind: str) -> bool:
     """Whether values of type `weak` are values of type `kind` as they are: the same, or null and [] only so far."""
     inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
     return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
+
+
+def _becomes(have: str, wanted: str) -> bool:
+    inner, of = _LIST.fullmatch(have), _LIST.fullmatch(wanted)
+    if inner and of:
+        return _becomes(inner[1], of[1])
+    return fits(have, wanted) or (have, wanted) == ("int64", "double")
 
 
 def type_named(name: str) -> pa.DataType:

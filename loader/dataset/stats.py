@@ -133,6 +133,8 @@ def _merged(a: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     for name, better in (("min", min), ("max", max)):
         known = [value for value in (a[name], b[name]) if value is not None]
         out[name] = better(known) if known else None
+    complete = [known for known in (a["categories_complete"], b["categories_complete"]) if known is not None]
+    out["categories_complete"] = all(complete) if complete else None
     out["histogram"] = _added(a["histogram"], b["histogram"])
     if "null" in (a["type"], row["type"]):
         out["categories"] = b["categories"] if a["type"] == "null" else a["categories"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import AlreadyExists, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ..errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from .bitmap import SelectTable, pack
 from .entries import canonical
 from .parquet import parse_table, table_bytes
@@ -139,8 +139,18 @@ class View:
             data = self.version.store.get(self._path).data
         except ObjectNotFound:
             return None
-        table = parse_table(data, f"{self.version.store.url}/{self._path}")
-        return SelectTable(b"".join(table["bits"].to_pylist()), len(self.version))
+        name = f"{self.version.store.url}/{self._path}"
+        table = parse_table(data, name)
+        try:
+            first, bits = table["first_ordinal"].to_pylist(), b"".join(table["bits"].to_pylist())
+        except (KeyError, TypeError) as error:
+            raise Corrupt(f"{name} is not a view: {error}; delete it, it is made again") from error
+        if first != [i * CHUNK_BITS for i in range(len(first))] or len(bits) != -(-len(self.version) // 8):
+            raise Corrupt(
+                f"{name} has {len(bits)} bytes of bits in rows from {first[:3]}; {self.version.name} with "
+                f"{len(self.version)} samples needs {-(-len(self.version) // 8)}. Delete it, it is made again"
+            )
+        return SelectTable(bits, len(self.version))
 
     def _make(self) -> SelectTable:
         members = np.ones(len(self.version), bool)

@@ -1,0 +1,241 @@
+"""What a root is, what its names mean, what is refused."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import (
+    Conflict,
+    FormatTooNew,
+    InvalidName,
+    InvalidStore,
+    NotARoot,
+    VersionNotFound,
+    VersionRetired,
+)
+from loader.storage import open_store
+
+
+def write(root, *keys, dataset="d"):
+    with root.write(dataset) as writer:
+        for key in keys:
+            writer.add(key, {"cls": 1})
+    return writer.version
+
+
+def test_reading_a_place_that_is_not_there(tmp_path):
+    root = loader.Root(tmp_path / "none")
+    for action in (root.datasets, lambda: root.open("d@1"), lambda: root.retire("d@1", reason="x")):
+        with pytest.raises(NotARoot, match=r"none is not a penstock root: .*nothing is there.*root\.write"):
+            action()
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_of_other_things_is_neither_read_nor_written(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    root = loader.Root(tmp_path)
+    for action in (root.datasets, lambda: write(root, "k"), root.create, lambda: root.begin("d")):
+        with pytest.raises(NotARoot, match=r"it holds other things \(holiday\.jpg"):
+            action()
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+
+
+def test_a_file_is_not_a_root(tmp_path):
+    (tmp_path / "f").write_bytes(b"")
+    with pytest.raises(InvalidStore, match="is a file"):
+        loader.Root(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"{}", b'{"format":"x"}', b'{"format":null}', b"null", b"\xff"]
+)
+def test_a_damaged_marker(root, data):
+    root.store.put("penstock.json", data)
+    with pytest.raises(NotARoot, match=r"penstock\.json is not a root's marker"):
+        root.datasets()
+
+
+def test_a_newer_root(root):
+    root.store.put("penstock.json", b'{"format":2,"id":"x"}')
+    for action in (root.datasets, lambda: write(root, "k"), root.create):
+        with pytest.raises(FormatTooNew, match=r"penstock\.json says format 2; .* reads up to 1\. Upgrade"):
+            action()
+
+
+def test_no_root_given(monkeypatch):
+    monkeypatch.delenv("PENSTOCK_ROOT", raising=False)
+    with pytest.raises(InvalidStore, match="PENSTOCK_ROOT"):
+        loader.Root()
+
+
+def test_the_environments_root(monkeypatch, url):
+    write(loader.Root(url), "k")
+    monkeypatch.setenv("PENSTOCK_ROOT", url)
+    assert loader.Root().datasets() == ["d"]
+
+
+def test_creating_twice_is_no_change(root):
+    root.create()
+    marker = root.store.get("penstock.json").data
+    root.create()
+    loader.Root(root.url).create()
+    assert root.store.get("penstock.json").data == marker
+    assert [info.key for info in root.store.list("")] == ["penstock.json"]
+
+
+def test_a_store_that_replaces_on_create_is_refused(url, stores):
+    """Some servers ignore the condition of a conditional write; two publishers there would lose a version."""
+
+    class Replacing(stores.Counting):
+        def put_if_absent(self, key, data):
+            self.store.put(key, data)
+
+    root = loader.Root(url)
+    root.store = Replacing(root.store)
+    with pytest.raises(InvalidStore, match="let a create-only write replace an object"):
+        write(root, "k")
+    assert [info.key for info in root.store.list("")] == []
+
+
+def test_names_of_versions(root):
+    first, second = write(root, "a"), write(root, "b")
+    root.tag("d@1", "paper")
+    root.alias("d@1", "prod")
+    root.alias("d@2", "prod")
+    names = {
+        "d": second,
+        "d@latest": second,
+        "d@1": first,
+        "d@paper": first,
+        "d@prod": second,
+        first.id: first,
+        first.id[:10]: first,
+    }
+    for ref, version in names.items():
+        assert root.open(ref).id == version.id
+    assert (second.name, second.number, second.dataset, len(second)) == ("d@2", 2, "d", 2)
+    assert root.datasets() == ["d"]
+    assert [record.name for record in root.versions("d")] == ["d@1", "d@2"]
+
+
+@pytest.mark.parametrize("ref", ["d@3", "e", "e@1", "d@nope", "v-" + "0" * 64])
+def test_unknown_refs(root, ref):
+    write(root, "a")
+    with pytest.raises(VersionNotFound, match=r"d has version 1|datasets here: d"):
+        root.open(ref)
+
+
+@pytest.mark.parametrize("ref", ["", "@1", "d@01", "d@", "v-xyz", "a/b", "../x", "d@a/b"])
+def test_malformed_refs(root, ref):
+    write(root, "a")
+    with pytest.raises(InvalidName):
+        root.open(ref)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "../x", "v-1", "-a", "a" * 129, "ü"])
+def test_bad_dataset_names(root, name):
+    with pytest.raises(InvalidName, match="cannot be a dataset's name"):
+        root.write(name)
+    with pytest.raises(InvalidName, match="cannot be a dataset's name"):
+        root.begin(name)
+
+
+@pytest.mark.parametrize("name", ["latest", "7", "v-abc", "a b", ""])
+def test_bad_tags(root, name):
+    write(root, "a")
+    for action in (root.tag, root.alias):
+        with pytest.raises(InvalidName, match="cannot be a tag or alias"):
+            action("d@1", name)
+
+
+def test_a_tag_does_not_move_an_alias_does(root):
+    write(root, "a")
+    write(root, "b")
+    root.tag("d@1", "t")
+    root.tag("d@1", "t")
+    with pytest.raises(Conflict, match="d@t is a tag of version 1"):
+        root.tag("d@2", "t")
+    with pytest.raises(Conflict, match="tags cannot move"):
+        root.alias("d@2", "t")
+    root.alias("d@1", "a")
+    root.alias("d@2", "a")
+    assert root.open("d@a").number == 2
+
+
+def test_a_retired_version_cannot_be_opened(root):
+    write(root, "a")
+    second = write(root, "b")
+    root.tag("d@2", "t")
+    root.retire("d@2", reason="leaked labels")
+    for ref in ("d@2", "d@t", second.id):
+        with pytest.raises(
+            VersionRetired, match=r"retired: leaked labels; d has versions 1\.\.2 \(retired 2\)"
+        ):
+            root.open(ref)
+    assert root.open("d").number == 1
+    root.retire("d@2", reason="again")
+    assert root.record("d@2", retired=True).retired == "leaked labels"
+    root.retire("d@1", reason="all")
+    with pytest.raises(VersionRetired, match="every version of d was retired"):
+        root.open("d")
+
+
+def test_what_comes_after_retirements_builds_on_what_is_left(root):
+    write(root, "a")
+    write(root, "b")
+    root.retire("d@2", reason="x")
+    third = write(root, "c")
+    assert (third.number, third.manifest["parent"], len(third)) == (3, root.record("d@1").id, 2)
+    root.retire("d@1", reason="x")
+    root.retire("d@3", reason="x")
+    fourth = write(root, "b")
+    assert (fourth.number, fourth.manifest["parent"], len(fourth)) == (4, None, 1)
+
+
+def pickled(thing):
+    return pickle.loads(pickle.dumps(thing))  # noqa: S301 - what it just dumped
+
+
+def test_everything_pickles(root):
+    version = write(root, "a", "b")
+    view = version.select("cls").where("key = 'b'")
+    for thing in (root, version, view):
+        again = pickled(thing)
+        assert repr(again) == repr(thing)
+    assert pickled(root).open("d").id == version.id
+    again = pickled(view)
+    assert (again.id, len(again), again.keys(again.version_ordinals(np.arange(1)))) == (
+        view.id,
+        1,
+        ["b"],
+    )
+
+
+def test_a_lease_is_left_and_given_back(root):
+    version = write(root, "a")
+    reader = loader.Root(root.url)
+    reader.open("d")
+    reader.open("d@1")
+    (lease,) = [info.key for info in root.store.list(f"leases/{version.id}/")]
+    reader.renew_leases()
+    assert json.loads(root.store.get(lease).data)["beat"] == 2
+    reader.close()
+    assert list(root.store.list(f"leases/{version.id}/")) == []
+
+
+def test_a_lease_is_given_back_at_the_end_of_the_process(tmp_path):
+    version = write(loader.Root(tmp_path), "a")
+    code = "import loader, sys; r = loader.Root(sys.argv[1]); r.open('d'); print(len(list(r.store.list('leases/'))))"
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "1\n", "")
+    assert list(open_store(tmp_path).list(f"leases/{version.id}/")) == []

@@ -1,0 +1,258 @@
+"""`with root.write(...)`: one version of what was added, or nothing at all."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import (
+    DuplicateKey,
+    EmptyVersion,
+    FieldMismatch,
+    InvalidField,
+    InvalidKey,
+    InvalidSample,
+    RootError,
+)
+
+
+def nothing_happened(root):
+    """No version, the transaction aborted, no temporary file left."""
+    state = root.state
+    assert root.datasets() == []
+    assert [txn.status for txn in state.txns.values()] == ["aborted"]
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    """Temporary files go here, and none is left when the test ends."""
+    place = tmp_path / "scratch"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    yield place
+    assert list(place.iterdir()) == []
+
+
+def write(root, samples, **options):
+    with root.write("d", **options) as writer:
+        for sample in samples:
+            writer.add(*sample)
+    return writer.version
+
+
+def refused(root, error, match, *samples, **options):
+    writer = root.write("d", **options)
+
+    def fill():
+        with writer:
+            for sample in samples:
+                writer.add(*sample)
+
+    with pytest.raises(error, match=match):
+        fill()
+    nothing_happened(root)
+    with pytest.raises(RootError, match="nothing of 'd' was published"):
+        _ = writer.version
+
+
+def test_a_duplicate_key(root):
+    refused(root, DuplicateKey, "key 'k' comes twice in this version", ("k", {"cls": 1}), ("k", {"cls": 2}))
+
+
+def test_a_duplicate_key_that_only_the_publisher_can_see(root):
+    txn = root.begin("d")
+    parts = [loader.write_part(root, txn, [("k", {"cls": i}), (f"x{i}", {"cls": i})]) for i in range(2)]
+    with pytest.raises(DuplicateKey, match="key 'k' comes twice"):
+        root.publish("d", parts)
+    assert root.datasets() == []
+
+
+def test_a_key_that_the_dataset_has(root):
+    write(root, [("k", {"cls": 1})])
+    with pytest.raises(DuplicateKey, match=r"key 'k' is already in d@1.*root\.exclude"):
+        write(root, [("new", {"cls": 1}), ("k", {"cls": 2})])
+    assert len(root.versions("d")) == 1
+
+
+def test_a_bad_key(root):
+    refused(root, InvalidKey, r"key 'a\.jpg' has a '\.'", ("good", {"cls": 1}), ("a.jpg", {"cls": 1}))
+
+
+def test_a_refused_field(root):
+    refused(root, InvalidField, r"field name 'x\.pkl'", ("k", {"x.pkl": b""}))
+
+
+@pytest.mark.parametrize("fields", [{}, None, 3, "text", [("jpg", b"")]])
+def test_fields_that_are_none(root, fields):
+    refused(root, InvalidSample, "sample 'k' has no fields; pass a dict", ("k", fields))
+
+
+def test_a_value_that_its_field_does_not_take(root):
+    with pytest.raises(InvalidField, match="field 'jpg' cannot hold") as caught, root.write("d") as writer:
+        writer.add("cat", {"jpg": 3})
+    assert "in sample 'cat'" in caught.value.__notes__
+    nothing_happened(root)
+
+
+def test_fields_that_differ(root):
+    refused(
+        root,
+        FieldMismatch,
+        r"sample 'b' has fields \['cls', 'txt'\], sample 'a' has \['cls', 'jpg'\]: missing \['jpg'\], extra \['txt'\]",
+        ("a", {"cls": 1, "jpg": b""}),
+        ("b", {"cls": 1, "txt": "x"}),
+    )
+
+
+def test_fields_that_differ_from_the_datasets(root):
+    with root.write("d") as writer:
+        writer.add("a", {"cls": 1})
+    with (
+        pytest.raises(FieldMismatch, match=r"group 'media' has fields \['cls'\] .* \['txt'\]"),
+        root.write("d") as w,
+    ):
+        w.add("b", {"txt": "x"})
+    with (
+        pytest.raises(FieldMismatch, match="'cls' would be in group 'other'"),
+        root.write("d", group="other") as w,
+    ):
+        w.add("b", {"cls": 1})
+    assert len(root.versions("d")) == 1
+
+
+def test_an_empty_version(root):
+    refused(root, EmptyVersion, "no sample was added to 'd'")
+
+
+def test_one_sample(root, properties):
+    with root.write("d") as writer:
+        writer.add("k", {"cls": 7, "e": b""})
+    assert properties.content(writer.version) == {"k": {"cls": b"7", "e": b""}}
+    assert (len(writer.version), writer.version.fields) == (1, ("cls", "e"))
+
+
+@pytest.mark.parametrize("options", [{"part_samples": 0}, {"shard_bytes": 0}, {"shard_bytes": 2**40}])
+def test_sizes_out_of_range(root, options):
+    with pytest.raises(InvalidSample, match=f"{next(iter(options))}={next(iter(options.values()))}"):
+        root.write("d", **options)
+
+
+@pytest.mark.parametrize("producer", [{"a": 1.5}, {1: 2}, {"a": object()}])
+def test_a_producer_that_json_cannot_hold(root, producer):
+    refused(root, InvalidSample, "producer=", ("k", {"cls": 1}), producer=producer)
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_an_exception_publishes_nothing_and_comes_through(root, error):
+    def samples():
+        yield "k", {"cls": 1}
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        write(root, samples())
+    assert caught.value is error
+    nothing_happened(root)
+    assert list(root.store.list("data/")) == []
+
+
+def test_add_outside_the_block(root):
+    writer = root.write("d")
+    with pytest.raises(RootError, match="outside its `with` block"):
+        writer.add("k", {"cls": 1})
+    with writer:
+        writer.add("k", {"cls": 1})
+    with pytest.raises(RootError, match="outside its `with` block"):
+        writer.add("l", {"cls": 1})
+
+
+def test_parts_are_cut_by_samples_and_by_bytes(root, properties):
+    with root.write("a", part_samples=4) as writer:
+        for i in range(10):
+            writer.add(f"k{i}", {"x": b""})
+    assert writer.version.parts.n_rows.tolist() == [4, 4, 2]
+    with root.write("b", shard_bytes=10_000) as writer:
+        for i in range(40):
+            writer.add(f"k{i}", {"x": bytes(1000)})
+    # A member is 512 bytes of header and 1,024 of payload: the seventh passes 10,000.
+    assert writer.version.parts.n_rows.tolist() == [7, 7, 7, 7, 7, 5]
+    assert len(properties.content(writer.version)) == 40
+
+
+def test_samples_lie_in_hash_order_over_all_parts(root):
+    from loader.dataset.spill import key_hash
+
+    with root.write("d", part_samples=3) as writer:
+        for i in range(20):
+            writer.add(f"class{i // 10}/{i}", {"cls": i})
+    keys = writer.version.keys(np.arange(20))
+    assert keys == sorted(keys, key=key_hash)
+
+
+def test_groups_of_fields_are_shards_of_their_own(root, properties):
+    with root.write("d", groups={"cls": "labels", "txt": "labels"}) as writer:
+        for i in range(5):
+            writer.add(f"k{i}", {"cls": i, "txt": str(i), "x": b"%d" % i})
+    version = writer.version
+    assert {g: sorted(b["field_nbytes"]) for g, b in version.manifest["groups"].items()} == {
+        "labels": ["cls", "txt"],
+        "media": ["x"],
+    }
+    assert properties.content(version)["k3"] == {"cls": b"3", "txt": b"3", "x": b"3"}
+    assert [shard["group"] for shard in version.parts.shard_rows().to_pylist()] == ["labels", "media"]
+
+
+def test_the_same_samples_written_twice_give_the_same_shard_bytes(tmp_path):
+    """In another order, in another root, spilled or not."""
+    shards = []
+    for name, step in (("a", 1), ("b", -1)):
+        root = loader.Root(tmp_path / name)
+        with root.write("d", part_samples=7) as writer:
+            for i in range(30)[::step]:
+                writer.add(f"k{i}", {"cls": i, "x": b"%d" % i * i})
+        rows = writer.version.parts.shard_rows()
+        shards.append((rows["sha256"].to_pylist(), rows["index_crc32c"].to_pylist()))
+    assert shards[0] == shards[1]
+
+
+@pytest.mark.parametrize("sample", [("k",), (), "k", 3, ("k", {"cls": 1}, {}, {}, {})])
+def test_a_part_of_things_that_are_not_samples(root, sample):
+    txn = root.begin("d")
+    with pytest.raises(InvalidSample, match=r"a sample is a tuple \(key, fields\)"):
+        loader.write_part(root, txn, [sample])
+
+
+def test_an_empty_part(root):
+    with pytest.raises(EmptyVersion, match="a part needs at least one sample"):
+        loader.write_part(root, root.begin("d"), [])
+
+
+@pytest.mark.parametrize("name", ["", "A", "a/b", "ä", "a" * 65, "."])
+def test_part_names(root, name):
+    if name == "":
+        assert loader.write_part(root, root.begin("d"), [("k", {"cls": 1})], name=name).n_rows == 1
+        return
+    with pytest.raises(InvalidSample, match="part name"):
+        loader.write_part(root, root.begin("d"), [("k", {"cls": 1})], name=name)
+
+
+def test_provenance_and_metadata_are_columns(root):
+    with root.write("d", producer={"run": 7}) as writer:
+        writer.add("a", {"cls": 1}, metadata={"w": 3}, source={"raw_uri": "s3://x/a", "raw_start": 4})
+        writer.add("b", {"cls": 1})
+    frame = writer.version.samples().collect().sort("key")
+    assert frame["raw_uri"].to_list() == ["s3://x/a", None]
+    assert frame["raw_start"].to_list() == ["4", None]
+    assert frame["w"].to_list() == [3, None]
+    assert "split" not in frame.columns
+    assert writer.version.manifest["producer"] == {"run": 7}
+
+
+def test_a_folder_of_shards_has_only_what_the_format_says(tmp_path):
+    root = loader.Root(tmp_path)
+    with root.write("d") as writer:
+        writer.add("a", {"cls": 1})
+    files = [path.relative_to(tmp_path) for path in Path(tmp_path).rglob("*") if path.is_file()]
+    tops = {path.parts[0] for path in files} - {"scratch"}
+    assert tops == {"penstock.json", "log", "data", "heartbeats"}

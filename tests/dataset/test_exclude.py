@@ -1,0 +1,115 @@
+"""Exclusions: a version without some samples; ordinals close up, bytes stay."""
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import Conflict, EmptyVersion, FieldNotFound, InvalidKey, InvalidSample, VersionNotFound
+from penstock.verify import verify
+
+
+@pytest.fixture
+def made(root):
+    with root.write("d", part_samples=4) as writer:
+        for i in range(10):
+            writer.add(f"k{i}", {"cls": i}, metadata={"w": i})
+    return root
+
+
+def test_ordinals_close_up(made, properties):
+    before = made.open("d").keys(np.arange(10))
+    version = made.exclude("d", ["k3", "k7"], reason="blurred")
+    assert (len(version), version.number) == (8, 2)
+    assert version.keys(np.arange(8)) == [key for key in before if key not in ("k3", "k7")]
+    assert "k3" not in properties.content(version)
+    frame = version.samples().collect()
+    assert frame["ordinal"].to_list() == list(range(8))
+    assert frame["key"].to_list() == version.keys(np.arange(8))
+    assert len(version.where("w IN (3, 4)")) == 1
+    assert verify(made, "d@2", full=True).problems == []
+    assert len(made.open("d@1")) == 10
+
+
+def test_they_add_up(made, properties):
+    made.exclude("d", ["k3"], reason="a")
+    made.exclude("d", ["k4", "k5"], reason="b")
+    version = made.exclude("d", ["k6"], reason="c")
+    assert sorted(properties.content(version)) == ["k0", "k1", "k2", "k7", "k8", "k9"]
+    assert version.manifest["n_rows"] == 10
+
+
+def test_a_whole_part_may_go(made, properties):
+    first = made.open("d").keys(np.arange(4))
+    version = made.exclude("d", first, reason="one camera")
+    assert version.parts.n_live.tolist() == [0, 4, 2]
+    assert len(properties.content(version)) == 6
+    assert len(made.add_group("d", "g", {"t.txt": lambda sample: "x"}).select("t.txt")) == 6
+
+
+def test_unknown_keys_are_named(made):
+    with pytest.raises(
+        VersionNotFound, match=r"d@1 has no live sample 'nope' .nor 1 others .*nothing was excluded"
+    ):
+        made.exclude("d", ["k1", "nope", "zero"], reason="x")
+    made.exclude("d", ["k1"], reason="x")
+    with pytest.raises(VersionNotFound, match="d@2 has no live sample 'k1'"):
+        made.exclude("d", ["k1"], reason="x")
+    assert len(made.open("d")) == 9
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason", "error"),
+    [
+        ([], "x", EmptyVersion),
+        ("k1", "x", InvalidKey),
+        (["k1"], "", InvalidSample),
+        ([f"k{i}" for i in range(10)], "x", EmptyVersion),
+    ],
+)
+def test_refused(made, keys, reason, error):
+    with pytest.raises(error):
+        made.exclude("d", keys, reason=reason)
+    assert len(made.versions("d")) == 1
+    assert {txn.status for txn in made.state.txns.values()} <= {"committed", "aborted"}
+
+
+def test_two_exclude_one_sample(made, properties):
+    """Both looked at d@1; the second is refused, for its count of live samples would be wrong."""
+    other = loader.Root(made.url)
+    from loader.dataset import changes
+
+    real, ran = changes.write_exclusions, []
+
+    def overtaken(*args):
+        change = real(*args)
+        if not ran:
+            ran.append(True)
+            other.exclude("d@1", ["k4", "k1"], reason="y")
+        return change
+
+    changes.write_exclusions = overtaken
+    try:
+        with pytest.raises(Conflict, match="was excluded by somebody else in d@2"):
+            made.exclude("d@1", ["k1"], reason="x")
+        ran.clear()
+    finally:
+        changes.write_exclusions = real
+    assert len(properties.content(made.open("d"))) == 8
+
+
+def test_the_part_is_gone_meanwhile(made):
+    """d@2's part is excluded from, d@2 is retired: the exclusion does not go onto d@1."""
+    with made.write("d") as writer:
+        writer.add("new", {"cls": 1})
+    from loader.dataset.exclude import StillLive
+
+    check = StillLive({made.open("d@2").parts.ids[3].as_py(): [0]})
+    with pytest.raises(Conflict, match="is no longer in d@1, the newest version"):
+        check(made.open("d@1"))
+    with pytest.raises(Conflict, match="every version of the dataset was retired"):
+        check(None)
+
+
+def test_an_excluded_sample_has_no_field_for_a_view(made):
+    with pytest.raises(FieldNotFound, match="no field 'jpg'; it has cls"):
+        made.exclude("d", ["k1"], reason="x").select("jpg")

@@ -1,0 +1,241 @@
+"""add_group: new fields for samples that exist, beside shards that are not touched."""
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import (
+    Conflict,
+    Corrupt,
+    FieldMismatch,
+    FieldNotFound,
+    InvalidField,
+    TransformFailed,
+    VersionNotFound,
+)
+
+
+@pytest.fixture
+def made(root):
+    """d@1: ten samples in parts of four."""
+    with root.write("d", part_samples=4) as writer:
+        for i in range(10):
+            writer.add(f"k{i}", {"cls": i, "x.npy": np.full(2, i)})
+    return root
+
+
+def more(root, *numbers):
+    with root.write("d") as writer:
+        for i in numbers:
+            writer.add(f"k{i}", {"cls": i, "x.npy": np.full(2, i)})
+    return writer.version
+
+
+def emb(sample):
+    return sample["x.npy"] * sample["cls"]
+
+
+def values(version, field="emb.npy"):
+    from loader.dataset.read import read_fields
+    from loader.modalities import decoder_for
+
+    view = version.select(field, where_present=True)
+    addresses = version.address(view.version_ordinals(np.arange(len(view))), [field])
+    read = read_fields(version.store, addresses)
+    return {a.key: decoder_for(field)(r[field], None).tolist() for a, r in zip(addresses, read, strict=True)}
+
+
+def test_old_shards_are_not_touched(made):
+    before = {info.key: info.etag for info in made.store.list("data/")}
+    version = made.add_group("d@1", "emb", {"emb.npy": emb})
+    assert (version.name, version.fields) == ("d@2", ("cls", "emb.npy", "x.npy"))
+    assert values(version) == {f"k{i}": [i * i, i * i] for i in range(10)}
+    after = {info.key: info.etag for info in made.store.list("data/")}
+    assert before.items() <= after.items()
+    assert made.open("d@1").fields == ("cls", "x.npy")
+    new = {key.rpartition("/")[2] for key in after.keys() - before.keys() if "manifest" not in key}
+    assert new == {
+        "shards.parquet",
+        *(f"emb-0000{i}.{kind}" for i in range(3) for kind in ("tar", "index.parquet")),
+    }
+
+
+def test_only_the_fields_asked_for_are_read(made, stores):
+    store = made.store
+    counting = stores.Counting(store)
+    version = made.open("d@1")
+    version.store = counting
+    from loader.dataset.group_writer import write_group
+
+    write_group(version, "t", "g", {"one.txt": lambda sample: sample["__key__"]}, None)
+    assert counting.of("get_ranges") == 0
+    write_group(version, "t", "h", {"one.txt": lambda sample: str(sample["cls"])}, None)
+    assert counting.of("get_ranges") == 3
+
+
+def test_the_sample_is_a_mapping(made):
+    seen = []
+
+    def look(sample):
+        seen.append(
+            (
+                sorted(sample),
+                len(sample),
+                "cls" in sample,
+                "__key__" in sample,
+                "nope" in sample,
+                sample.get("nope", 5),
+                sample["cls"],
+            )
+        )
+        return b""
+
+    made.add_group("d", "g", {"g.bin": look})
+    assert sorted(seen) == [(["cls", "x.npy"], 2, True, True, False, 5, i) for i in range(10)]
+
+
+def test_a_second_time_fills_only_what_is_missing(made):
+    made.add_group("d", "emb", {"emb.npy": emb})
+    more(made, 10, 11)
+    computed = []
+
+    def noted(sample):
+        computed.append(sample["__key__"])
+        return emb(sample)
+
+    version = made.add_group("d", "emb", {"emb.npy": noted})
+    assert sorted(computed) == ["k10", "k11"]
+    assert values(version) == {f"k{i}": [i * i, i * i] for i in range(12)}
+    with pytest.raises(Conflict, match=r"every part of d@4 that has samples already has group 'emb'"):
+        made.add_group("d", "emb", {"emb.npy": emb})
+
+
+def test_the_missing_share_is_named(made):
+    made.add_group("d", "emb", {"emb.npy": emb})
+    version = more(made, 10, 11)
+    with pytest.raises(
+        FieldNotFound, match=r"d@3 lacks emb\.npy \(group 'emb'\) for 2 of 12 samples.*where_present"
+    ):
+        version.select("cls", "emb.npy")
+    with pytest.raises(FieldNotFound, match="2 of 12"):
+        version.select()
+    view = version.select("cls", "emb.npy", where_present=True)
+    assert len(view) == 10
+    assert set(view.keys(view.version_ordinals(np.arange(10)))) == {f"k{i}" for i in range(10)}
+    assert len(version.select("cls")) == 12
+    assert len(view.where("key = 'k10' OR key = 'k3'")) == 1
+
+
+def test_somebody_else_was_quicker(made):
+    """The other one publishes while the first computes: the first is refused, nothing is lost."""
+    other = loader.Root(made.url)
+
+    def compute(sample):
+        if len(other.versions("d")) == 1:
+            other.add_group("d@1", "emb", {"emb.npy": lambda s: np.full(1, 7)})
+        return emb(sample)
+
+    with pytest.raises(Conflict, match=r"group 'emb' of part .* was published by somebody else, in d@2"):
+        made.add_group("d@1", "emb", {"emb.npy": compute})
+    assert values(made.open("d")) == {f"k{i}": [7] for i in range(10)}
+    assert sorted(txn.status for txn in made.state.txns.values()) == ["aborted", "committed", "committed"]
+
+
+def test_other_changes_meanwhile_are_kept(made, properties):
+    """Parts, exclusions and another group come while it computes; it is laid on all of them."""
+    other, done = loader.Root(made.url), []
+
+    def compute(sample):
+        if not done:
+            done.append(True)
+            more(other, 10)
+            other.exclude("d", ["k3"], reason="x")
+            other.add_group("d@1", "other", {"o.txt": lambda s: "o"})
+        return emb(sample)
+
+    version = made.add_group("d@1", "emb", {"emb.npy": compute})
+    assert version.number == 5
+    found = properties.content(version)
+    assert sorted(found) == sorted(f"k{i}" for i in range(11) if i != 3)
+    assert {key: sorted(fields) for key, fields in found.items()} == {
+        key: ["cls", "x.npy"] if key == "k10" else ["cls", "emb.npy", "o.txt", "x.npy"] for key in found
+    }
+
+
+def test_inputs_leave_out_parts_that_lack_them(made):
+    made.add_group("d", "emb", {"emb.npy": emb})
+    more(made, 10)
+    version = made.add_group("d", "sum", {"s.npy": lambda s: s["emb.npy"].sum()[None]}, inputs=["emb.npy"])
+    assert values(version, "s.npy") == {f"k{i}": [2 * i * i] for i in range(10)}
+    with pytest.raises(Conflict, match=r"that has \['emb\.npy'\] already has group 'sum'"):
+        made.add_group("d", "sum", {"s.npy": emb}, inputs=["emb.npy"])
+    with pytest.raises(FieldNotFound, match=r"no field 'nope'; it has cls, emb\.npy"):
+        made.add_group("d", "t", {"t.txt": emb}, inputs=["nope"])
+
+
+def test_excluded_samples_keep_their_row_and_are_not_computed(made):
+    made.exclude("d", ["k2", "k5"], reason="x")
+    computed = []
+
+    def noted(sample):
+        computed.append(sample["__key__"])
+        return emb(sample)
+
+    version = made.add_group("d", "emb", {"emb.npy": noted})
+    assert sorted(computed) == sorted(f"k{i}" for i in range(10) if i not in (2, 5))
+    assert values(version) == {f"k{i}": [i * i, i * i] for i in range(10) if i not in (2, 5)}
+    assert version.manifest["groups"]["emb"]["n_rows"] == 10
+
+
+def test_a_compute_that_raises(made):
+    def broken(sample):
+        return bytes(1 // (sample["cls"] - 3) * 0)
+
+    with pytest.raises(
+        TransformFailed, match=r"computing 'e\.npy' of d@1/.* row \d sample 'k3' raised ZeroDivision"
+    ):
+        made.add_group("d", "e", {"e.npy": broken})
+    assert len(made.versions("d")) == 1
+    assert [txn.status for txn in made.state.txns.values()] == ["committed", "aborted"]
+
+
+def test_a_compute_that_asks_for_a_field_that_is_not_there(made):
+    with pytest.raises(
+        FieldNotFound, match=r"these samples have cls, x\.npy; 'nope' was asked for"
+    ) as caught:
+        made.add_group("d", "e", {"e.npy": lambda sample: sample["nope"]})
+    assert "while computing 'e.npy' of d@1/" in caught.value.__notes__[0]
+
+
+def test_a_compute_over_a_damaged_shard(made):
+    version = made.open("d")
+    path = version.parts.shard("media", 1)["path"]
+    data = bytearray(made.store.get(path).data)
+    data[512] ^= 1
+    made.store.put(path, bytes(data))
+    with pytest.raises(Corrupt, match=r"d@1/.* media\[512:513\]"):
+        made.add_group("d", "e", {"e.npy": emb})
+
+
+def test_a_value_that_the_field_does_not_take(made):
+    with pytest.raises(InvalidField, match="field 'jpg' cannot hold"):
+        made.add_group("d", "e", {"jpg": lambda sample: 3})
+
+
+def test_what_is_refused_before_anything_is_computed(made):
+    def never(sample):
+        raise AssertionError("computed")
+
+    for group, compute, error, match in (
+        ("emb", {}, InvalidField, "no fields"),
+        ("Emb", {"e.npy": never}, InvalidField, "group 'Emb'"),
+        ("emb", {"e.pkl": never}, InvalidField, r"e\.pkl"),
+        ("emb", {"cls": never}, Conflict, "'cls' in group 'media'"),
+        ("media", {"e.npy": never}, FieldMismatch, r"group 'media' of d@1 has fields \['cls', 'x\.npy'\]"),
+        ("media", {"cls": never, "x.npy": never}, Conflict, "already has group 'media'"),
+    ):
+        with pytest.raises(error, match=match):
+            made.add_group("d", group, compute)
+    with pytest.raises(VersionNotFound):
+        made.add_group("d@9", "e", {"e.npy": never})
+    assert len(made.versions("d")) == 1

@@ -1,0 +1,235 @@
+"""Parts of many workers become one version, once, on the newest version there is."""
+
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset.part import Part
+from loader.dataset.publish import NewKeys
+from loader.errors import (
+    Conflict,
+    Corrupt,
+    Denied,
+    DuplicateKey,
+    EmptyVersion,
+    Fenced,
+    FieldMismatch,
+    InvalidSample,
+    TransactionNotFound,
+    VersionRetired,
+)
+
+
+def part(root, txn, *keys, name=None, **options):
+    return loader.write_part(root, txn, [(key, {"cls": 1}) for key in keys], name=name, **options)
+
+
+def version(root, *keys):
+    return root.publish("d", [part(root, root.begin("d"), *keys)])
+
+
+def keys(found):
+    return sorted(found.keys(np.arange(len(found))))
+
+
+def test_parts_of_many_workers(root, properties):
+    txn = root.begin("d")
+    parts = [part(root, txn, f"a{i}", f"b{i}") for i in range(5)]
+    sent = [Part.from_json(one.to_json()) for one in parts]
+    assert sent == parts
+    found = root.publish("d", sent[::-1])
+    assert len(found) == 10
+    assert found.parts.ids.to_pylist() == [one.id for one in parts[::-1]]
+    assert set(properties.content(found)) == {f"{c}{i}" for c in "ab" for i in range(5)}
+
+
+def test_publishing_a_transaction_twice_gives_its_version(root):
+    txn = root.begin("d")
+    parts = [part(root, txn, "a")]
+    first = root.publish("d", parts)
+    version(root, "b")
+    again = root.publish("d", parts)
+    other_attempt = root.publish("d", [part(root, txn, "a")])
+    assert (first.id, first.number) == (again.id, 1) == (other_attempt.id, 1)
+    assert len(root.versions("d")) == 2
+
+
+def test_an_attempt_that_lost_gives_the_winners_version(root, properties):
+    """Two publishers of one transaction: the second finds it committed when it appends."""
+    txn = root.begin("d")
+    mine, theirs = part(root, txn, "a"), part(root, txn, "a")
+    found = properties.overtaken(root, mine, lambda: root.publish("d", [theirs]))
+    assert found.number == 1
+    assert found.parts.ids.to_pylist() == [theirs.id]
+
+
+def test_a_txn_of_the_callers_name_may_be_begun_again(root):
+    assert root.begin("d", txn="step-7") == root.begin("d", txn="step-7") == "step-7"
+    with pytest.raises(Conflict, match="step-7 was begun for d, not for e"):
+        root.begin("e", txn="step-7")
+
+
+def test_an_aborted_transaction_is_fenced(root):
+    txn = root.begin("d")
+    parts = [part(root, txn, "a")]
+    root.abort(txn, "the collector thought it dead")
+    with pytest.raises(Fenced, match=r"was aborted .the collector thought it dead.; begin a new one"):
+        root.publish("d", parts)
+    with pytest.raises(Fenced):
+        root.begin("d", txn=txn)
+    assert root.datasets() == []
+
+
+def test_aborted_between_upload_and_commit(root, properties):
+    txn = root.begin("d")
+    with pytest.raises(Fenced):
+        properties.overtaken(root, part(root, txn, "a"), lambda: root.abort(txn, "x"))
+    assert root.datasets() == []
+
+
+def test_two_attempts_of_one_part(root):
+    txn = root.begin("d")
+    with pytest.raises(Conflict, match=f"part {txn}-00001 was given twice; publish one attempt"):
+        root.publish("d", [part(root, txn, "a", name="00001"), part(root, txn, "a", name="00001")])
+
+
+def test_parts_of_two_transactions(root):
+    with pytest.raises(InvalidSample, match="belong to 2 transactions"):
+        root.publish("d", [part(root, root.begin("d"), "a"), part(root, root.begin("d"), "b")])
+
+
+def test_no_parts(root):
+    root.create()
+    with pytest.raises(EmptyVersion, match="no parts were given"):
+        root.publish("d", [])
+
+
+def test_a_transaction_of_another_dataset(root):
+    txn = root.begin("d")
+    with pytest.raises(Conflict, match="begun for dataset 'd', not 'e'"):
+        root.publish("e", [part(root, txn, "a")])
+
+
+def test_a_transaction_that_was_never_begun(root):
+    root.create()
+    with pytest.raises(TransactionNotFound, match="'nope' was never begun"):
+        root.publish("d", [part(root, "nope", "a")])
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"id": "x"}, {"id": 1, "txn": 1, "n_rows": 1, "shards": [{}], "samples": None}]
+)
+def test_what_is_not_a_part(body):
+    with pytest.raises(InvalidSample, match=r"not a part: .*Part\.to_json"):
+        Part.from_json(body)
+
+
+def test_parts_whose_fields_differ(root):
+    txn = root.begin("d")
+    other = loader.write_part(root, txn, [("b", {"txt": "x"})])
+    with pytest.raises(FieldMismatch, match=r"group 'media' has fields \['cls'\].*\['txt'\]"):
+        root.publish("d", [part(root, txn, "a"), other])
+
+
+def test_parts_of_different_groups_are_partial_coverage(root, properties):
+    txn = root.begin("d")
+    other = loader.write_part(root, txn, [("b", {"txt": "x"})], group="captions")
+    found = root.publish("d", [part(root, txn, "a"), other])
+    assert properties.content(found) == {"a": {"cls": b"1"}, "b": {"txt": b"x"}}
+
+
+def test_parent_is_checked_not_imposed(root):
+    version(root, "a")
+    version(root, "b")
+    txn = root.begin("d", parent="d@1")
+    found = root.publish("d", [part(root, txn, "c")], parent="d@1")
+    assert keys(found) == ["a", "b", "c"]
+    root.retire("d@1", reason="bad licence")
+    with pytest.raises(VersionRetired, match="bad licence"):
+        root.begin("d", parent="d@1")
+    txn = root.begin("d")
+    with pytest.raises(VersionRetired, match="bad licence"):
+        root.publish("d", [part(root, txn, "e")], parent="d@1")
+    with root.write("other") as writer:
+        writer.add("x", {"cls": 1})
+    with pytest.raises(Conflict, match="other@1 is not a version of 'd'"):
+        root.publish("d", [part(root, txn, "e")], parent="other@1")
+    with pytest.raises(Conflict, match="other@1 is not a version of 'd'"):
+        root.begin("d", parent="other@1")
+
+
+def test_a_late_publisher_is_laid_on_the_newest(properties):
+    properties.later_publisher_keeps_the_earlier()
+
+
+def test_a_key_comes_once(properties):
+    properties.a_key_is_refused_the_second_time()
+
+
+def test_keys_of_excluded_samples_may_come_again(root, properties):
+    version(root, "a", "b")
+    root.exclude("d", ["a"], reason="blurred")
+    found = root.publish("d", [part(root, root.begin("d"), "a")])
+    assert keys(found) == ["a", "b"]
+    assert len(properties.content(found)) == 2
+
+
+def test_a_retirement_that_brings_back_an_excluded_sample(root):
+    """The check of keys is asked again on each version it is laid on: v2 excludes 'a', then v2 is retired."""
+    first = version(root, "a", "b")
+    second = root.exclude("d", ["a"], reason="blurred")
+    check = NewKeys(root.store, ["a"])
+    check(second)
+    with pytest.raises(DuplicateKey, match="'a' is already in d@1"):
+        check(first)
+
+
+def test_a_retirement_between_check_and_commit(root, properties):
+    version(root, "a", "b")
+    root.exclude("d", ["a"], reason="blurred")
+    mine = part(root, root.begin("d"), "a")
+    with pytest.raises(DuplicateKey, match="'a' is already in d@1"):
+        properties.overtaken(root, mine, lambda: root.retire("d@2", reason="x"))
+
+
+def test_a_column_that_changed_type_meanwhile(root, properties):
+    txn = root.begin("d")
+    mine = loader.write_part(root, txn, [("a", {"cls": 1}, {"w": 3})])
+
+    def overtake():
+        with root.write("d") as writer:
+            writer.add("b", {"cls": 1}, metadata={"w": 1.5})
+
+    with pytest.raises(FieldMismatch, match="column 'w' is int64 in this change and double"):
+        properties.overtaken(root, mine, overtake)
+    # The transaction is still open: published again, the column is fitted to what is there now.
+    assert len(root.publish("d", [mine])) == 2
+
+
+def test_nothing_is_published_past_a_takedown(root):
+    version(root, "a")
+    root.log.append(lambda state: {"kind": "deny", "hashes": ["00"], "scope": "key"})
+    with pytest.raises(Denied, match="takedown at entry 3"):
+        version(root, "b")
+    assert len(root.versions("d")) == 1
+
+
+def test_shards_of_a_part_that_disagree(root):
+    from dataclasses import replace
+
+    txn = root.begin("d")
+    one = part(root, txn, "a", "b")
+    with pytest.raises(FieldMismatch, match="says 3 rows; its samples table has 2"):
+        root.publish("d", [replace(one, n_rows=3)])
+    samples = replace(one.samples, sha256="0" * 64)
+    with pytest.raises(Corrupt, match=r"samples\.parquet: .* the manifest says"):
+        root.publish("d", [replace(one, samples=samples)])
+    with pytest.raises(InvalidSample, match="has no samples table"):
+        root.publish("d", [replace(one, samples=None)])
+
+
+def test_datasets_do_not_see_each_other(root):
+    version(root, "a")
+    with root.write("e") as writer:
+        writer.add("a", {"txt": "x"}, metadata={"cls": "text"})
+    assert (root.datasets(), writer.version.name, len(writer.version)) == (["d", "e"], "e@1", 1)

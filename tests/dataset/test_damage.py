@@ -1,0 +1,308 @@
+"""Bytes that are not those written: every reader names what, where, whose."""
+
+import re
+
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset.read import read_fields
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from penstock.verify import verify
+
+
+@pytest.fixture
+def made(root):
+    with root.write("d", part_samples=4) as writer:
+        for i in range(10):
+            writer.add(f"k{i}", {"cls": i, "x": bytes([i]) * 700}, metadata={"w": i})
+    return root
+
+
+def shard(root, part=1, group="media"):
+    return root.open("d").parts.shard(group, part)
+
+
+def change(root, path, edit):
+    data = bytearray(root.store.get(path).data)
+    data = edit(data) or data
+    root.store.put(path, bytes(data))
+
+
+def flip(at):
+    def edit(data):
+        data[at] ^= 1
+
+    return edit
+
+
+def read_all(root, fields=("cls", "x")):
+    version = root.open("d")
+    addresses = version.address(np.arange(len(version)), fields)
+    return read_fields(version.store, addresses)
+
+
+def planned(root):
+    version = root.open("d")
+    plan = loader.plan({"d": version.select("cls", "x")}, seed=1, global_batch=5)
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, decode=False) as batches:
+        return [next(batches) for _ in range(2)]
+
+
+def by_verify(root):
+    return verify(root, "d", full=True).problems
+
+
+READERS = {"read_fields": read_all, "Loader": planned}
+
+
+def address_of(root, row, field, part=1):
+    """What a message about one field must name."""
+    version = root.open("d")
+    (address,) = version.address(np.array([part * 4 + row]), [field])
+    place = address.fields[field]
+    return (
+        address,
+        place,
+        (
+            version.name,
+            address.part,
+            f"media[{place.offset}:{place.offset + place.nbytes}]",
+            repr(address.key),
+            f"field {field!r}",
+        ),
+    )
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("field", ["cls", "x"])
+def test_a_flipped_byte(made, reader, field):
+    place, names = address_of(made, 2, field)
+    change(made, place.path, flip(place.offset + place.nbytes - 1))
+    with pytest.raises(Corrupt, match="CRC-32C") as caught:
+        READERS[reader](made)
+    for name in names:
+        assert name in str(caught.value)
+    assert place.path in str(caught.value)
+    assert "penstock verify d@1" in str(caught.value)
+    problems = by_verify(made)
+    assert len(problems) == 2
+    assert all(name in problems[0].address for name in names)
+    assert "SHA-256" in problems[1].what
+
+
+def test_a_flip_in_a_tar_header_or_padding_is_found_by_verify(made):
+    """No reader of ours looks there; other tools do."""
+    place, names = address_of(made, 2, "x")
+    change(made, place.path, flip(place.offset - 500))
+    first, second = by_verify(made)
+    assert all(name in first.address for name in names)
+    assert "tar header" in first.what
+    assert "SHA-256" in second.what
+    change(made, place.path, flip(place.offset - 500))
+    change(made, place.path, flip(place.offset + place.nbytes + 3))
+    (only,) = by_verify(made)
+    assert "SHA-256" in only.what
+    assert len(planned(made)) == 2
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_truncated_shard(made, reader):
+    place, names = address_of(made, 2, "x")
+    change(made, place.path, lambda data: data[: place.offset + 10])
+    with pytest.raises(Corrupt) as caught:
+        READERS[reader](made)
+    said = str(caught.value) + str(getattr(caught.value, "__notes__", ""))
+    cut = [repr(k) for k in made.open("d").keys(np.arange(6, 8))]
+    assert any(key in said for key in cut)
+    assert place.path in said
+    problems = by_verify(made)
+    assert "bytes, the manifest says" in problems[0].what
+    assert all(name in problems[1].address for name in names)
+    assert "this field is cut off, as all after it" in problems[1].what
+    assert len(problems) == 3
+    assert verify(made, "d").problems == problems[:1]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_swapped_shards(made, reader):
+    """Two whole shards of one dataset, exchanged: sizes and offsets agree, contents do not."""
+    a, b = shard(made, 0), shard(made, 1)
+    one, two = made.store.get(a["path"]).data, made.store.get(b["path"]).data
+    assert len(one) == len(two)
+    made.store.put(a["path"], two)
+    made.store.put(b["path"], one)
+    with pytest.raises(Corrupt, match=r"d@1/.* media\[.*CRC-32C"):
+        READERS[reader](made)
+    found = by_verify(made)
+    assert {problem.address.split()[0] for problem in found} == {f"d@1/{a['part']}", f"d@1/{b['part']}"}
+    assert sum("SHA-256" in problem.what for problem in found) == 2
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_swapped_indexes(made, reader):
+    a, b = shard(made, 0), shard(made, 1)
+    one, two = made.store.get(a["index_path"]).data, made.store.get(b["index_path"]).data
+    made.store.put(a["index_path"], two.ljust(len(one), b"\0")[: len(one)])
+    with pytest.raises(Corrupt, match=re.escape(a["index_path"])):
+        READERS[reader](made)
+    assert any(a["index_path"] in problem.what for problem in verify(made, "d").problems)
+
+
+def test_an_index_of_another_group(made):
+    """Right checksum, wrong fields: what a hand-edited shards table could do."""
+    made.add_group("d", "g", {"t.txt": lambda sample: "x"})
+    version = made.open("d")
+    index = version.parts.shard("g", 0)
+    rows = version.parts.shard_rows().to_pylist()
+    from loader.dataset.index import IndexPlace
+
+    place = IndexPlace.of(index)
+    version.parts.shard = lambda group, position: {**rows[0], **{k: index[k] for k in index if "index" in k}}
+    with pytest.raises(
+        Corrupt, match=rf"{place.path} has fields \['t\.txt'\], the manifest of d@2 says \['cls', 'x'\]"
+    ):
+        version.address(np.array([0]), ["cls"])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_missing_shard(made, reader):
+    path = shard(made)["path"]
+    made.store.delete_many([path])
+    with pytest.raises(ObjectNotFound, match=re.escape(path)):
+        READERS[reader](made)
+    (problem,) = verify(made, "d").problems
+    assert path in problem.what
+
+
+TABLES = ["shards.parquet", "samples-keys-0.parquet", "samples-metadata-0.parquet", "stats.parquet"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_damaged_table(made, name):
+    (path,) = [info.key for info in made.store.list("data/") if info.key.endswith(f"/{name}")]
+    change(made, path, flip(100))
+    problems = verify(made, "d").problems
+    assert [problem.address for problem in problems] == [f"d@1 {path}"]
+    assert "the manifest says" in problems[0].what
+    reads = {
+        "shards.parquet": lambda: read_all(made),
+        "samples-keys-0.parquet": lambda: made.open("d").samples(),
+        "samples-metadata-0.parquet": lambda: len(made.open("d").where("w > 3")),
+    }
+    if name in reads:
+        with pytest.raises(Corrupt, match=re.escape(path)):
+            reads[name]()
+
+
+def test_a_damaged_exclusions_table(made):
+    made.exclude("d", ["k1"], reason="x")
+    (path,) = [info.key for info in made.store.list("data/") if info.key.endswith("/exclusions.parquet")]
+    change(made, path, flip(100))
+    (problem,) = verify(made, "d").problems
+    assert path in problem.address
+    with pytest.raises(Corrupt, match=re.escape(path)):
+        read_all(made)
+
+
+def test_a_newer_table(made, monkeypatch):
+    from loader.dataset import parquet
+
+    monkeypatch.setattr(parquet, "SCHEMA_VERSION", 2)
+    with made.write("new") as writer:
+        writer.add("k", {"cls": 1})
+    monkeypatch.undo()
+    with pytest.raises(
+        FormatTooNew, match=r"shards\.parquet has table schema 2; this penstock reads up to 1\. Upgrade"
+    ):
+        read_all_of(made, "new")
+
+
+def read_all_of(root, dataset):
+    version = root.open(dataset)
+    return version.address(np.array([0]), ["cls"])
+
+
+def test_a_newer_index(made, monkeypatch):
+    """Its shards table is of this format, its index of the next."""
+    from loader.dataset import index, parquet
+
+    real = index.table_bytes
+
+    def newer(*args, **kwargs):
+        monkeypatch.setattr(parquet, "SCHEMA_VERSION", 2)
+        data = real(*args, **kwargs)
+        monkeypatch.setattr(parquet, "SCHEMA_VERSION", 1)
+        return data
+
+    monkeypatch.setattr(index, "table_bytes", newer)
+    with made.write("new") as writer:
+        writer.add("k", {"cls": 1})
+    with pytest.raises(FormatTooNew, match=r"media-00000\.index\.parquet has table schema 2"):
+        read_all_of(made, "new")
+
+
+def test_a_newer_manifest(made, monkeypatch):
+    from loader.dataset import manifest
+
+    monkeypatch.setattr(manifest, "FORMAT", 2)
+    with made.write("new") as writer:
+        writer.add("k", {"cls": 1})
+    monkeypatch.undo()
+    with pytest.raises(FormatTooNew, match=r"manifest-.*\.json has format 2; this penstock reads up to 1"):
+        made.open("new")
+
+
+def test_an_edited_manifest(made):
+    path = made.record("d@1").manifest
+    change(made, path, lambda data: data.replace(b'"n_live":10', b'"n_live":11'))
+    for action in (
+        lambda: made.open("d"),
+        lambda: verify(made, "d"),
+        lambda: made.exclude("d", ["k1"], reason="x"),
+    ):
+        with pytest.raises(Corrupt, match=rf"{re.escape(path)} has sha256 .* was edited or damaged"):
+            action()
+
+
+def test_an_edited_log_entry(made):
+    with made.write("d") as writer:
+        writer.add("new", {"cls": 1, "x": b""})
+    change(made, "log/000000000002.json", lambda data: data.replace(b'"number":1', b'"number":7'))
+    for action in (lambda: loader.Root(made.url).open("d"), lambda: verify(made, "d")):
+        with pytest.raises(Corrupt, match=r"log/000000000002\.json|log entry"):
+            action()
+
+
+def test_tables_that_do_not_fit_the_manifest(made):
+    """Both whole, both hashed: a manifest whose counts are wrong is refused by the reader."""
+    version = made.open("d")
+    version.manifest = {**version.manifest, "n_live": 9}
+    with pytest.raises(
+        Corrupt, match="its tables hold 10 live samples, its manifest says 9; run penstock verify d@1"
+    ):
+        version.address(np.array([0]), ["cls"])
+
+
+def test_an_edited_plan(made):
+    plan = loader.plan({"d": made.open("d").select("cls")}, seed=1, global_batch=5)
+    plan.save(made)
+    path = f"plans/{plan.hash}.json"
+    assert loader.open_plan(made, plan.hash).hash == plan.hash
+    change(made, path, lambda data: data.replace(b'"seed":1', b'"seed":2'))
+    with pytest.raises(
+        loader.errors.PlanMismatch, match=r"plans/.*\.json holds the plan p-.* edited or renamed"
+    ):
+        loader.open_plan(made, plan.hash)
+    made.store.put(path, b"{")
+    with pytest.raises(Corrupt, match="is not JSON"):
+        loader.open_plan(made, plan.hash)
+
+
+def test_a_sound_version_has_no_problems(made):
+    made.add_group("d", "g", {"t.txt": lambda sample: "x"})
+    made.exclude("d", ["k1"], reason="x")
+    for ref in ("d@1", "d@2", "d@3"):
+        report = verify(made, ref, full=True)
+        assert report.problems == []
+        assert (report.shards, report.rows) == ((3, 10) if ref == "d@1" else (6, 20))

@@ -1,0 +1,61 @@
+"""A part under construction: read back, extended by groups and columns, published with all of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset.part_extension import add_part_columns, add_part_group, part_rows, read_part
+from loader.errors import Conflict, FieldMismatch, FieldNotFound
+
+
+def write(root: loader.Root, n: int = 150) -> loader.Part:
+    txn = root.begin("photos")
+    samples = [(f"k{i:04d}", {"cls": i, "txt": f"text {i}"}, {"number": i}) for i in range(n)]
+    return loader.write_part(root, txn, samples, name="00000")
+
+
+def test_a_part_reads_back_in_its_order(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path / "root")
+    part = write(root)
+    rows = list(read_part(root.store, part, ["txt", "cls"]))
+    assert [key for key, _ in rows] == [row["key"] for row in part_rows(root.store, part)]
+    assert all(
+        fields == {"txt": f"text {int(key[1:])}".encode(), "cls": str(int(key[1:])).encode()}
+        for key, fields in rows
+    )
+    with pytest.raises(FieldNotFound, match="has no field 'jpg'; it has cls, txt"):
+        next(read_part(root.store, part, ["jpg"]))
+
+
+def test_groups_and_columns_are_published_with_the_part(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path / "root")
+    part = write(root)
+    numbers = [int(fields["cls"]) for _, fields in read_part(root.store, part, ["cls"])]
+    part = add_part_group(root.store, part, "emb", ({"emb.npy": np.full(2, n, np.int64)} for n in numbers))
+    part = add_part_columns(root.store, part, ({"score": n / 2} for n in numbers))
+    part = loader.Part.from_json(part.to_json())
+    version = root.publish("photos", [part])
+    assert version.fields == ("cls", "emb.npy", "txt")
+    table = version.samples().collect()
+    assert table["score"].to_list() == [n / 2 for n in table["number"].to_list()]
+    plan = loader.plan({"photos": version.select("cls", "emb.npy")}, seed=1, global_batch=50)
+    with loader.Loader(plan, 0, 1, framework="numpy") as batches:
+        batch = next(batches)
+    assert np.array_equal(batch["emb.npy"][:, 0], batch["cls"])
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path / "root")
+    part = write(root, 5)
+    with pytest.raises(FieldMismatch, match="has 5 samples"):
+        add_part_group(root.store, part, "emb", [{"emb.npy": np.zeros(1)}] * 4)
+    with pytest.raises(FieldMismatch, match="has 5 samples"):
+        add_part_columns(root.store, part, [{"score": 1.0}] * 6)
+    with pytest.raises(Conflict, match="has field 'txt' already"):
+        add_part_group(root.store, part, "texts", [{"txt": "x"}] * 5)
+    with pytest.raises(Conflict, match="has group 'media' already"):
+        add_part_group(root.store, part, "media", [{"x.npy": np.zeros(1)}] * 5)
+    with pytest.raises(Conflict, match="has column 'number' already"):
+        add_part_columns(root.store, part, [{"number": 1}] * 5)

@@ -62,7 +62,6 @@ def address_of(root, row, field, part=1):
     (address,) = version.address(np.array([part * 4 + row]), [field])
     place = address.fields[field]
     return (
-        address,
         place,
         (
             version.name,

@@ -1,15 +1,13 @@
 """Batches made ahead by threads and handed over in order, bounded in bytes."""
 
-import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import CancelledError, Future
 
 from ..errors import InvalidRuntime
 from .batch import Batch
+from .crew import Crew
 
 Make = Callable[[int], Batch]
 
@@ -27,40 +25,38 @@ class Prefetch:
     def __init__(self, make: Make, threads: int, bound_bytes: int) -> None:
         self._threads, self._bound = threads, bound_bytes
         self._last_bytes: int | None = None
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-batch")
-        stop = threading.Event()
-        # Not a bound method: queued work would keep a dropped loader alive until the queue is empty.
-        self._made = partial(_made, make, stop)
+        self._crew = Crew(make, threads)
         self._pending: deque[tuple[int, Future[Batch]]] = deque()
         # Whoever drops the loader without closing it must not leave threads working on.
-        self._finalizer = weakref.finalize(self, _shut_down, stop, self._pool, os.getpid())
+        weakref.finalize(self, self._crew.dismiss)
 
     def take(self, step: int, end: int | None) -> Batch:
         """The batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
         if self._pending and self._pending[0][0] != step:
             self._drop()
         self._fill(step, end)
-        _, future = self._pending[0]
+        _, future = self._pending.popleft()
         try:
             batch = future.result()
+        except CancelledError:
+            raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
         except BaseException:
             self._drop()
             raise
-        self._pending.popleft()
         self._last_bytes = batch.nbytes
         self._fill(step + 1, end)
         return batch
 
     def close(self) -> None:
         """Stop: batches being made are finished and thrown away, threads end before this returns."""
-        self._finalizer()
+        self._crew.dismiss()
         self._drop()
-        self._pool.shutdown(wait=True)
+        self._crew.join()
 
     def _fill(self, step: int, end: int | None) -> None:
         following = self._pending[-1][0] + 1 if self._pending else step
         while (end is None or following < end) and self._has_room():
-            self._pending.append((following, self._pool.submit(self._made, following)))
+            self._pending.append((following, self._crew.submit(following)))
             following += 1
 
     def _has_room(self) -> bool:
@@ -78,20 +74,6 @@ class Prefetch:
         return sum(finished) + expected * (len(self._pending) - len(finished) + 1) <= self._bound
 
     def _drop(self) -> None:
-        for _, future in self._pending:
+        dropped, self._pending = self._pending, deque()  # at once: another thread may be in `take`
+        for _, future in list(dropped):
             future.cancel()
-        self._pending.clear()
-
-
-def _made(make: Make, stop: threading.Event, step: int) -> Batch:
-    # The interpreter's exit runs whatever is queued: nobody will take it, so it need not be made.
-    if stop.is_set() or not threading.main_thread().is_alive():
-        raise InvalidRuntime("the Loader was closed while this batch was waiting")
-    return make(step)
-
-
-def _shut_down(stop: threading.Event, pool: ThreadPoolExecutor, pid: int) -> None:
-    if os.getpid() != pid:
-        return  # a forked child has none of the threads, and perhaps a lock that one of them held
-    stop.set()
-    pool.shutdown(wait=False, cancel_futures=True)

@@ -15,7 +15,6 @@ from loader.run import assemble, prefetch
 from loader.run import loader as run_loader
 
 real_slice = assemble.rank_slice
-real_made = prefetch._made
 real_sample = assemble.Assembler._sample
 real_rng = assemble.sample_rng_key
 real_read = assemble.read_fields
@@ -51,12 +50,16 @@ def rank_slice_without_the_rest(patch):
 
 
 def batches_out_of_order(patch):
-    def swapped(make, stop, step):
-        batch = real_made(make, stop, step ^ 1)
-        batch.step = step
-        return batch
+    class Hasty(prefetch.Crew):
+        def __init__(self, make, threads):
+            def swapped(step):
+                batch = make(step ^ 1)
+                batch.step = step
+                return batch
 
-    patch.setattr(prefetch, "_made", swapped)
+            super().__init__(swapped, threads)
+
+    patch.setattr(prefetch, "Crew", Hasty)
 
 
 def seek_keeps_what_was_made_ahead(patch):

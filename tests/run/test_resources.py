@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.errors import TransformFailed
+from loader.errors import InvalidRuntime, TransformFailed
 
 
 @pytest.fixture
@@ -116,30 +116,66 @@ def test_a_dropped_loader_does_not_finish_its_queue(local):
 
 
 EXIT = """
-import sys, threading
+import atexit, sys, threading
+
+begun = []
+atexit.register(lambda: print("samples begun:", len(begun)))  # called after what loader registers
 import loader
 
-made = []
+waits = threading.Event()
 def transform(sample, rng):
-    made.append(threading.main_thread().is_alive())
+    begun.append(1)
+    if len(begun) > 3 * 6:
+        waits.set()
+        assert ended.wait(30)  # the batch that is being made when the process ends
     return sample
 
 plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
 batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy", transform=transform)
+ended = batches._ahead()._crew._stop
 for _ in range(3):
     next(batches)
-import atexit
-atexit.register(lambda: print("begun after the end:", made.count(False) > 2 * 6))
+assert waits.wait(30)
+assert len(batches._prefetch._pending) > 1
 """
 
 
-def test_a_process_that_ends_without_close_ends_at_once(local, tmp_path):
-    """The interpreter's exit waits for batches that are being made; queued ones are not begun."""
+def test_a_process_that_ends_without_close_does_not_finish_the_queue(local, tmp_path):
+    """The end waits for the batch that is being made; of those queued none is begun."""
     local.save(loader.Root(str(tmp_path / "root")))
     command = [sys.executable, "-c", EXIT, str(tmp_path / "root"), local.hash]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "begun after the end: False\n"
+    assert done.stdout == "samples begun: 24\n"
     assert done.stderr == ""
+
+
+def test_closing_while_another_thread_waits_for_a_batch(local):
+    entered, release, raised = threading.Event(), threading.Event(), []
+
+    def transform(sample, rng):
+        entered.set()
+        assert release.wait(30)
+        return sample
+
+    def consume():
+        try:
+            for _ in batches:
+                pass
+        except InvalidRuntime as error:
+            raised.append(str(error))
+
+    batches = loader.Loader(local, 0, 1, workers=1, transform=transform)
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert entered.wait(30)
+    closer = threading.Thread(target=batches.close)
+    closer.start()
+    release.set()
+    for thread in (consumer, closer):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(raised) == 1
+    assert "closed" in raised[0]
 
 
 @pytest.mark.parametrize(
@@ -176,11 +212,11 @@ def test_before_a_batch_is_known_only_one_per_thread_and_one_is_begun(local):
     consumer.start()
     for _ in range(2):
         assert entered.acquire(timeout=30)
-    assert len(batches._prefetch._pending) == 3
+    ahead = len(batches._prefetch._pending)  # without the one that is waited for
     gate.set()
     consumer.join(30)
     batches.close()
-    assert steps == [0]
+    assert (steps, ahead) == ([0], 2)
 
 
 def test_memory_stays_within_the_bound(memory_root):

@@ -1,0 +1,75 @@
+"""Threads that make batches, and end with their loader or with the process.
+
+The pools of concurrent.futures work their whole queue off before the interpreter exits: a training that is
+over, or interrupted, would first decode everything that was queued ahead.
+"""
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+# Kept alive by their threads: whoever is in here may still be working.
+_crews: "weakref.WeakSet[Crew[object]]" = weakref.WeakSet()
+
+
+class Crew(Generic[T]):
+    """`threads` threads that call `make(step)` for one submitted step after another."""
+
+    def __init__(self, make: Callable[[int], T], threads: int) -> None:
+        self._make = make
+        self._queue: SimpleQueue[tuple[int, Future[T]] | None] = SimpleQueue()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"penstock-batch_{number}", daemon=True)
+            for number in range(threads)
+        ]
+        _crews.add(self)  # type: ignore[arg-type]  # a set of them only stops them
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, step: int) -> Future[T]:
+        """What `make(step)` will return or raise; cancelled when the crew is dismissed first."""
+        future: Future[T] = Future()
+        self._queue.put((step, future))
+        return future
+
+    def dismiss(self) -> None:
+        """Let every thread end after the call that it is in; what is queued is cancelled. Does not wait."""
+        self._stop.set()
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait for the threads' end, after `dismiss`."""
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (task := self._queue.get()) is not None:
+            step, future = task
+            if self._stop.is_set():
+                future.cancel()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(self._make(step))
+                except BaseException as error:  # noqa: BLE001 - whoever takes the batch gets it
+                    future.set_exception(error)
+            del task, future  # an idle thread must not keep a batch alive
+
+
+def _end_all() -> None:
+    # The threads are daemons, which the interpreter must not find at work when it goes.
+    crews = list(_crews)
+    for crew in crews:
+        crew.dismiss()
+    for crew in crews:
+        crew.join()
+
+
+atexit.register(_end_all)

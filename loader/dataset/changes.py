@@ -24,7 +24,12 @@ Producer = Mapping[str, Any] | None
 
 
 def publish_parts(
-    root: "Root", dataset: str, parts: Sequence[Part], parent: str | None, producer: Producer
+    root: "Root",
+    dataset: str,
+    parts: Sequence[Part],
+    parent: str | None,
+    exclude: Mapping[str, str],
+    producer: Producer,
 ) -> Version:
     """See `Root.publish`."""
     txn = check_parts(parts)
@@ -42,7 +47,7 @@ def publish_parts(
     earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     prefix = _prefix(txn)
     with root.heartbeat(txn):
-        change, keys = write_run(root.store, prefix, parts, earlier)
+        change, keys = write_run(root.store, prefix, parts, earlier, exclude)
         pending = Pending(dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts)
         return commit(root.store, root.log, pending, NewKeys(root.store, keys))
 

@@ -1,11 +1,12 @@
 """Exclusions: a version without some samples, as one small table of bitmaps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import Conflict, EmptyVersion, InvalidKey, VersionNotFound
+from ..storage import Store
 from .bitmap import pack
 from .manifest import Change
 from .parquet import TableFile, get_table, put_table
@@ -24,19 +25,22 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
     if not keys:
         raise EmptyVersion("exclude was given no keys; name at least one")
     rows = _find(version, frozenset(keys))
-    table = []
-    for part, members in rows.items():
-        position = version.parts.position(part)
-        gone = np.zeros(int(version.parts.n_rows[position]), bool)
-        gone[members] = True
-        table.append({"part": part, "bitmap": pack(gone), "n_rows": len(gone), "reason": reason})
-    file = put_table(
-        version.store,
-        f"{prefix}/exclusions.parquet",
-        pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA),
-        "exclusions",
-    )
+    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in rows}
+    file = put_exclusions(version.store, prefix, {(part, reason): rows[part] for part in rows}, n_rows)
     return Change(exclusions=file, n_excluded=sum(len(members) for members in rows.values())), rows
+
+
+def put_exclusions(
+    store: Store, prefix: str, rows: Mapping[tuple[str, str], Sequence[int]], n_rows: Mapping[str, int]
+) -> TableFile:
+    """The exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
+    table = []
+    for (part, reason), members in sorted(rows.items()):
+        gone = np.zeros(n_rows[part], bool)
+        gone[list(members)] = True
+        table.append({"part": part, "bitmap": pack(gone), "n_rows": len(gone), "reason": reason})
+    made = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
+    return put_table(store, f"{prefix}/exclusions.parquet", made, "exclusions")
 
 
 def _find(version: Version, keys: frozenset[str]) -> Rows:

@@ -160,16 +160,18 @@ class Root:
         parts: Sequence[Part],
         parent: str | None = None,
         *,
+        exclude: Mapping[str, str] | None = None,
         producer: Mapping[str, Any] | None = None,
     ) -> Version:
         """One version from parts that any number of workers wrote with one transaction.
 
         The parts are laid on the dataset's newest version, also when somebody published meanwhile; publishing a
         committed transaction again gives its version. parent: a ref that must exist and not be retired.
+        exclude: key -> reason, samples of these parts that the version leaves out (a filter's drops).
         producer: facts for the manifest (run id, code version). Raises: DuplicateKey; FieldMismatch; Fenced;
         Conflict; EmptyVersion.
         """
-        return publish_parts(self, dataset, parts, parent, producer)
+        return publish_parts(self, dataset, parts, parent, exclude or {}, producer)
 
     def add_group(
         self,

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from ..errors import Conflict, EmptyVersion, FieldMismatch, InvalidSample
+from ..errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
 from ..storage import Store
 from .columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
+from .exclude import put_exclusions
 from .manifest import Change, GroupExtent, SamplesFile
 from .parquet import get_table, put_table
 from .part import Part, shards_table
@@ -38,12 +39,13 @@ def check_parts(parts: Sequence[Part]) -> str:
 
 
 def write_run(
-    store: Store, prefix: str, parts: Sequence[Part], earlier: Mapping[str, str]
+    store: Store, prefix: str, parts: Sequence[Part], earlier: Mapping[str, str], exclude: Mapping[str, str]
 ) -> tuple[Change, list[str]]:
-    """Upload the run's tables under `prefix`. Returns the change and the keys that it adds.
+    """Upload the run's tables under `prefix`. Returns the change and the live keys that it adds.
 
-    earlier: column -> type that the dataset already has. Costs a request per new part and four more, whatever
-    the dataset holds. Raises: DuplicateKey; FieldMismatch; Corrupt.
+    earlier: column -> type that the dataset already has; exclude: key -> reason. Costs a request per new part and
+    five more at most, whatever the dataset holds. Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to
+    exclude that no part has; Corrupt.
     """
     rows = _without_empty(fit_types(_samples(store, parts), earlier))
     keys: list[str] = rows["key"].to_pylist()
@@ -60,6 +62,7 @@ def write_run(
         kinds = {field.name: str(field.type) for field in table.schema if field.name not in ("part", "row")}
         files.append(SamplesFile(file=file, group=group, columns=kinds))
     shards = [shard for part in parts for shard in part.shards]
+    gone = _excluded(rows, exclude)
     change = Change(
         shards=put_table(store, f"{prefix}/shards.parquet", shards_table(shards), "shards"),
         samples=tuple(files),
@@ -67,8 +70,26 @@ def write_run(
         groups=extents(parts),
         n_parts=len(parts),
         n_rows=len(keys),
+        exclusions=put_exclusions(store, prefix, gone, {part.id: part.n_rows for part in parts})
+        if gone
+        else None,
+        n_excluded=len(exclude),
     )
-    return change, keys
+    return change, [key for key in keys if key not in exclude]
+
+
+def _excluded(rows: pa.Table, exclude: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
+    """(part id, reason) -> rows."""
+    gone: dict[tuple[str, str], list[int]] = {}
+    left = dict(exclude)
+    for at, key in enumerate(rows["key"].to_pylist() if exclude else ()):
+        if key in left:
+            gone.setdefault((rows["part"][at].as_py(), left.pop(key)), []).append(rows["row"][at].as_py())
+    if left:
+        raise InvalidKey(
+            f"exclude names {sorted(left)[0]!r}, which none of these parts has; pass keys of the parts"
+        )
+    return gone
 
 
 def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:

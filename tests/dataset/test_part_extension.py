@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 import loader
 from loader.dataset.part_extension import add_part_columns, add_part_group, part_rows, read_part
-from loader.errors import Conflict, FieldMismatch, FieldNotFound
+from loader.errors import Conflict, FieldMismatch, FieldNotFound, InvalidKey
 
 
 def write(root: loader.Root, n: int = 150) -> loader.Part:
@@ -59,3 +60,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         add_part_group(root.store, part, "media", [{"x.npy": np.zeros(1)}] * 5)
     with pytest.raises(Conflict, match="has column 'number' already"):
         add_part_columns(root.store, part, [{"number": 1}] * 5)
+
+
+def test_samples_can_be_left_out_at_publishing(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path / "root")
+    part = write(root, 20)
+    version = root.publish("photos", [part], exclude={"k0003": "too dark", "k0011": "duplicate"})
+    assert len(version) == 18
+    assert {"k0003", "k0011"}.isdisjoint(version.samples().collect()["key"].to_list())
+    assert {"k0003", "k0011"}.isdisjoint(version.keys(np.arange(18)))
+    reasons = pl.read_parquet(tmp_path / "root" / version.manifest["exclusions"][0]["path"])
+    assert sorted(reasons["reason"].to_list()) == ["duplicate", "too dark"]
+    txn = root.begin("photos")
+    again = loader.write_part(
+        root, txn, [("k0003", {"cls": 3, "txt": "lighter"}, {"number": 3})], name="00000"
+    )
+    assert len(root.publish("photos", [again])) == 19, "an excluded key may come again"
+    with pytest.raises(InvalidKey, match="none of these parts has"):
+        root.publish("photos", [write(root, 2)], exclude={"nobody": "x"})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from .unit import Kind, rejected
 
@@ -36,6 +36,10 @@ class PacketIndex:
     end_pts: int
     time_base: tuple[int, int]
     max_gop_frames: int
+    n_discard: int = 0
+    n_keyframes: int = 0
+    has_b_frames: bool = False
+    tail_missing_s: float = 0.0
 
     @property
     def duration_s(self) -> float:
@@ -88,57 +92,92 @@ def moving_picture(container: "InputContainer") -> "VideoStream | None":
     return next((stream for stream in container.streams.video if not stream.disposition & covers), None)
 
 
+def first_sound(container: "InputContainer") -> "AudioStream | None":
+    """The first audio stream that there is a decoder for."""
+    # The stubs promise a codec context; a stream of an unknown codec has none.
+    known = [stream for stream in container.streams.audio if cast("Any", stream.codec_context) is not None]
+    return known[0] if known else None
+
+
 def first_audio(container: "InputContainer") -> "AudioStream":
-    """The first audio stream. Raises: Unusable."""
-    if not container.streams.audio:
-        raise rejected("probe", "no_streams", "the container has no audio stream")
-    return container.streams.audio[0]
+    """The same, of a file that is sound alone. Raises: Unusable."""
+    stream = first_sound(container)
+    if stream is None:
+        raise rejected("probe", "no_streams", "the container has no audio stream with a known codec")
+    return stream
 
 
 def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
     """Read every packet once. Raises: Unusable when there is none, or the tail of the file is missing."""
-    n_packets, first, end, since_key, max_gop = 0, None, 0, 0, 0
+    seen = _Seen()
     last_s = Fraction(0)
     for packet in container.demux():
         if packet.pts is None and packet.dts is None:
             continue  # the flush packet of each stream
         pts = packet.dts if packet.pts is None else packet.pts
         assert pts is not None  # for the type checker: one of the two is there
-        last_s = max(last_s, (pts + (packet.duration or 0)) * (packet.time_base or Fraction(1)))
-        if packet.stream.index != stream.index:
+        end = pts + (packet.duration or 0)
+        last_s = max(last_s, end * (packet.time_base or Fraction(1)))
+        if packet.stream_index != stream.index:
             continue
         if packet.is_corrupt:  # fragments have no table of contents; a cut one shows here
-            raise rejected("probe", "truncated", f"packet {n_packets} of the video ends before its last byte")
-        n_packets += 1
-        first = pts if first is None else min(first, pts)
-        end = max(end, pts + (packet.duration or 0))
-        since_key = 1 if packet.is_keyframe else since_key + 1
-        max_gop = max(max_gop, since_key)
-    if not n_packets or first is None or stream.time_base is None:
+            raise rejected("probe", "truncated", f"packet {seen.n} of the video ends before its last byte")
+        seen.add(pts, end, packet.is_keyframe, packet.is_discard)
+    if seen.first is None or stream.time_base is None:
         raise rejected("probe", "no_frames", "the video stream has no packets")
-    _check_tail(container, stream, n_packets, float(last_s))
-    base = (stream.time_base.numerator, stream.time_base.denominator)
-    if end <= first:
-        end = first + 1
+    missing_s = _check_tail(container, stream, seen.n, float(last_s))
     return PacketIndex(
-        n_packets=n_packets, start_pts=first, end_pts=end, time_base=base, max_gop_frames=max_gop
+        n_packets=seen.n,
+        start_pts=seen.first,
+        end_pts=max(seen.end, seen.first + 1),
+        time_base=(stream.time_base.numerator, stream.time_base.denominator),
+        max_gop_frames=seen.max_gop,
+        n_discard=seen.n_discard,
+        n_keyframes=seen.n_keyframes,
+        has_b_frames=seen.has_b_frames,
+        tail_missing_s=missing_s,
     )
 
 
-def _check_tail(container: "InputContainer", stream: "VideoStream", n_packets: int, last_s: float) -> None:
+class _Seen:
+    """What the packets of one stream say, in decode order. Hidden packets give no start, no end."""
+
+    def __init__(self) -> None:
+        self.n = self.n_discard = self.n_keyframes = self.end = self.max_gop = self._since_key = 0
+        self.first: int | None = None
+        self.has_b_frames = False
+        self._newest: int | None = None
+
+    def add(self, pts: int, end: int, is_keyframe: bool, is_discard: bool) -> None:
+        self.n += 1
+        self.n_discard += is_discard
+        self.n_keyframes += is_keyframe
+        self._since_key = 1 if is_keyframe else self._since_key + 1
+        self.max_gop = max(self.max_gop, self._since_key)
+        self.has_b_frames = self.has_b_frames or (self._newest is not None and pts < self._newest)
+        self._newest = pts if self._newest is None else max(pts, self._newest)
+        if not is_discard:
+            self.end = end if self.first is None else max(self.end, end)
+            self.first = pts if self.first is None else min(self.first, pts)
+
+
+def _check_tail(container: "InputContainer", stream: "VideoStream", n_packets: int, last_s: float) -> float:
     names = container.format.name.split(",")
     if stream.frames > n_packets and any(name in _COUNTED for name in names):
         raise rejected(
             "probe", "truncated", f"the header announces {stream.frames} frames, the file holds {n_packets}"
         )
-    check_duration(container, last_s)
+    return check_duration(container, last_s)
 
 
-def check_duration(container: "InputContainer", found_s: float) -> None:
-    """Raises: Unusable when the file ends, at `found_s`, more than `TAIL_S` before its header says."""
+def check_duration(container: "InputContainer", found_s: float) -> float:
+    """How much earlier than its header says the file ends, in s: it ends at `found_s`. 0 where nothing is said.
+
+    Raises: Unusable above `TAIL_S`.
+    """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):
-        return
+        return 0.0
     announced_s = ((container.start_time or 0) + container.duration) / 1_000_000
     if announced_s - found_s > TAIL_S:
         raise rejected(
@@ -146,3 +185,4 @@ def check_duration(container: "InputContainer", found_s: float) -> None:
             "truncated",
             f"the header announces {announced_s:.2f} s, the file ends at {found_s:.2f} s",
         )
+    return max(0.0, announced_s - found_s)

@@ -43,7 +43,7 @@ class PictureFilter:
     def _make(self, frame: "VideoFrame") -> Any:
         import av.filter
 
-        turns, swapped = _turns(_display_matrix(frame))
+        turns, swapped = turns_of(display_matrix(frame))
         aspect = self._stream.sample_aspect_ratio or 1
         width_px, height_px = float(frame.width * aspect), float(frame.height)
         if swapped:
@@ -72,13 +72,13 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
     return max(2, 2 * round(width_px * scale / 2)), max(2, 2 * round(height_px * scale / 2))
 
 
-def _display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
+def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
     sides = cast("Mapping[str, Buffer]", frame.side_data)  # PyAV's stub lists only one of its kinds
     matrix = sides.get("DISPLAYMATRIX")
     return struct.unpack("=9i", bytes(matrix)[:36]) if matrix is not None else None
 
 
-def _turns(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
+def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
     """Filters that apply a display matrix (a b u c d v x y w), and whether width and height change places.
 
     a, b, c, d as in x' = a x + c y, y' = b x + d y, y pointing down; multiples of 90 degrees and mirrors only

@@ -1,24 +1,22 @@
 """Speech and other sound: decoded whole, mono, resampled, cut into lossless segments."""
 
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .container import check_duration, first_audio, opened
+from .scratch import check_scratch
+from .sound import Samples, Timeline
 from .unit import CutPolicy, Unit, at, rejected
-
-if TYPE_CHECKING:
-    from av.container import InputContainer
 
 MIN_TAIL_S = 0.5
 """A shorter rest stays with the segment before it."""
 
-Samples = np.ndarray[Any, np.dtype[np.int16]]
-
 
 def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Units with the fields `flac` (a file in `scratch`: 16-bit mono) and `json`.
+    """Units with the fields `flac` (a file in `scratch`: 16-bit mono) and `json`. No sample is lost or comes twice:
+    the segments are together as long as the source, to half a sample.
 
     Raises: Unusable for a file that cannot be opened or decoded to its end, or that is silent of samples.
     """
@@ -28,27 +26,24 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         stream = first_audio(container)
         raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
         cutter = _Cutter(scratch, policy)
-        n_source = 0
-        resampler = av.AudioResampler(format="s16", layout="mono", rate=policy.sample_rate_hz)
+        timeline = Timeline(container, stream, policy.sample_rate_hz)
         try:
-            for frame in container.decode(stream):
-                n_source += frame.samples
-                for piece in resampler.resample(frame):
-                    cutter.add(piece.to_ndarray()[0])
-            for piece in resampler.resample(None):
-                cutter.add(piece.to_ndarray()[0])
+            for piece in timeline:
+                cutter.add(piece)
+            cutter.finish()
         except av.error.FFmpegError as error:
-            raise rejected("decode", "undecodable", f"after {n_source} samples: {error.strerror}") from error
-        cutter.finish()
-        if not n_source or not cutter.spans:
+            check_scratch(error, scratch)
+            raise rejected("cut", "unwritable", error.strerror) from error
+        if not timeline.n_source or not cutter.spans:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
-        _check_length(container, n_source / stream.rate)
+        check_duration(container, float((timeline.start or 0) + cutter.laid_s))
     base = (1, policy.sample_rate_hz)
+    facts = {"raw": raw, "n_segments": len(cutter.spans), "n_filled": timeline.n_filled}
     return [
         Unit(
             start=at(start, base),
             end=at(end, base),
-            fields={"flac": segment, "json": {"raw": raw, "n_segments": len(cutter.spans)}},
+            fields={"flac": segment, "json": facts},
             metadata={
                 "sample_rate_hz": policy.sample_rate_hz,
                 "start_s": start / policy.sample_rate_hz,
@@ -57,11 +52,6 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         )
         for segment, (start, end) in cutter.spans.items()
     ]
-
-
-def _check_length(container: "InputContainer", decoded_s: float) -> None:
-    start_s = (container.start_time or 0) / 1_000_000
-    check_duration(container, start_s + decoded_s)
 
 
 class _Cutter:
@@ -74,6 +64,10 @@ class _Cutter:
         self._tail = round(MIN_TAIL_S * policy.sample_rate_hz)
         self._pieces: list[Samples] = []
         self._held = self._start = 0
+
+    @property
+    def laid_s(self) -> Fraction:
+        return Fraction(self._start + self._held, self._rate_hz)
 
     def add(self, piece: Samples) -> None:
         self._pieces.append(piece)

@@ -1,10 +1,10 @@
 """What cutting gives: units, or a refusal with its reason."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["image", "video", "audio"]
+Kind = Literal["image", "video", "audio", "text"]
 Outcome = Literal["rejected", "dropped"]
 
 
@@ -43,22 +43,27 @@ class Unit:
 
     start, end: where it lies in the source, as '<ticks>@<numerator>/<denominator>' s, empty for the whole
     object; fields: field name -> a JSON value, or the Path of a scratch file that holds the encoded bytes;
-    metadata: columns a user may filter on.
+    groups: field -> the group it goes to, for those that do not go to their kind's own (a clip's sound); units of
+    a kind may differ in their fields, and then belong into different parts; metadata: columns to filter on.
     """
 
     start: str = ""
     end: str = ""
     fields: Mapping[str, Any]
     metadata: Mapping[str, bool | int | float | str | None]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 class Unusable(Exception):
     """An object that gives no sample: rejected (damaged) or dropped (sound, not wanted). Becomes a row."""
 
     def __init__(self, outcome: Outcome, stage: str, code: str, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(outcome, stage, code, reason)  # all four, so that it can be pickled
         self.outcome: Outcome = outcome
         self.stage, self.code, self.reason = stage, code, reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 def rejected(stage: str, code: str, reason: object) -> Unusable:

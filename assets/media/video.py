@@ -1,30 +1,33 @@
-"""Videos: one sequential decode audits the whole file and re-encodes the chosen clips, timestamps kept.
+"""Videos: one sequential decode of the whole file, the chosen clips re-encoded on the way, timestamps kept.
 
-The canonical clip: x264 veryfast crf 20, tune fastdecode, a keyframe every 12 frames, no B-frames, yuv420p,
-faststart, display orientation and square pixels, limited-range BT.601 and tagged so. Without sound.
+A clip whose span has sound carries it as `sound.flac`, in a group of its own: one channel at the policy's rate,
+its first sample at the clip's first frame, as long as the clip. See `clip_encoder` for the picture.
 """
 
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .container import PacketIndex, index_packets, moving_picture, opened
-from .picture_filter import PictureFilter
+from .clip_encoder import MIN_PSNR_DB, ClipEncoder
+from .colour import refuse_deep
+from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
+from .scratch import check_scratch
+from .sound import Samples, Timeline, pieces_at
+from .speech import write_flac
 from .unit import CutPolicy, Unit, at, rejected
 
 if TYPE_CHECKING:
     from av.container import InputContainer
-    from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_X264 = {"preset": "veryfast", "crf": "20", "tune": "fastdecode", "g": "12", "bf": "0"}
-_MPEG_RANGE, _SMPTE170M = 1, 6  # AVCOL_RANGE_MPEG, AVCOL_SPC_SMPTE170M
+SOUND_FIELD, SOUND_GROUP = "sound.flac", "sound"
 
 
 def cut_video(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Units with the fields `mp4` (a file in `scratch`) and `json` (source pts of every frame).
+    """Units with the fields `mp4`, `json` (source pts of every frame) and, where there is sound, `sound.flac`.
 
-    Raises: Unusable for a file that cannot be opened, decoded to its end, or has no usable timestamps.
+    Raises: Unusable for a file that cannot be opened, decoded to its end, has no usable timestamps, or is HDR
+    or deeper than 8 bits.
     """
     with opened(path) as container:
         stream = moving_picture(container)
@@ -35,7 +38,8 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         stream = moving_picture(container)
         assert stream is not None  # the same file, a moment later
         clips = _encode_clips(container, stream, windows(index, policy), scratch, policy)
-    return [_unit(clip, index, policy) for clip in clips]
+    sounds = _sounds(path, [_span_s(clip, index) for clip in clips], policy)
+    return [_unit(clip, sound, index, policy) for clip, sound in zip(clips, sounds, strict=True)]
 
 
 def windows(index: PacketIndex, policy: CutPolicy) -> list[tuple[int, int]]:
@@ -56,17 +60,19 @@ def _encode_clips(
     spans: list[tuple[int, int]],
     scratch: Path,
     policy: CutPolicy,
-) -> list["_Clip"]:
+) -> list[ClipEncoder]:
     """Decode everything, in order; frames inside a span go to that span's clip. Raises: Unusable."""
     import av
 
     stream.thread_count = 1
-    clips: list[_Clip] = []
+    clips: list[ClipEncoder] = []
     waiting = list(reversed(spans))
-    current: _Clip | None = None
+    current: ClipEncoder | None = None
     n_frames, last_pts = 0, None
     try:
         for frame in container.decode(stream):
+            if not n_frames:
+                refuse_deep(frame)
             n_frames += 1
             pts = frame.dts if frame.pts is None else frame.pts
             if frame.is_corrupt:
@@ -82,13 +88,14 @@ def _encode_clips(
             while waiting and current is None and pts >= waiting[-1][0]:
                 span = waiting.pop()
                 if pts < span[1]:
-                    current = _Clip(scratch / f"clip-{len(clips):04d}.mp4", span, stream, policy)
+                    current = ClipEncoder(scratch / f"clip-{len(clips):04d}.mp4", span, stream, policy)
                     clips.append(current)
             if current is not None:
                 current.add(frame, pts)
         if current is not None:
             current.finish()
     except av.error.FFmpegError as error:
+        check_scratch(error, scratch)
         raise rejected("decode", "undecodable", f"after frame {n_frames}: {error.strerror}") from error
     finally:
         for clip in clips:
@@ -98,70 +105,60 @@ def _encode_clips(
     return clips
 
 
-class _Clip:
-    """One clip being encoded into a scratch file."""
-
-    def __init__(self, path: Path, span: tuple[int, int], stream: "VideoStream", policy: CutPolicy) -> None:
-        assert stream.time_base is not None  # index_packets refused such a stream
-        self.path, self.span = path, span
-        self.pts: list[int] = []
-        self.size_px = (0, 0)
-        self._rate = stream.average_rate or stream.guessed_rate or Fraction(25)
-        self._time_base = stream.time_base
-        self._filter = PictureFilter(stream, policy.short_side_px)
-        self._output: Any = None
-        self._encoder: Any = None
-
-    def add(self, frame: "VideoFrame", pts: int) -> None:
-        frame.pts = pts
-        picture = self._filter.apply(frame)
-        if self._output is None:
-            self._open(picture)
-        self.pts.append(pts)
-        picture.pts = pts - self.pts[0]
-        picture.time_base = self._time_base
-        picture.pict_type = 0  # the source's I, P and B types are not the encoder's business
-        self._output.mux(self._encoder.encode(picture))
-
-    def finish(self) -> None:
-        self._output.mux(self._encoder.encode(None))
-        self.close()
-
-    def close(self) -> None:
-        if self._output is not None:
-            self._output.close()
-            self._output = None
-
-    def _open(self, picture: "VideoFrame") -> None:
-        import av
-
-        # The clip counts in the source's own ticks; the muxer would choose a multiple of them.
-        options = {"movflags": "faststart", "video_track_timescale": str(self._time_base.denominator)}
-        self._output = av.open(str(self.path), "w", format="mp4", options=options)
-        self._encoder = self._output.add_stream("libx264", rate=self._rate, options=_X264)
-        self.size_px = (picture.width, picture.height)
-        self._encoder.width, self._encoder.height = self.size_px
-        self._encoder.pix_fmt = "yuv420p"
-        self._encoder.time_base = self._time_base
-        context = self._encoder.codec_context
-        context.time_base = self._time_base
-        context.thread_count = 1
-        context.color_range, context.colorspace = _MPEG_RANGE, _SMPTE170M
-
-
-def _unit(clip: _Clip, index: PacketIndex, policy: CutPolicy) -> Unit:
+def _span_s(clip: ClipEncoder, index: PacketIndex) -> tuple[Fraction, Fraction]:
+    """From the clip's first frame to the end of its last, on the container's clock."""
     base = Fraction(*index.time_base)
-    start, end = clip.pts[0], min(clip.span[1], index.end_pts)
+    return clip.pts[0] * base, _end(clip, index) * base
+
+
+def _end(clip: ClipEncoder, index: PacketIndex) -> int:
+    return max(clip.pts[-1] + 1, min(clip.span[1], index.end_pts))
+
+
+def _sounds(
+    path: str, spans: list[tuple[Fraction, Fraction]], policy: CutPolicy
+) -> list[tuple[Samples, int] | None]:
+    """The sound of each span and how much of it is real; None where there is none. Raises: Unusable."""
+    with opened(path) as container:
+        stream = first_sound(container)
+        if stream is None:
+            return [None] * len(spans)
+        timeline = Timeline(container, stream, policy.sample_rate_hz)
+        found = pieces_at(timeline, spans, policy.sample_rate_hz)
+    return [piece if piece[1] else None for piece in found]
+
+
+def _unit(
+    clip: ClipEncoder, sound: tuple[Samples, int] | None, index: PacketIndex, policy: CutPolicy
+) -> Unit:
+    base = Fraction(*index.time_base)
+    start, end = clip.pts[0], _end(clip, index)
+    fidelity = clip.fidelity()
+    if fidelity.psnr_db < MIN_PSNR_DB:
+        found = f"{fidelity.psnr_db:.1f} dB; at least {MIN_PSNR_DB:.0f} dB"
+        raise rejected(
+            "cut", "psnr", f"the clip at {float(start * base):.2f} s is too far from its source: {found}"
+        )
     facts = {"time_base": list(index.time_base), "pts": clip.pts, "max_gop_frames": index.max_gop_frames}
+    fields = {"mp4": clip.path, "json": {**facts, "policy": "canonical", "clip_s": policy.clip_s}}
+    if sound is not None:
+        path = clip.path.with_suffix(".flac")
+        write_flac(path, sound[0], policy.sample_rate_hz)
+        fields[SOUND_FIELD] = path
     return Unit(
         start=at(start, index.time_base),
         end=at(end, index.time_base),
-        fields={"mp4": clip.path, "json": {**facts, "policy": "canonical", "clip_s": policy.clip_s}},
+        fields=fields,
+        groups={SOUND_FIELD: SOUND_GROUP} if sound is not None else {},
         metadata={
             "width_px": clip.size_px[0],
             "height_px": clip.size_px[1],
             "n_frames": len(clip.pts),
             "start_s": float(start * base),
             "duration_s": float((end - start) * base),
+            "psnr_db": round(fidelity.psnr_db, 3),
+            "worst_psnr_db": round(fidelity.worst_db, 3),
+            "has_sound": sound is not None,
+            "sound_missing_s": None if sound is None else (len(sound[0]) - sound[1]) / policy.sample_rate_hz,
         },
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from assets.media.container import PacketIndex, kind_inside
-from assets.media.picture_filter import _turns, fit
+from assets.media.picture_filter import fit, turns_of
 from assets.media.unit import CutPolicy, Unit, Unusable
 from assets.media.video import cut_video, windows
 
@@ -169,7 +169,7 @@ def test_turns_put_every_corner_where_the_matrix_says(
     matrix: tuple[int, int, int, int], expected: tuple[list[tuple[str, str]], bool]
 ) -> None:
     a, b, c, d = (value * 65536 for value in matrix)
-    turns, swapped = _turns((a, b, 0, c, d, 0, 0, 0, 1 << 30))
+    turns, swapped = turns_of((a, b, 0, c, d, 0, 0, 0, 1 << 30))
     assert (turns, swapped) == expected
     # The same by hand: move the four pixels of a 2 x 2 picture by the matrix, and by the filters' definitions.
     pixels = np.array([[1, 2], [3, 4]])

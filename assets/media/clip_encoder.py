@@ -1,0 +1,125 @@
+"""The canonical clip: small, quick to decode, and near to its source by a measured amount.
+
+x264 veryfast crf 20, tune fastdecode, a keyframe every 12 frames, no B-frames, yuv420p, faststart, display
+orientation and square pixels, limited-range BT.601 and tagged so; every frame at its source's timestamp.
+
+`qmax` bounds the error: by rate control alone single frames of hard cuts fall to 34 dB; with it the worst frame
+of the media this was tried on is at 35.6 dB for 2 % more bytes (crf 18 costs 25 %). How near a clip came is
+measured by the encoder, which knows what a decoder will see bit for bit, and told in `Fidelity`.
+"""
+
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .picture_filter import PictureFilter
+from .unit import CutPolicy
+
+if TYPE_CHECKING:
+    from av.packet import Packet
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+X264 = {"preset": "veryfast", "crf": "20", "qmax": "28", "tune": "fastdecode", "g": "12", "bf": "0"}
+MIN_PSNR_DB = 35.0
+"""What every clip reaches, and by `qmax` in practice every frame."""
+
+_MPEG_RANGE, _SMPTE170M = 1, 6  # AVCOL_RANGE_MPEG, AVCOL_SPC_SMPTE170M
+_BEST_DB = 99.0
+"""Told for a picture without any error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """PSNR in dB of a clip against its source's frames brought to the clip's size, over all samples of Y, U, V.
+
+    psnr_db: of the clip's mean squared error; worst_db: of its worst frame. `_BEST_DB` stands for no error.
+    """
+
+    psnr_db: float
+    worst_db: float
+
+
+class ClipEncoder:
+    """One clip being encoded into a scratch file."""
+
+    def __init__(self, path: Path, span: tuple[int, int], stream: "VideoStream", policy: CutPolicy) -> None:
+        assert stream.time_base is not None  # index_packets refused such a stream
+        self.path, self.span = path, span
+        self.pts: list[int] = []
+        self.size_px = (0, 0)
+        self._errors: list[int] = []
+        self._rate = stream.average_rate or stream.guessed_rate or Fraction(25)
+        self._time_base = stream.time_base
+        self._filter = PictureFilter(stream, policy.short_side_px)
+        self._output: Any = None
+        self._encoder: Any = None
+
+    def add(self, frame: "VideoFrame", pts: int) -> None:
+        """Encode a frame shown at `pts`. Raises: Unusable; av.error.FFmpegError, also for a full disk."""
+        frame.pts = pts
+        picture = self._filter.apply(frame)
+        if self._output is None:
+            self._open(picture)
+        self.pts.append(pts)
+        picture.pts = pts - self.pts[0]
+        picture.time_base = self._time_base
+        picture.pict_type = 0  # the source's I, P and B types are not the encoder's business
+        self._write(self._encoder.encode(picture))
+
+    def finish(self) -> None:
+        self._write(self._encoder.encode(None))
+        self.close()
+
+    def close(self) -> None:
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+    def fidelity(self) -> Fidelity:
+        """Of a finished clip."""
+        samples = self.size_px[0] * self.size_px[1] * 3 // 2
+        return Fidelity(
+            psnr_db=psnr_db(sum(self._errors), samples * len(self._errors)),
+            worst_db=psnr_db(max(self._errors), samples),
+        )
+
+    def _write(self, packets: "Iterable[Packet[VideoStream]]") -> None:
+        for packet in packets:
+            self._errors.append(_squared_error(bytes(packet.get_sidedata("quality_stats"))))
+            self._output.mux(packet)
+
+    def _open(self, picture: "VideoFrame") -> None:
+        import av
+        from av.codec.context import Flags
+
+        # The clip counts in the source's own ticks; the muxer would choose a multiple of them.
+        options = {"movflags": "faststart", "video_track_timescale": str(self._time_base.denominator)}
+        self._output = av.open(str(self.path), "w", format="mp4", options=options)
+        self._encoder = self._output.add_stream("libx264", rate=self._rate, options=X264)
+        self.size_px = (picture.width, picture.height)
+        self._encoder.width, self._encoder.height = self.size_px
+        self._encoder.pix_fmt = "yuv420p"
+        self._encoder.time_base = self._time_base
+        context = self._encoder.codec_context
+        context.time_base = self._time_base
+        context.thread_count = 1
+        context.flags |= Flags.psnr  # the errors are counted; the bytes are the same
+        context.color_range, context.colorspace = _MPEG_RANGE, _SMPTE170M
+
+
+def psnr_db(squared_error: float, n_samples: int) -> float:
+    """10 log10(255^2 / MSE) of 8-bit samples."""
+    if squared_error <= 0:
+        return _BEST_DB
+    return min(_BEST_DB, 10 * math.log10(255**2 * n_samples / squared_error))
+
+
+def _squared_error(stats: bytes) -> int:
+    """The sum over the planes. AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n, u16, n u64 errors."""
+    n_planes = stats[5]
+    return sum(struct.unpack_from(f"<{n_planes}Q", stats, 8))

@@ -1,0 +1,44 @@
+"""Where heavy work of a stage runs: one seam, `map(function, units)`, behind which engines are exchanged.
+
+    with compute.opened() as engine:                                  compute: ComputeResource
+        for outcome in engine.map(measure, units, timeout_s=600):     in the order of `units`
+            row = outcome.value if outcome.ok else reject(outcome.error)
+
+An engine is one file here and one line in `ENGINES`; the conformance suite runs over all of them.
+
+What an engine may expect of the work: the function stands at the top level of a module, and pickles with its
+units; a unit is self-contained and idempotent (it may run twice), reads and writes the store itself, takes
+seconds to minutes, and returns a small row. Its temporary files do not outlive its worker. A worker imports the
+function's module, so that module should not import dagster (a second and 60 MiB for every worker).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .contract import Compute, Failure, Outcome, Progress
+from .engines import ENGINES, open_compute
+from .inline import InlineCompute
+from .local import LocalCompute
+
+if TYPE_CHECKING:
+    from .resource import ComputeResource
+
+__all__ = [
+    "ENGINES",
+    "Compute",
+    "ComputeResource",
+    "Failure",
+    "InlineCompute",
+    "LocalCompute",
+    "Outcome",
+    "Progress",
+    "open_compute",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`ComputeResource` on first use: whoever takes only `Compute` from here does not import dagster."""
+    if name != "ComputeResource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .resource import ComputeResource
+
+    return ComputeResource

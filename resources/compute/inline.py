@@ -1,0 +1,59 @@
+"""Units in the caller's own thread, one after the other: for debugging and for tests. Isolates nothing."""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from loader.errors import InvalidRuntime
+
+from .contract import Outcome, Progress, check_workers, checked, failure_of
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class InlineCompute:
+    """Runs a unit when its outcome is asked for. Everything still goes through pickle, as with other engines,
+    so that what works here works there. timeout_s is not kept. workers is taken for the sake of the registry.
+    """
+
+    isolates = False
+
+    def __init__(self, workers: int | None = None) -> None:
+        check_workers(workers)
+        self._closed = False
+
+    def map(
+        self,
+        function: Callable[[T], R],
+        units: Sequence[T],
+        *,
+        timeout_s: float,
+        progress: Progress | None = None,
+    ) -> Iterator[Outcome[R]]:
+        """See `Compute.map`."""
+        return self._outcomes(checked(function, timeout_s), units, progress)
+
+    def _outcomes(
+        self, pickled: bytes, units: Sequence[T], progress: Progress | None
+    ) -> Iterator[Outcome[R]]:
+        function: Callable[[T], R] = pickle.loads(pickled)  # noqa: S301 - our own
+        for position, unit in enumerate(units):
+            if self._closed:
+                raise InvalidRuntime("this engine was closed; open another one")
+            outcome = _outcome(function, unit)
+            if progress is not None:
+                progress(position + 1, len(units))
+            yield outcome
+
+    def close(self) -> None:
+        """See `Compute.close`."""
+        self._closed = True
+
+
+def _outcome(function: Callable[[T], R], unit: T) -> Outcome[R]:
+    try:
+        value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - our own
+        return Outcome(value=pickle.loads(pickle.dumps(value, protocol=5)))  # noqa: S301 - our own
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is the outcome
+        return Outcome(error=failure_of(error))

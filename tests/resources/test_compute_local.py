@@ -1,0 +1,179 @@
+"""Local processes: how they start, how far they run ahead, how they end with their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loader.errors import InvalidRuntime, Unpicklable
+from resources.compute import LocalCompute
+from resources.compute.local import AHEAD_BYTES, AHEAD_UNITS
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+DRIVER = str(HERE / "units" / "compute_driver.py")
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def engine():
+    opened = LocalCompute(2)
+    yield opened
+    opened.close()
+
+
+class Watched(Sequence):
+    """Numbers, and how far anybody looked."""
+
+    def __init__(self, n, value):
+        self.n, self.value, self.furthest = n, value, -1
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        self.furthest = max(self.furthest, index)
+        return self.value
+
+
+def test_a_worker_imports_what_the_function_needs_and_nothing_else(engine, units) -> None:
+    import dagster  # the parent has it
+
+    assert dagster.__name__ in sys.modules
+    heavy = ["dagster", "torch", "av", "loader", "resources", "pytest", "multiprocessing"]
+    (outcome,) = engine.map(units.modules, [heavy], timeout_s=TIMEOUT_S)
+    loaded, main, path = outcome.value
+    assert (loaded, main) == ([], "worker.py")
+    assert path == sys.path, "and not the folder of the worker's own file"
+
+
+def test_resources_compute_does_not_import_dagster() -> None:
+    code = (
+        "import sys, resources.compute as c; assert 'dagster' not in sys.modules; "
+        "from resources.compute import ComputeResource; assert 'dagster' in sys.modules; c.ComputeResource"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_workers_start_when_needed_and_are_used_again(units, children) -> None:
+    before = children()
+    engine = LocalCompute(3)
+    assert children() == before
+    one = [outcome.value for outcome in engine.map(units.pid, [0], timeout_s=TIMEOUT_S)]
+    assert children() - before == set(one), "one unit, one worker"
+    again = [outcome.value for outcome in engine.map(units.pid, [0], timeout_s=TIMEOUT_S)]
+    assert again == one
+    many = {outcome.value for outcome in engine.map(units.pid, range(200), timeout_s=TIMEOUT_S)}
+    assert set(one) <= children() - before
+    assert many <= children() - before
+    assert len(children() - before) <= 3
+    engine.close()
+    assert children() == before
+
+
+def test_two_maps_share_the_workers(engine, units) -> None:
+    first = engine.map(units.pid, range(400), timeout_s=TIMEOUT_S)
+    second = engine.map(units.double, range(400), timeout_s=TIMEOUT_S)
+    pids = [(a.value, b.value) for a, b in zip(first, second, strict=True)]
+    assert len({pid for pid, _ in pids}) <= 2
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "ahead"), [(8, AHEAD_UNITS), (2**22, AHEAD_BYTES // 2**22 + 2)], ids=["many", "large"]
+)
+def test_a_slow_consumer_bounds_what_runs_ahead(engine, units, nbytes, ahead) -> None:
+    watched = Watched(3 * AHEAD_UNITS, nbytes)
+    outcomes = engine.map(units.noise, watched, timeout_s=TIMEOUT_S)
+    for consumed in range(1, 4):
+        assert next(outcomes).ok
+        # The other map takes turns with this one, so it is a clock that does not depend on the machine.
+        assert all(outcome.ok for outcome in engine.map(units.double, range(1000), timeout_s=TIMEOUT_S))
+        assert 0 < watched.furthest < consumed + ahead
+    outcomes.close()
+
+
+def test_what_a_sequence_raises_comes_through(engine, units, children) -> None:
+    class Broken(Watched):
+        def __getitem__(self, index):
+            raise LookupError(f"no unit {index}")
+
+    with pytest.raises(LookupError, match="no unit"):
+        list(engine.map(units.double, Broken(3, 1), timeout_s=TIMEOUT_S))
+
+
+def test_a_function_that_only_this_process_has(engine, monkeypatch) -> None:
+    nowhere = types.ModuleType("nowhere_on_the_path")
+    exec("def work(x):\n    return x", nowhere.__dict__)
+    monkeypatch.setitem(sys.modules, nowhere.__name__, nowhere)
+    with pytest.raises(Unpicklable, match=r"No module named 'nowhere_on_the_path'\n") as caught:
+        list(engine.map(nowhere.work, range(5), timeout_s=TIMEOUT_S))
+    assert "must stand in modules that can be imported" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [("import os; os._exit(3)", "exited with status 3 while it imported"), ("1 / 0", "ZeroDivisionError")],
+)
+def test_a_module_that_breaks_its_workers(engine, units, tmp_path, monkeypatch, body, says, children) -> None:
+    name = f"breaks_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        f"import sys\nif sys.modules['__main__'].__file__.endswith('worker.py'):\n    {body}\ndef work(x):\n    pass\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    module = __import__(name)
+    with pytest.raises(InvalidRuntime, match=says):
+        list(engine.map(module.work, range(5), timeout_s=TIMEOUT_S))
+    assert [outcome.value for outcome in engine.map(units.double, [4], timeout_s=TIMEOUT_S)] == [8]
+
+
+def test_no_room_for_a_worker(units, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    engine = LocalCompute(2)
+    with pytest.raises(InvalidRuntime, match="a worker process cannot start"):
+        list(engine.map(units.double, range(5), timeout_s=TIMEOUT_S))
+    engine.close()
+
+
+@pytest.mark.parametrize("function", ["hold", "hold_the_lock"])
+def test_a_killed_parent_leaves_no_orphan(function, fifo, units) -> None:
+    """Nobody can tell the worker; with the interpreter's lock taken, no thread of it could listen either."""
+    with start_driver(function, fifo) as parent, open(fifo, encoding="ascii") as there:
+        assert int(there.readline()) > 0
+        parent.kill()
+        assert there.read() == ""
+    assert parent.returncode == -signal.SIGKILL
+
+
+def test_ctrl_c_ends_what_runs(fifo, units) -> None:
+    parent = start_driver("hold", fifo)
+    with open(fifo, encoding="ascii") as there:
+        assert int(there.readline()) > 0
+        parent.send_signal(signal.SIGINT)
+        assert there.read() == ""
+    out, _ = parent.communicate()
+    assert (parent.returncode, out) == (0, "interrupted, 0 children left\n")
+
+
+def start_driver(function, fifo):
+    path = os.pathsep.join([str(REPOSITORY), str(HERE / "units")])
+    return subprocess.Popen(
+        [sys.executable, DRIVER, function, fifo],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_abandoned_map_ends_what_runs(engine, units, fifo) -> None:
+    outcomes = engine.map(units.hold, ["", fifo], timeout_s=TIMEOUT_S)
+    assert next(outcomes).ok
+    with open(fifo, encoding="ascii") as there:
+        there.readline()
+        del outcomes
+        assert there.read() == ""

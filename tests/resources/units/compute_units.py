@@ -1,0 +1,157 @@
+"""Functions that workers run in the tests of compute. Standard library only; some of them end badly."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+_damaged = False
+
+
+class Unsendable:
+    """Pickles, and cannot be unpickled."""
+
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse():
+    raise ValueError("not from bytes")
+
+
+def double(x):
+    return 2 * x
+
+
+def grow(items):
+    items.append("grown")
+    return items
+
+
+def power(base, exponent):
+    return base**exponent
+
+
+def nothing(_):
+    return None
+
+
+def noise(nbytes):
+    return os.urandom(1) * nbytes
+
+
+def fail(x):
+    if x % 3 == 1:
+        raise ValueError(f"unit {x} is odd\nin two lines")
+    return x
+
+
+def fail_somehow(how):
+    match how:
+        case "memory":
+            raise MemoryError("too much of it")
+        case "exit":
+            sys.exit("leaving")
+        case "recursion":
+            return fail_somehow(how)
+        case "result":
+            return threading.Lock()
+        case "unsendable":
+            return Unsendable()
+        case _:
+            return how
+
+
+def die(how):
+    """Ends the process in the way that `how` says; or comes back."""
+    match how:
+        case "SIGKILL" | "SIGTERM":
+            os.kill(os.getpid(), signal.Signals[how])
+        case "segfault":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(7)
+        case "close":
+            os.closerange(3, 100)
+            threading.Event().wait()
+        case "hang":
+            threading.Event().wait()
+        case "hold the lock":
+            re.match(r"(a+)+$", "a" * 64 + "b")
+    return how
+
+
+def die_once(how_and_marker):
+    """Dies the first time only."""
+    how, marker = how_and_marker
+    if not os.path.exists(marker):
+        Path(marker).touch()
+        die(how)
+    return os.getpid()
+
+
+def damage(how):
+    """'damage' does no harm to itself: the next unit in the same process dies of it."""
+    global _damaged
+    if _damaged:
+        os._exit(9)
+    _damaged = how == "damage"
+    return how
+
+
+def pid(_):
+    return os.getpid()
+
+
+def modules(names):
+    main = sys.modules["__main__"].__file__
+    return [name for name in names if name in sys.modules], os.path.basename(main), sys.path
+
+
+def leave_files(how):
+    """Temporary files, and the process ended before it could remove them."""
+    path = tempfile.mkdtemp()
+    Path(path, "half").write_bytes(b"written")
+    print(path, flush=True)
+    return path if die(how) else ""
+
+
+def hold(fifo):
+    """Open a FIFO here and in a child process, say one's number there, and never come back."""
+    if not fifo:
+        return os.getpid()
+    with open(fifo, "w", encoding="ascii") as there:
+        subprocess.Popen(["sleep", "1000"], pass_fds=[there.fileno()])
+        there.write(f"{os.getpid()}\n")
+        there.flush()
+        return die("hang")
+
+
+def hold_the_lock(fifo):
+    """The same, with the interpreter's lock."""
+    with open(fifo, "w", encoding="ascii") as there:
+        there.write(f"{os.getpid()}\n")
+        there.flush()
+        return die("hold the lock")
+
+
+def meet(barrier_folder_and_name):
+    """Two units that each wait for the other: both run at once, or neither comes back."""
+    folder, mine, other = barrier_folder_and_name
+    os.mkfifo(Path(folder, mine))
+    # Opening a FIFO waits for its other end.
+    first, second = sorted((mine, other))
+    while not (Path(folder, first).exists() and Path(folder, second).exists()):
+        os.sched_yield()
+    with open(Path(folder, first), "r" if mine == first else "w", encoding="ascii"):
+        return mine
+
+
+def speak(text):
+    print(text)  # no flush
+    return text

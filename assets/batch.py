@@ -14,6 +14,9 @@ from .media.cutters import CUTTERS, kind_of
 from .media.unit import CutPolicy, Kind, Unit, Unusable, dropped, rejected
 from .stages import fingerprint
 
+SUPERSEDED = ("Changed", "ObjectNotFound")
+"""Replaced or taken away since discovery. Nothing is damaged: what is there now lands in a later batch."""
+
 _CHUNK_BYTES = 2**20
 Progress = Callable[[int, int, str], None]
 PartSample = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
@@ -87,6 +90,8 @@ def _cut_object(
     first_with: Mapping[str, str],
 ) -> list[CutSample]:
     """Raises: Unusable."""
+    if row["error_code"] in SUPERSEDED:
+        raise dropped("land", row["error_code"], row["error_reason"])
     if row["error_code"]:
         raise rejected("land", row["error_code"], row["error_reason"])
     if row["sha256"] in first_with:

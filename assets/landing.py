@@ -1,71 +1,56 @@
-"""raw_objects: what lies in the landing place, by content. Raw objects stay where they are."""
+"""raw_objects: the objects of a batch's manifest, by content. Raw objects stay where they are."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dagster as dg
 
 from loader.dataset.names import check_dataset_name
-from loader.errors import Corrupt, EmptyVersion, StoreError
-from loader.storage import ObjectInfo, Store
+from loader.errors import (
+    Changed,
+    Corrupt,
+    ForkedStore,
+    InvalidName,
+    ObjectNotFound,
+    StageNotPublished,
+    StoreError,
+    Throttled,
+    Transient,
+)
+from loader.storage import Store
 from resources.storage import LandingResource, RootResource
 
+from .discovery import ORIGINS
+from .manifests import Manifest, RawObject, read_manifest
 from .media.sniff import HEAD_BYTES, sniff
 from .report import raw_objects_metadata
 from .stages import StageRecord, append_record, current_record, fingerprint
 from .tables import write_table
 
 STAGE = "raw_objects"
-CODE_VERSION = "1"
-ORIGINS = "_origins.json"
-"""Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
+CODE_VERSION = "2"
 
-_CHUNK_BYTES = 2**20
+_CHUNK_BYTES = 8 * 2**20
+_AT_ONCE = 8  # objects read at the same time; each holds one chunk
 _FACTS = ("licence", "author", "title", "origin", "text")
+_NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
+"""Wrong for all objects, and the next attempt may succeed: no reason to reject one."""
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
-    """One look at the landing place: a row per object in key order, and the hash of what was seen."""
-
-    rows: list[dict[str, Any]]
-    fingerprint: str
 
 
 def no_progress(done: int, total: int, name: str) -> None:
     """Tells nobody."""
 
 
-def look(landing: Store, progress: Progress = no_progress) -> Landed:
-    """Read every object once: SHA-256, size, type by content; licence and origin from `_origins.json`.
-
-    An object that cannot be read is a row with its error. Raises: EmptyVersion when there is none; StoreError
-    when the place itself cannot be listed.
-    """
-    origins = read_origins(landing)
-    found = list(_objects(landing))
-    rows = []
-    for position, info in enumerate(found):
-        progress(position, len(found), info.key)
-        rows.append(_row(landing, info, origins.get(info.key, {})))
-    if not rows:
-        raise EmptyVersion(
-            f"nothing has landed: {landing.url} holds no objects; put files there, or name another"
-        )
-    seen = [[row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)] for row in rows]
-    return Landed(rows=rows, fingerprint=fingerprint(CODE_VERSION, landing.url, seen))
-
-
 def read_origins(landing: Store) -> Mapping[str, Mapping[str, str]]:
     """What `_origins.json` says; empty without it. Raises: Corrupt when it is no JSON object of objects."""
-    if not any(info.key == ORIGINS for info in landing.list(ORIGINS)):
-        return {}
     try:
         body = json.loads(landing.get(ORIGINS).data)
+    except ObjectNotFound:
+        return {}
     except ValueError as error:
         raise Corrupt(f"{landing.url}/{ORIGINS} is not JSON ({error}); repair it, or take it away") from error
     if not isinstance(body, dict) or not all(isinstance(value, dict) for value in body.values()):
@@ -73,20 +58,32 @@ def read_origins(landing: Store) -> Mapping[str, Mapping[str, str]]:
     return body
 
 
-def _objects(landing: Store) -> Iterator[ObjectInfo]:
-    for info in landing.list():
-        name = info.key.rsplit("/", 1)[-1]
-        if info.key != ORIGINS and not name.startswith(".") and not info.key.endswith("/"):
-            yield info
+def raw_rows(
+    landing: Store, objects: Sequence[RawObject], progress: Progress = no_progress
+) -> Iterator[dict[str, Any]]:
+    """Read every object once: a row each, in their order, with SHA-256, type by content, licence and origin.
+
+    An object that is not the one that was discovered, has gone, or may not be read is a row with its error.
+    Raises: Corrupt for a bad `_origins.json`; Throttled and Transient when the store does not answer.
+    """
+    origins = read_origins(landing)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        ahead = [pool.submit(_row, landing, item, origins.get(item.key, {})) for item in objects]
+        try:
+            for position, (item, row) in enumerate(zip(objects, ahead, strict=True)):
+                progress(position, len(objects), item.key)
+                yield row.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _row(landing: Store, info: ObjectInfo, origin: Mapping[str, str]) -> dict[str, Any]:
-    folder = info.key.rsplit("/", 2)[-2] if "/" in info.key else ""
+def _row(landing: Store, item: RawObject, origin: Mapping[str, str]) -> dict[str, Any]:
+    folder = item.key.rsplit("/", 2)[-2] if "/" in item.key else ""
     row: dict[str, Any] = {
-        "uri": f"{landing.url.rstrip('/')}/{info.key}",
-        "key": info.key,
-        "etag": info.etag,
-        "nbytes": info.nbytes,
+        "uri": item.uri,
+        "key": item.key,
+        "etag": item.etag,
+        "nbytes": item.nbytes,
         "sha256": "",
         "mime": "",
         "label": folder,
@@ -97,13 +94,26 @@ def _row(landing: Store, info: ObjectInfo, origin: Mapping[str, str]) -> dict[st
     row["licence"] = row["licence"] or "unknown"
     try:
         digest, head = hashlib.sha256(), b""
-        with landing.open_stream(info.key) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                head = head or chunk[:HEAD_BYTES]
-                digest.update(chunk)
-    except StoreError as error:  # gone since the listing, changed while it was read, or not ours to read
+        for chunk in _chunks(landing, item):
+            head = head or chunk[:HEAD_BYTES]
+            digest.update(chunk)
+    except _NOT_THE_OBJECTS_FAULT:
+        raise
+    except (StoreError, Corrupt) as error:
         return row | {"error_code": type(error).__name__, "error_reason": str(error)[:500]}
     return row | {"sha256": digest.hexdigest(), "mime": sniff(head)}
+
+
+def _chunks(landing: Store, item: RawObject) -> Iterator[bytes]:
+    """The bytes of exactly that object version. Raises: Changed; ObjectNotFound; StoreError leaves."""
+    if not item.nbytes and (now := landing.head(item.key)).etag != item.etag:
+        raise Changed(
+            f"{item.uri}: it was replaced since it was discovered (etag {item.etag}, now {now.etag}); it lands again "
+            "in a later batch"
+        )
+    for offset in range(0, item.nbytes, _CHUNK_BYTES):
+        nbytes = min(_CHUNK_BYTES, item.nbytes - offset)
+        yield landing.get_range(item.key, offset, nbytes, item.etag).data
 
 
 def land(
@@ -115,11 +125,19 @@ def land(
     run_id: str,
     progress: Progress = no_progress,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Publish what the place holds as the batch; nothing is written when it looks as it did before."""
-    seen = look(landing, progress)
-    newest = current_record(store, check_dataset_name(dataset), STAGE, partition)
-    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", seen.fingerprint):
-        return newest, seen.rows
+    """Publish a row for every object of the batch's manifest; nothing is written when they are as before.
+
+    Raises: InvalidName and ObjectNotFound for a batch that was not discovered; StageNotPublished when it was
+    discovered in another place than `landing`; and as `raw_rows`.
+    """
+    manifest = read_manifest(store, check_dataset_name(dataset), partition)
+    _check_place(manifest, landing)
+    rows = list(raw_rows(landing, manifest.objects, progress))
+    seen = [[row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)] for row in rows]
+    wanted = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, seen)
+    newest = current_record(store, dataset, STAGE, partition)
+    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
+        return newest, rows
     record = StageRecord(
         dataset=dataset,
         stage=STAGE,
@@ -127,12 +145,20 @@ def land(
         verdict="published",
         run_id=run_id,
         code_version=CODE_VERSION,
-        fingerprint=seen.fingerprint,
-        files={STAGE: write_table(store, dataset, STAGE, partition, seen.rows)},
-        counts={"landed": len(seen.rows), "nbytes": sum(row["nbytes"] for row in seen.rows)},
-        body={"landing": landing.url},
+        fingerprint=wanted,
+        files={STAGE: write_table(store, dataset, STAGE, partition, rows)},
+        counts={"landed": len(rows), "nbytes": sum(row["nbytes"] for row in rows)},
+        body={"landing": landing.url, "manifest": manifest.path},
     )
-    return append_record(store, record), seen.rows
+    return append_record(store, record), rows
+
+
+def _check_place(manifest: Manifest, landing: Store) -> None:
+    if manifest.landing != landing.url:
+        raise StageNotPublished(
+            f"batch {manifest.batch} of {manifest.dataset} was discovered in {manifest.landing}, and the landing "
+            f"place here is {landing.url}: point the landing resource to where the objects are"
+        )
 
 
 def raw_objects_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
@@ -150,13 +176,16 @@ def raw_objects_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg
         context: dg.AssetExecutionContext, root: RootResource, landing: LandingResource
     ) -> dg.MaterializeResult[None]:
         with root.opened() as opened, landing.opened() as place:
-            record, rows = land(
-                opened.store,
-                place,
-                dataset=dataset,
-                partition=context.partition_key,
-                run_id=context.run.run_id,
-            )
+            try:
+                record, rows = land(
+                    opened.store,
+                    place,
+                    dataset=dataset,
+                    partition=context.partition_key,
+                    run_id=context.run.run_id,
+                )
+            except (InvalidName, ObjectNotFound, StageNotPublished, Corrupt) as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
         return dg.MaterializeResult(metadata=raw_objects_metadata(record, rows))
 
     return raw_objects

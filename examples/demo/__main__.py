@@ -61,10 +61,9 @@ def _options() -> argparse.Namespace:
 def _places(options: argparse.Namespace) -> Places:
     into = options.into.resolve()
     if options.source is None:
-        return Places(root=into / "root", home=into / "dagster_home", source=str(into / "raw"), batch="media")
+        return Places(root=into / "root", home=into / "dagster_home", source=str(into / "raw"))
     source = options.source if "://" in options.source else str(Path(options.source).expanduser().resolve())
-    batch = f"source-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
-    return Places(root=into / "root", home=into / "dagster_home", source=source, batch=batch)
+    return Places(root=into / "root", home=into / "dagster_home", source=source)
 
 
 def _media(options: argparse.Namespace, report: Report) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import dagster as dg
 
 import loader
-from assets import landing as landing_stage
 from assets import samples as samples_stage
+from assets.discovery import discover
+from assets.manifests import Manifest, manifests
 from assets.stages import StageRecord, current_record
 from dagster_project.definitions import BATCHES, DATASET, build_defs
 from loader.storage import open_store
@@ -40,7 +41,6 @@ class Places:
     root: Path
     home: Path
     source: str
-    batch: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,22 @@ class Pipeline:
         self._instance = dg.DagsterInstance.from_config(str(places.home))
         self._defs = build_defs()
 
-    def ingest(self, max_rejected: int = 0) -> Run:
-        """raw_objects and samples of the batch."""
-        self._instance.add_dynamic_partitions(str(BATCHES.name), [self.places.batch])
+    def discover(self) -> list[Manifest]:
+        """Make batches of what has arrived in the source; all of its batches, the earlier ones too."""
+        landing = open_store(self.places.source)
+        try:
+            with loader.Root(self.places.root) as root:
+                root.create()
+                discover(root.store, landing, DATASET)
+                return [found for found in manifests(root.store, DATASET) if found.landing == landing.url]
+        finally:
+            landing.close()
+
+    def ingest(self, batch: str, max_rejected: int = 0) -> Run:
+        """raw_objects and samples of a batch."""
+        self._instance.add_dynamic_partitions(str(BATCHES.name), [batch])
         ops = {f"{DATASET}__{samples_stage.STAGE}": {"config": {"max_rejected": max_rejected}}}
-        return self._run("ingest", {"ops": ops}, partition_key=self.places.batch)
+        return self._run("ingest", {"ops": ops}, partition_key=batch)
 
     def release(self) -> Run:
         """version."""
@@ -131,21 +142,10 @@ def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
     return current_record(root.store, DATASET, stage, batch)
 
 
-def is_current(places: Places) -> bool:
-    """Whether a version has everything that the source holds now; the source is read, nothing is written."""
-    if not (places.root / "penstock.json").exists():
+def is_published(root: loader.Root, batch: str) -> bool:
+    """Whether a version has everything that the batch gave."""
+    cut = record_of(root, samples_stage.STAGE, batch)
+    if cut is None or cut.verdict != "published":
         return False
-    store = open_store(places.source)
-    try:
-        seen = landing_stage.look(store)
-    finally:
-        store.close()
-    with loader.Root(places.root) as root:
-        landed = record_of(root, landing_stage.STAGE, places.batch)
-        cut = record_of(root, samples_stage.STAGE, places.batch)
-        if landed is None or cut is None or cut.verdict != "published":
-            return False
-        if (landed.fingerprint, cut.upstream[0].r) != (seen.fingerprint, landed.r):
-            return False
-        transaction = root.state.txns.get(cut.body["txn"])
-        return not cut.body["parts"] or (transaction is not None and transaction.status == "committed")
+    transaction = root.state.txns.get(cut.body["txn"])
+    return not cut.body["parts"] or (transaction is not None and transaction.status == "committed")

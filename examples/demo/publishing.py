@@ -1,12 +1,13 @@
 """The demo's second act: files -> raw_objects -> samples -> version, and what the gate does to a broken one."""
 
+from collections import Counter
 from pathlib import Path
 
 import loader
 from dagster_project.definitions import DATASET
 from examples.demo.damage import plant_truncated
-from examples.demo.pipeline import Pipeline, Places, is_current, record_of
-from examples.demo.show import DemoFailed, Report, headline, line, working
+from examples.demo.pipeline import Pipeline, Places, Run, is_published, record_of
+from examples.demo.show import DemoFailed, Report, headline, line, size, working
 
 BROKEN = "videos/broken.mp4"
 
@@ -17,31 +18,54 @@ def publish(places: Places, pipeline: Pipeline, report: Report, *, plant: bool, 
     Raises: DemoFailed.
     """
     headline(f"2. Dagster: {places.source} -> raw_objects -> samples -> version")
-    with working("looking at the source"):
-        done = is_current(places)
+    batches = _batches(places, pipeline, planted=plant)
+    with loader.Root(places.root) as root:
+        todo = [batch for batch in batches if not is_published(root, batch)]
     seconds: dict[str, float] = {}
-    if done:
+    if not todo:
         line("a version has all of it already: nothing to do")
     else:
         if plant:
             _show_gate(places, pipeline)
-        with working("landing, decoding, cutting"):
-            ingest = pipeline.ingest(max_rejected)
-        if not ingest.success:
-            hint = "Repair or move the files it names, or allow some: make demo MAX_REJECTED=<n> SOURCE=..."
-            raise DemoFailed(f"{ingest.message}\n{hint}" if ingest.checks else ingest.message)
-        with working("publishing"):
+        for batch in todo:
+            with working("landing, decoding, cutting"):
+                ingest = pipeline.ingest(batch, max_rejected)
+            if not ingest.success:
+                hint = (
+                    "Repair or move the files it names, or allow some: make demo MAX_REJECTED=<n> SOURCE=..."
+                )
+                raise DemoFailed(f"{ingest.message}\n{hint}" if ingest.checks else ingest.message)
+            _add(seconds, ingest)
+        with working("checking and publishing"):
             release = pipeline.release()
         if not release.success:
             raise DemoFailed(release.message)
-        seconds = ingest.seconds | release.seconds
-        line(f"check passed, published (Dagster runs {ingest.id[:8]}, {release.id[:8]})")
+        _add(seconds, release)
+        line(f"checks passed, published {', '.join(todo)} (Dagster run {release.id[:8]})")
     with loader.Root(places.root) as root:
         version = root.open(f"{DATASET}@latest")
         line(
             f"{version.name}: {len(version)} samples, fields {', '.join(version.fields)}, {version.id[:18]}..."
         )
-        _rows(root, places, version, seconds, report)
+        _rows(root, batches, version, seconds, report)
+
+
+def _batches(places: Places, pipeline: Pipeline, *, planted: bool) -> list[str]:
+    """The source's batches, but for those that a broken file was planted into. Raises: DemoFailed."""
+    with working("looking for what has arrived"):
+        found = pipeline.discover()
+    for manifest in found:
+        count, nbytes = len(manifest.objects), size(manifest.nbytes)
+        line(f"batch {manifest.batch}: {count} objects, {nbytes}")
+    if not found:
+        raise DemoFailed(f"nothing has landed: {places.source} holds no objects; put files there")
+    keys = {manifest.batch: {item.key for item in manifest.objects} for manifest in found}
+    return [batch for batch in keys if not planted or keys[batch] != {BROKEN}]
+
+
+def _add(seconds: dict[str, float], run: Run) -> None:
+    for stage, took in run.seconds.items():
+        seconds[stage] = seconds.get(stage, 0.0) + took
 
 
 def _show_gate(places: Places, pipeline: Pipeline) -> None:
@@ -51,8 +75,9 @@ def _show_gate(places: Places, pipeline: Pipeline) -> None:
     plant_truncated(whole, raw / BROKEN)
     line(f"planted {BROKEN}: {whole.name} with its table of contents in front, and the second half missing")
     try:
+        planted = pipeline.discover()[-1].batch
         with working("landing, decoding, cutting"):
-            stopped = pipeline.ingest()
+            stopped = pipeline.ingest(planted)
         line(f"run {stopped.id[:8]}, samples: {stopped.message}")
         with working("asking for a version all the same"):
             refused = pipeline.release()
@@ -69,15 +94,28 @@ def _show_gate(places: Places, pipeline: Pipeline) -> None:
 
 
 def _rows(
-    root: loader.Root, places: Places, version: loader.Version, seconds: dict[str, float], report: Report
+    root: loader.Root,
+    batches: list[str],
+    version: loader.Version,
+    seconds: dict[str, float],
+    report: Report,
 ) -> None:
-    landed, cut = (record_of(root, stage, places.batch) for stage in ("raw_objects", "samples"))
-    if landed is None or cut is None:
-        raise DemoFailed(f"batch {places.batch} has no stage record")
-    counts, rejected = cut.counts, f"{cut.counts['rejected']} + {cut.counts['dropped']} dropped"
+    landed, cut = (_counts(root, stage, batches) for stage in ("raw_objects", "samples"))
+    rejected = f"{cut['rejected']} + {cut['dropped']} dropped"
     nbytes = sum(group["nbytes"] for group in version.manifest["groups"].values())
     took = {stage: seconds.get(stage, 0.0) for stage in ("raw_objects", "samples", "version")}
-    n_landed = counts["landed"]
-    report.add("raw_objects", n_landed, n_landed, "-", took["raw_objects"], landed.counts["nbytes"])
-    report.add("samples", n_landed, counts["samples"], rejected, took["samples"], counts["nbytes"])
-    report.add(version.name, counts["samples"], len(version), "-", took["version"], nbytes)
+    n_landed = landed["landed"]
+    report.add("raw_objects", n_landed, n_landed, "-", took["raw_objects"], landed["nbytes"])
+    report.add("samples", n_landed, cut["samples"], rejected, took["samples"], cut["nbytes"])
+    report.add(version.name, cut["samples"], len(version), "-", took["version"], nbytes)
+
+
+def _counts(root: loader.Root, stage: str, batches: list[str]) -> Counter[str]:
+    """The stage's counts over all batches. Raises: DemoFailed."""
+    total: Counter[str] = Counter()
+    for batch in batches:
+        record = record_of(root, stage, batch)
+        if record is None:
+            raise DemoFailed(f"batch {batch} has no record of {stage}")
+        total.update(record.counts)
+    return total

@@ -1,23 +1,25 @@
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from assets.batch import CutBatch, cut_batch, labels_of, part_samples, policy_fingerprint
-from assets.landing import land, look, no_progress
+from assets.discovery import listed, raw_object
+from assets.landing import no_progress, raw_rows
 from assets.media.unit import CutPolicy
 from assets.samples import audit
-from loader.errors import Corrupt, EmptyVersion
-from loader.storage import open_store
+from loader.storage import Store, open_store
 
 POLICY = CutPolicy(short_side_px=48, clip_s=2.0)
+
+
+def landed(store: Store) -> list[dict[str, Any]]:
+    return list(raw_rows(store, [raw_object(store, info) for info in listed(store)]))
 
 
 def cut(place: Path, tmp_path: Path, published: dict[str, str] | None = None) -> CutBatch:
     store = open_store(str(place))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    rows = look(store).rows
+    rows = landed(store)
     return cut_batch(store, rows, POLICY, scratch, published=published or {}, progress=no_progress)
 
 
@@ -76,7 +78,7 @@ def test_the_suffix_plays_no_part(landing: Path, tmp_path: Path) -> None:
 
 def test_what_is_published_already_is_dropped(landing: Path, tmp_path: Path) -> None:
     there = {
-        row["sha256"]: "there" for row in look(open_store(str(landing))).rows if row["mime"] != "text/plain"
+        row["sha256"]: "there" for row in landed(open_store(str(landing))) if row["mime"] != "text/plain"
     }
     batch = cut(landing, tmp_path, there)
     assert not batch.samples
@@ -97,7 +99,7 @@ def test_an_audit_sees_a_lost_object() -> None:
 
 def test_an_object_that_changes_or_goes_after_landing_is_rejected(landing: Path, tmp_path: Path) -> None:
     store = open_store(str(landing))
-    rows = look(store).rows
+    rows = landed(store)
     (landing / "photos/cats/a cat.jpg").write_bytes(b"another")
     (landing / "speech/tone.wav").unlink()
     scratch = tmp_path / "scratch"
@@ -127,43 +129,16 @@ def test_numbers_of_known_labels_stay(landing: Path, tmp_path: Path) -> None:
     assert all(source["run_id"] == "r" and source["raw_sha256"] for _, _, _, source in samples)
 
 
-def test_origins_are_told_and_are_no_object(landing: Path) -> None:
-    (landing / "_origins.json").write_text(
-        '{"speech/tone.wav": {"licence": "CC0-1.0", "author": "me", "text": "a tone"}}', encoding="utf-8"
-    )
-    rows = {row["key"]: row for row in look(open_store(str(landing))).rows}
-    assert "_origins.json" not in rows
-    assert (rows["speech/tone.wav"]["licence"], rows["speech/tone.wav"]["text"]) == ("CC0-1.0", "a tone")
-    assert rows["readme.txt"]["licence"] == "unknown"
-    (landing / "_origins.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(Corrupt, match="expected"):
-        look(open_store(str(landing)))
-    (landing / "_origins.json").write_text("{", encoding="utf-8")
-    with pytest.raises(Corrupt, match="is not JSON"):
-        look(open_store(str(landing)))
-
-
-def test_looking(landing: Path) -> None:
+def test_what_was_replaced_or_taken_away_since_discovery_is_dropped(landing: Path, tmp_path: Path) -> None:
     store = open_store(str(landing))
-    seen = look(store)
-    assert [row["key"] for row in seen.rows] == sorted(row["key"] for row in seen.rows)
-    assert look(store).fingerprint == seen.fingerprint
-    (landing / "readme.txt").write_bytes(b"other")
-    assert look(store).fingerprint != seen.fingerprint
-
-
-def test_an_empty_place(tmp_path: Path) -> None:
-    (tmp_path / "place").mkdir()
-    with pytest.raises(EmptyVersion, match="nothing has landed"):
-        look(open_store(str(tmp_path / "place")))
-
-
-def test_landing_again_writes_nothing(landing: Path, tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
-    store, place = open_store(str(tmp_path / "root")), open_store(str(landing))
-    first, _ = land(store, place, dataset="demo", partition="b", run_id="1")
-    keys = [info.key for info in store.list()]
-    again, _ = land(store, place, dataset="demo", partition="b", run_id="2")
-    assert again == first
-    assert [info.key for info in store.list()] == keys
-    (landing / "photos/new.jpg").write_bytes(make_jpeg(20, 20))
-    assert land(store, place, dataset="demo", partition="b", run_id="3")[0].r == 2
+    objects = [raw_object(store, info) for info in listed(store)]
+    (landing / "photos/cats/a cat.jpg").write_bytes(b"another")
+    (landing / "speech/tone.wav").unlink()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    rows = list(raw_rows(store, objects))
+    batch = cut_batch(store, rows, POLICY, scratch, published={}, progress=no_progress)
+    assert refusals(batch)["photos/cats/a cat.jpg"] == ("dropped", "Changed")
+    assert refusals(batch)["speech/tone.wav"] == ("dropped", "ObjectNotFound")
+    assert batch.n_used + len(batch.refusals) == batch.n_landed == 5
+    assert audit(batch, 0) == ""

@@ -7,6 +7,7 @@ import dagster as dg
 import pytest
 
 import loader
+from assets.discovery import discover
 from assets.landing import land
 from assets.media.unit import CutPolicy
 from assets.samples import Batch, cut_stage
@@ -26,7 +27,6 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     (tmp_path / "dagster").mkdir()
     quiet = {"telemetry": {"enabled": False}}
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=quiet) as made:
-        made.add_dynamic_partitions("raw_batch", ["b1", "b2"])
         yield made
 
 
@@ -38,8 +38,9 @@ def root(tmp_path: Path) -> loader.Root:
 @pytest.fixture
 def run(tmp_path: Path, landing: Path, instance: dg.DagsterInstance) -> Run:
     def go(
-        job: str, partition: str | None = None, place: Path | None = None, **config: int
+        job: str, batch: str | None = None, place: Path | None = None, **config: int
     ) -> dg.ExecuteInProcessResult:
+        instance.add_dynamic_partitions("raw_batch", [batch] if batch else [])
         defs = build_defs(
             {
                 "root": RootResource(url=str(tmp_path / "root")),
@@ -49,10 +50,17 @@ def run(tmp_path: Path, landing: Path, instance: dg.DagsterInstance) -> Run:
         settings = {"ops": {"demo__samples": {"config": config}}} if config else {}
         quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
         return defs.resolve_job_def(job).execute_in_process(
-            instance=instance, partition_key=partition, run_config=quiet | settings, raise_on_error=False
+            instance=instance, partition_key=batch, run_config=quiet | settings, raise_on_error=False
         )
 
     return go
+
+
+def arrive(root: loader.Root, place: Path) -> str:
+    """The batch of what has arrived."""
+    root.create()
+    (batch,) = discover(root.store, open_store(str(place)), "demo")
+    return batch
 
 
 def break_one(landing: Path) -> Path:
@@ -75,14 +83,23 @@ def no_version(root: loader.Root) -> bool:
 
 
 def test_files_become_a_version(run: Run, root: loader.Root, landing: Path) -> None:
-    ingest = run("ingest", "b1")
+    ingest = run("ingest", arrive(root, landing))
     assert ingest.success, failure_of(ingest)
     assert no_version(root)  # cut and checked is not published
     release = run("release")
     assert release.success
     version = root.open("demo@1")
     assert len(version) == 4  # two photos, one clip, one segment
-    assert version.fields == ("clip.json", "cls", "flac", "jpg", "mp4", "photo.json", "speech.json")
+    assert version.fields == (
+        "clip.json",
+        "cls",
+        "flac",
+        "jpg",
+        "mp4",
+        "photo.json",
+        "sound.flac",
+        "speech.json",
+    )
     assert version.manifest["producer"]["dagster_run_id"] == release.run_id
     assert version.manifest["producer"]["labels"] == ["cats", "dogs"]
     table = version.samples().collect()
@@ -97,7 +114,8 @@ def test_a_broken_file_stops_the_run_and_everything_after_it(
     run: Run, root: loader.Root, landing: Path, instance: dg.DagsterInstance
 ) -> None:
     broken = break_one(landing)
-    stopped = run("ingest", "b1")
+    batch = arrive(root, landing)
+    stopped = run("ingest", batch)
     assert not stopped.success
     assert "videos/broken.mp4" in failure_of(stopped)
     (check,) = stopped.get_asset_check_evaluations()
@@ -111,7 +129,7 @@ def test_a_broken_file_stops_the_run_and_everything_after_it(
     assert [txn.status for txn in root.state.txns.values()] == ["aborted"]
 
     broken.unlink()
-    assert run("ingest", "b1").success
+    assert run("ingest", batch).success  # what was taken away is dropped; the batch is the same
     assert run("release").success
     assert len(root.open("demo@1")) == 4
 
@@ -119,20 +137,21 @@ def test_a_broken_file_stops_the_run_and_everything_after_it(
 def test_a_failed_batch_stays_out_when_others_are_published(
     run: Run, root: loader.Root, landing: Path, tmp_path: Path, make_jpeg: Callable[..., bytes]
 ) -> None:
-    assert run("ingest", "b1").success
+    assert run("ingest", arrive(root, landing)).success
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "new.jpg").write_bytes(make_jpeg(50, 40))
     (bad / "empty.jpg").write_bytes(b"")
-    assert not run("ingest", "b2", bad).success
+    failed = arrive(root, bad)
+    assert not run("ingest", failed, bad).success
     release = run("release")
     assert release.success
     assert len(root.open("demo@latest")) == 4
     (event,) = release.asset_materializations_for_node("demo__version")
-    assert event.metadata["held_back_batches"].value == "b2"
+    assert event.metadata["held_back_batches"].value == failed
     assert not run("release").success  # now only the failed one is left
 
-    assert run("ingest", "b2", bad, max_rejected=1).success
+    assert run("ingest", failed, bad, max_rejected=1).success
     assert run("release").success
     version = root.open("demo@2")
     assert len(version) == 5
@@ -140,24 +159,25 @@ def test_a_failed_batch_stays_out_when_others_are_published(
     assert version.manifest["parent"] == root.open("demo@1").id
 
 
-def test_everything_again_changes_nothing(run: Run, root: loader.Root) -> None:
+def test_everything_again_changes_nothing(run: Run, root: loader.Root, landing: Path) -> None:
+    batch = arrive(root, landing)
     for _ in range(2):
-        assert run("ingest", "b1").success
+        assert run("ingest", batch).success
         assert run("release").success
     before = {info.key for info in root.store.list()}
-    assert run("ingest", "b1").success
+    assert run("ingest", batch).success
     assert run("release").success
     assert {info.key for info in root.store.list()} == before
     assert [record.number for record in root.versions("demo")] == [1]
 
 
-def test_new_files_of_a_published_batch_become_the_next_version(
+def test_what_arrives_later_becomes_the_next_version(
     run: Run, root: loader.Root, landing: Path, make_jpeg: Callable[..., bytes]
 ) -> None:
-    assert run("ingest", "b1").success
+    assert run("ingest", arrive(root, landing)).success
     assert run("release").success
     (landing / "photos/cats/later.jpg").write_bytes(make_jpeg(70, 50))
-    assert run("ingest", "b1").success
+    assert run("ingest", arrive(root, landing)).success
     assert run("release").success
     assert (len(root.open("demo@1")), len(root.open("demo@2"))) == (4, 5)
 
@@ -166,6 +186,17 @@ def test_the_version_alone_without_anything(run: Run, root: loader.Root) -> None
     result = run("release")
     assert not result.success
     assert "materialize [demo, samples] first" in failure_of(result)
+
+
+def test_a_batch_that_nobody_discovered(run: Run, root: loader.Root, landing: Path, tmp_path: Path) -> None:
+    for batch in ("b1", "000001-00000000"):
+        result = run("ingest", batch)
+        assert not result.success
+        assert "discovery" in failure_of(result)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    result = run("ingest", arrive(root, landing), elsewhere)
+    assert "point the landing resource to where the objects are" in failure_of(result)
 
 
 def test_samples_alone_without_a_landing(tmp_path: Path, landing: Path) -> None:
@@ -183,14 +214,14 @@ def test_a_batch_whose_classes_were_numbered_before_another_publish_is_cut_again
     other = tmp_path / "other"
     (other / "ants").mkdir(parents=True)
     (other / "ants/a.jpg").write_bytes(make_jpeg(44, 44))
-    for name, place in (("b1", landing), ("b2", other)):
-        store = open_store(str(place))
+    for place in (landing, other):
+        store, name = open_store(str(place)), arrive(root, place)
         land(root.store, store, dataset="demo", partition=name, run_id=name)
         cut_stage(root, store, Batch(dataset="demo", partition=name, run_id=name), CutPolicy(), 0)
     with pytest.raises(StageNotPublished, match="another batch was published meanwhile"):
         publish_batches(root, "demo", "r")
     assert root.open("demo@1").manifest["producer"]["labels"] == ["cats", "dogs"]
-    again = Batch(dataset="demo", partition="b2", run_id="again")
+    again = Batch(dataset="demo", partition=name, run_id="again")
     cut_stage(root, open_store(str(other)), again, CutPolicy(), 1)
     assert publish_batches(root, "demo", "r").version.manifest["producer"]["labels"] == [
         "cats",
@@ -202,14 +233,15 @@ def test_a_batch_whose_classes_were_numbered_before_another_publish_is_cut_again
 def test_a_transaction_that_was_aborted_meanwhile_is_not_published(tmp_path: Path, landing: Path) -> None:
     root, store = loader.Root(tmp_path / "root"), open_store(str(landing))
     root.begin("demo")
-    land(root.store, store, dataset="demo", partition="b1", run_id="1")
-    batch = Batch(dataset="demo", partition="b1", run_id="1")
+    name = arrive(root, landing)
+    land(root.store, store, dataset="demo", partition=name, run_id="1")
+    batch = Batch(dataset="demo", partition=name, run_id="1")
     record, _ = cut_stage(root, store, batch, CutPolicy(), 0)
     root.abort(record.body["txn"], "collected")
     with pytest.raises(Fenced):
         publish_batches(root, "demo", "r")
-    cut_stage(root, store, Batch(dataset="demo", partition="b1", run_id="2"), CutPolicy(), 0)
+    cut_stage(root, store, Batch(dataset="demo", partition=name, run_id="2"), CutPolicy(), 0)
     assert publish_batches(root, "demo", "r").version.number == 1
-    newest = current_record(root.store, "demo", "samples", "b1")
+    newest = current_record(root.store, "demo", "samples", name)
     assert newest is not None
     assert newest.r == 2

@@ -1,0 +1,225 @@
+"""The batches of a dataset: which raw objects belong to which, written down once and for ever.
+
+    tables/<dataset>/manifests/<n>.json               n has at least 6 digits, from 1, without gaps
+    tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never the truth
+
+A batch's key, '000042-1f0c99ab', is its number and the beginning of a SHA-256 over its objects. The file is
+named by the number alone, so that two writers who both want to be batch 42 meet: one of them is refused,
+reads what the other wrote, and leaves those objects out.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from loader.dataset.entries import canonical
+from loader.dataset.names import check_dataset_name
+from loader.dataset.parquet import parse_table, table_bytes
+from loader.errors import Corrupt, FormatTooNew, InvalidName, ObjectNotFound
+from loader.storage import Store
+
+Identity = tuple[str, str]
+"""uri and etag: what makes an object the same object."""
+
+_FORMAT = 1
+_KEY = re.compile(r"(\d{6,})-[0-9a-f]{8}")
+_FILE = re.compile(r"(\d{6,})\.json")
+_STATE = re.compile(r"state-(\d{6,})\.parquet")
+_SEEN = pa.schema([("uri", pa.string()), ("etag", pa.string())])
+_HINT_EVERY = 64  # batches; from then on whenever half as many again have come, so that hints stay O(objects)
+_AT_ONCE = 16  # requests
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawObject:
+    """One object as it was listed. etag: opaque, the store's own; key: relative to the landing place."""
+
+    key: str
+    uri: str
+    nbytes: int
+    etag: str
+
+    @property
+    def identity(self) -> Identity:
+        return self.uri, self.etag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A batch. landing: the URL, without secrets, of the place that its objects' keys are relative to."""
+
+    dataset: str
+    number: int
+    landing: str
+    objects: tuple[RawObject, ...]
+
+    @property
+    def batch(self) -> str:
+        """Its key: the same for the same objects of the same dataset under the same number."""
+        body = [self.dataset, self.landing, [asdict(item) for item in self.objects]]
+        digest = hashlib.sha256(canonical(body)).hexdigest()
+        return f"{self.number:06d}-{digest[:8]}"
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the root."""
+        return f"{_folder(self.dataset)}{self.number:06d}.json"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.objects)
+
+    def to_json(self) -> bytes:
+        """Canonical: the same batch is the same bytes."""
+        body = {"format": _FORMAT, "batch": self.batch, "dataset": self.dataset, "landing": self.landing}
+        return canonical(body | {"number": self.number, "objects": [asdict(item) for item in self.objects]})
+
+
+class Book:
+    """Every manifest of a dataset, read once, and read on when somebody else has written more.
+
+    Costs one listing of the manifests' folder, one GET of the newest hint, and a GET per batch behind it.
+    """
+
+    def __init__(self, store: Store, dataset: str) -> None:
+        """Raises: InvalidName; Corrupt for a manifest that cannot be read."""
+        self._store, self._dataset = store, check_dataset_name(dataset)
+        self._added: list[Identity] = []
+        names = [info.key.rsplit("/", 1)[-1] for info in store.list(_folder(dataset))]
+        self.newest = max((int(found[1]) for name in names if (found := _FILE.fullmatch(name))), default=0)
+        hints = [int(found[1]) for name in names if (found := _STATE.fullmatch(name))]
+        self._hint, self._hinted = self._read_hint(max((n for n in hints if n <= self.newest), default=0))
+        for manifest in _read_all(store, dataset, range(self._hint + 1, self.newest + 1)):
+            self._added += [item.identity for item in manifest.objects]
+        self.read_on()  # a listing may lag behind
+
+    def read_on(self) -> set[Identity]:
+        """Read what was written since; the objects of it."""
+        found: set[Identity] = set()
+        while manifest := _read(self._store, self._dataset, self.newest + 1):
+            found.update(item.identity for item in manifest.objects)
+            self.newest += 1
+        self._added += found
+        return found
+
+    def append(self, landing: str, objects: Sequence[RawObject]) -> Manifest:
+        """Write the next batch. Raises: AlreadyExists when somebody else did: `read_on`, and decide again."""
+        manifest = Manifest(
+            dataset=self._dataset, number=self.newest + 1, landing=landing, objects=tuple(objects)
+        )
+        self._store.put_if_absent(manifest.path, manifest.to_json())
+        self.newest += 1
+        self._added += [item.identity for item in objects]
+        return manifest
+
+    def seen(self) -> pa.Table:
+        """uri, etag of every object that a batch names."""
+        added = {"uri": [uri for uri, _ in self._added], "etag": [etag for _, etag in self._added]}
+        return pa.concat_tables([self._hinted, pa.table(added, schema=_SEEN)])
+
+    def leave_hint(self) -> None:
+        """Write the hint for those who come later, when it has become worth its bytes."""
+        if self.newest - self._hint >= max(_HINT_EVERY, self._hint // 2):
+            path = f"{_folder(self._dataset)}state-{self.newest:06d}.parquet"
+            self._store.put(path, table_bytes(self.seen(), "seen-objects"))
+
+    def _read_hint(self, number: int) -> tuple[int, pa.Table]:
+        if number:
+            path = f"{_folder(self._dataset)}state-{number:06d}.parquet"
+            try:
+                return number, parse_table(self._store.get(path).data, path).select(_SEEN.names).cast(_SEEN)
+            except (Corrupt, FormatTooNew, ObjectNotFound, KeyError, pa.ArrowException) as error:
+                _log.warning("%s/%s is no use, reading every manifest: %s", self._store.url, path, error)
+        return 0, _SEEN.empty_table()
+
+
+def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
+    """The batch of this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
+    number = batch_number(batch)
+    found = _read(store, check_dataset_name(dataset), number)
+    if found is None or found.batch != batch:
+        there = (
+            f"batch {number} of {dataset} is {found.batch}" if found else f"{dataset} has no batch {number}"
+        )
+        raise ObjectNotFound(
+            f"there is no batch {batch!r} in {store.url}: {there}. Batches are made by discovery; take a key "
+            "that it gave, for this root"
+        )
+    return found
+
+
+def batch_number(batch: str) -> int:
+    """The number in a batch's key. Raises: InvalidName."""
+    found = _KEY.fullmatch(batch)
+    if found is None:
+        raise InvalidName(f"{batch!r} is no batch key; discovery gives them, e.g. '000042-1f0c99ab'")
+    return int(found[1])
+
+
+def is_batch(partition: str) -> bool:
+    """Whether it has the form of a batch's key."""
+    return _KEY.fullmatch(partition) is not None
+
+
+def manifests(store: Store, dataset: str, numbers: Iterable[int] | None = None) -> list[Manifest]:
+    """The manifests, oldest first; all, or those numbers. Raises: Corrupt; ObjectNotFound for a number."""
+    return _read_all(store, dataset, numbers if numbers is not None else batch_numbers(store, dataset))
+
+
+def batch_numbers(store: Store, dataset: str) -> list[int]:
+    """The number of every batch that is listed: one listing, no manifest is read."""
+    names = (info.key.rsplit("/", 1)[-1] for info in store.list(_folder(check_dataset_name(dataset))))
+    return sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
+
+
+def _folder(dataset: str) -> str:
+    return f"tables/{dataset}/manifests/"
+
+
+def _read_all(store: Store, dataset: str, numbers: Iterable[int]) -> list[Manifest]:
+    def read(number: int) -> Manifest:
+        found = _read(store, dataset, number)
+        if found is None:
+            raise ObjectNotFound(
+                f"{store.url}/{_folder(dataset)}{number:06d}.json is gone; restore it from a mirror"
+            )
+        return found
+
+    wanted = sorted(numbers)
+    if len(wanted) <= 1:
+        return [read(number) for number in wanted]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(read, wanted))
+
+
+def _read(store: Store, dataset: str, number: int) -> Manifest | None:
+    path = f"{_folder(dataset)}{number:06d}.json"
+    try:
+        data = store.get(path).data
+    except ObjectNotFound:
+        return None
+    try:
+        body = json.loads(data)
+        if body["format"] > _FORMAT:
+            raise FormatTooNew(
+                f"{store.url}/{path} has format {body['format']}; this penstock reads {_FORMAT}. Upgrade it"
+            )
+        objects = tuple(RawObject(**item) for item in body["objects"])
+        manifest = Manifest(dataset=dataset, number=number, landing=body["landing"], objects=objects)
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, FormatTooNew):
+            raise
+        raise Corrupt(f"{store.url}/{path} is not a manifest ({error}); restore it from a mirror") from error
+    if manifest.batch != body.get("batch"):
+        raise Corrupt(
+            f"{store.url}/{path} says it is batch {body.get('batch')!r}, its objects say {manifest.batch!r}: "
+            "it was changed; restore it from a mirror"
+        )
+    return manifest

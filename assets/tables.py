@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from loader.dataset.columns import column_of
 from loader.dataset.parquet import TableFile, get_table, put_table
 from loader.errors import InvalidName
 from loader.storage import Store
@@ -65,3 +66,15 @@ def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
     """The rows of one file, its SHA-256 checked. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
     rows: list[dict[str, Any]] = get_table(store, file).to_pylist()
     return rows
+
+
+def write_wide_table(
+    store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
+) -> TableFile:
+    """Write rows whose columns are not known beforehand (scores of a featurizer): types from the values, int and
+    float together are float, a column that a row does not have is null there. Raises: FieldMismatch."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    keys = [str(row.get("key", position)) for position, row in enumerate(rows)]
+    columns = {name: column_of(name, [row.get(name) for row in rows], keys) for name in names}
+    path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
+    return put_table(store, path, pa.table(columns), table)

@@ -118,11 +118,15 @@ def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[
         "row": pa.array(np.arange(len(rows), dtype=np.int64)),
     }
     for name in names:
-        columns[name] = _column(name, [row.get(name) for row in rows], keys)
+        columns[name] = column_of(name, [row.get(name) for row in rows], keys)
     return pa.table(columns)
 
 
-def _column(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
+def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
+    """Plain Python values of one kind as an Arrow column; int and float together are float64.
+
+    keys: of the rows, for the message. Raises: FieldMismatch when the values are of different kinds.
+    """
     kinds: dict[str, int] = {}
     for position, value in enumerate(values):
         if value is not None:

@@ -23,8 +23,10 @@ BLOCK_ROWS = 64
 """Samples whose fields are fetched together."""
 
 
-def read_part(store: Store, part: Part, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """(key, field -> bytes) of every sample, in the part's order; checksums verified.
+def read_part(
+    store: Store, part: Part, fields: Sequence[str], rows: range | None = None
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """(key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
 
     Raises: FieldNotFound when the part has no such field; Corrupt; ObjectNotFound.
     """
@@ -32,12 +34,13 @@ def read_part(store: Store, part: Part, fields: Sequence[str]) -> Iterator[tuple
     keyed = next(iter(shards.values()), part.shards[0])
     indexes = {s.path: IndexFile(store, _place(s)) for s in [keyed, *shards.values()]}
     pins: dict[str, str] = {}
-    for first in range(0, part.n_rows, ROW_GROUP_ROWS):
-        rows = {path: index.read_row_group(index.row_group_of(first)) for path, index in indexes.items()}
-        n_rows = len(rows[keyed.path].keys)
-        for start in range(0, n_rows, BLOCK_ROWS):
-            block = range(start, min(start + BLOCK_ROWS, n_rows))
-            addresses = [_address(part, rows, keyed, shards, local) for local in block]
+    wanted = range(part.n_rows) if rows is None else rows
+    for first in range(wanted.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, wanted.stop, ROW_GROUP_ROWS):
+        index = {path: file.read_row_group(file.row_group_of(first)) for path, file in indexes.items()}
+        low, high = max(wanted.start - first, 0), min(wanted.stop - first, ROW_GROUP_ROWS)
+        for start in range(low, high, BLOCK_ROWS):
+            block = range(start, min(start + BLOCK_ROWS, high))
+            addresses = [_address(part, index, keyed, shards, local) for local in block]
             found = read_fields(store, addresses, pins=pins)
             yield from zip((address.key for address in addresses), found, strict=True)
 

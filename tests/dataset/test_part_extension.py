@@ -26,6 +26,8 @@ def test_a_part_reads_back_in_its_order(tmp_path: Path) -> None:
         fields == {"txt": f"text {int(key[1:])}".encode(), "cls": str(int(key[1:])).encode()}
         for key, fields in rows
     )
+    assert list(read_part(root.store, part, ["txt", "cls"], range(60, 131))) == rows[60:131]
+    assert list(read_part(root.store, part, [], range(149, 150))) == [(rows[149][0], {})]
     with pytest.raises(FieldNotFound, match="has no field 'jpg'; it has cls, txt"):
         next(read_part(root.store, part, ["jpg"]))
 

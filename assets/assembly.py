@@ -1,0 +1,150 @@
+"""From units and features to samples: score columns joined, filters applied, every object accounted for."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import loader
+from loader.dataset.part import ShardFile
+from loader.dataset.part_extension import add_part_columns, part_rows
+from loader.errors import StageNotPublished
+from loader.storage import Store
+
+from .features import stage_name
+from .spec import DatasetSpec
+from .stages import StageRecord
+from .tables import read_table
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """A batch ready to be published. exclude: sample key -> reason; samples: one row per sample, left out or not,
+    with all columns; objects: one row per landed object with its outcome (used, rejected or dropped) and why."""
+
+    parts: tuple[loader.Part, ...]
+    exclude: Mapping[str, str]
+    samples: tuple[Row, ...]
+    objects: tuple[Row, ...]
+
+    def outcomes(self) -> Counter[str]:
+        """How many objects have which outcome."""
+        return Counter(row["outcome"] for row in self.objects)
+
+
+def assemble(
+    store: Store,
+    spec: DatasetSpec,
+    *,
+    landed: Sequence[Row],
+    refusals: Sequence[Row],
+    units: StageRecord,
+    features: Sequence[StageRecord],
+) -> Assembled:
+    """Put a batch together. landed: rows of raw_objects; refusals: objects that media or units refused.
+
+    Raises: StageNotPublished when a feature was computed of other units than these.
+    """
+    for record in features:
+        if any(read.r != units.r for read in record.upstream):
+            raise StageNotPublished(
+                f"{record.stage} of batch {record.partition} was computed of other units than the current ones; "
+                f"materialize [{record.dataset}, {record.stage}] again"
+            )
+    scores = _scores(store, features)
+    exclude: dict[str, str] = {}
+    parts, samples = [], []
+    for entry in units.body["parts"]:
+        part = loader.Part.from_json(entry["part"])
+        rows = part_rows(store, part)
+        columns = [scores.get(row["key"], {}) for row in rows]
+        for row, column in zip(rows, columns, strict=True):
+            reason = _left_out(spec, {**row, **column})
+            if reason:
+                exclude[row["key"]] = reason
+            samples.append({**row, **column, "kind": entry["kind"], "left_out": reason})
+        parts.append(_complete(store, part, [_told(column) for column in columns], features))
+    return Assembled(
+        parts=tuple(parts),
+        exclude=exclude,
+        samples=tuple(samples),
+        objects=tuple(_accounts(landed, refusals, samples)),
+    )
+
+
+def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
+    """key -> columns of every featurizer, with `refused` where one would not take the sample."""
+    scores: dict[str, Row] = {}
+    for record in features:
+        for row in read_table(store, record.files[record.stage]):
+            mine = scores.setdefault(row["key"], {})
+            if row["code"]:
+                mine["refused"] = f"{record.body['featurizer']}: {row['code']}: {row['reason']}"
+            mine.update({name: value for name, value in row.items() if name not in ("key", "code", "reason")})
+    return scores
+
+
+def _told(columns: Row) -> Row:
+    return {name: value for name, value in columns.items() if name != "refused" and value is not None}
+
+
+def _left_out(spec: DatasetSpec, row: Row) -> str:
+    """Why the sample is left out, or ""."""
+    if row.get("refused"):
+        return str(row["refused"])
+    for one in spec.filters:
+        if reason := one.reason(row.get(one.column)):
+            return reason
+    return ""
+
+
+def _complete(
+    store: Store, part: loader.Part, columns: Sequence[Row], features: Sequence[StageRecord]
+) -> loader.Part:
+    """The part with every featurizer's shard and columns."""
+    added = [
+        ShardFile(**shard) for record in features for shard in record.body["shards"] if shard["part"] == part.id
+    ]
+    whole = replace(part, shards=(*part.shards, *added))
+    return add_part_columns(store, whole, columns) if any(columns) else whole
+
+
+def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:
+    """One row per landed object: used, rejected or dropped, and why."""
+    refused = {row["key"]: row for row in refusals}
+    of_object: dict[str, list[Row]] = {}
+    for sample in samples:
+        of_object.setdefault(sample["raw_key"], []).append(sample)
+    accounts = []
+    for row in landed:
+        mine = of_object.get(row["key"], [])
+        told = {"key": row["key"], "sha256": row["sha256"]}
+        if any(not sample["left_out"] for sample in mine):
+            accounts.append(told | {"outcome": "used", "stage": "", "code": "", "reason": ""})
+        elif row["key"] in refused:
+            accounts.append({**told, **{n: refused[row["key"]][n] for n in ("outcome", "stage", "code", "reason")}})
+        elif mine:
+            accounts.append(
+                told | {"outcome": "dropped", "stage": "samples", "code": "filtered", "reason": mine[0]["left_out"]}
+            )
+        else:
+            accounts.append(told | {"outcome": "lost", "stage": "samples", "code": "lost", "reason": "no row anywhere"})
+    return accounts
+
+
+def audit(spec: DatasetSpec, assembled: Assembled) -> str:
+    """Why the batch may not be published, or "" when it may: the accounting equation and the reject rate."""
+    outcomes, landed = assembled.outcomes(), len(assembled.objects)
+    if outcomes["lost"]:
+        lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
+        return f"{len(lost)} of {landed} landed objects are neither used, rejected nor dropped: {lost[:3]}"
+    if outcomes["rejected"] > spec.max_reject_rate * landed:
+        named = [f"{row['key']!r} ({row['code']}: {row['reason']})" for row in assembled.objects if row["outcome"] == "rejected"]
+        more = f"; and {len(named) - 3} more" if len(named) > 3 else ""
+        return (
+            f"{len(named)} of {landed} objects are unreadable, allowed are {spec.max_reject_rate:.1%}: "
+            f"{'; '.join(named[:3])}{more}"
+        )
+    return ""

@@ -1,0 +1,100 @@
+"""What a dataset is made of: everything that the person who owns it decides, in one value.
+
+A dataset is one file in `dagster_project/datasets/` that makes a `DatasetSpec`, and one line in its registry.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from loader.dataset.names import check_dataset_name
+from loader.errors import InvalidName
+
+from .featurizers import Featurizer, make
+from .media.unit import CutPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """A featurizer by its name in the registry (or "module:Class") and its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def made(self) -> Featurizer:
+        """Raises: ValueError, TypeError, ImportError for a featurizer that there is not."""
+        return make(self.name, **self.parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Samples whose `column` lies outside are dropped, with the reason. A null passes unless `required`."""
+
+    column: str
+    minimum: float | None = None
+    maximum: float | None = None
+    allowed: frozenset[str] | None = None
+    required: bool = False
+
+    def reason(self, value: Any) -> str:
+        """Why a sample with this value is dropped, or ""."""
+        if value is None:
+            return f"{self.column} is unknown" if self.required else ""
+        if self.minimum is not None and value < self.minimum:
+            return f"{self.column} = {value} is below {self.minimum}"
+        if self.maximum is not None and value > self.maximum:
+            return f"{self.column} = {value} is above {self.maximum}"
+        if self.allowed is not None and value not in self.allowed:
+            return f"{self.column} = {value!r} is not one of {', '.join(sorted(self.allowed))}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSpec:
+    """One dataset.
+
+    policy: how raw objects are cut; features: what is computed of each sample; filters: which samples are left
+    out; splits: name -> share, they sum to 1; split_by: "raw_sha256" or "subject" - all samples with one value are
+    in one split, for ever; max_reject_rate: share of a batch's objects that may be damaged before the batch is
+    stopped, 0 to 1; work_timeout_s: longest time that one object may take in one stage.
+
+    Raises: InvalidName; ValueError for shares or rates out of range.
+    """
+
+    name: str
+    policy: CutPolicy = CutPolicy()
+    features: tuple[Feature, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
+    split_by: str = "raw_sha256"
+    max_reject_rate: float = 0.0
+    work_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_dataset_name(self.name)
+        names = [feature.name for feature in self.features]
+        if len(set(names)) != len(names):
+            raise InvalidName(f"dataset {self.name!r} names a featurizer twice: {', '.join(names)}")
+        if any(share <= 0 for share in self.splits.values()) or abs(sum(self.splits.values()) - 1) > 1e-9:
+            raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
+        if self.split_by not in ("raw_sha256", "subject"):
+            raise ValueError(f"split_by={self.split_by!r}; accepted: 'raw_sha256', 'subject'")
+        if not 0 <= self.max_reject_rate <= 1:
+            raise ValueError(f"max_reject_rate={self.max_reject_rate}; accepted: 0 to 1")
+        if self.work_timeout_s <= 0:
+            raise ValueError(f"work_timeout_s={self.work_timeout_s}; accepted: above 0")
+
+    def split_of(self, identity: str) -> str:
+        """The split of everything that has this raw object or subject: by its hash, so it never changes.
+
+        blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order
+        of the split names.
+        """
+        hashed = blake2b(f"{self.name}\0{identity}".encode(), digest_size=8).digest()
+        place = int.from_bytes(hashed, "little") / 2**64
+        for name, share in sorted(self.splits.items()):
+            place -= share
+            if place < 0:
+                return name
+        return max(self.splits)

@@ -1,0 +1,33 @@
+"""Featurizers: what can be computed of one sample. One file each, and one line here."""
+
+from importlib import import_module
+from typing import Any
+
+from .featurizer import Features, Featurizer, version_of
+
+__all__ = ["FEATURIZERS", "Features", "Featurizer", "make", "version_of"]
+
+# name -> "module:Class", imported on first use. The conformance suite runs over these.
+FEATURIZERS = {
+    "picture": "assets.featurizers.picture:Picture",
+    "loudness": "assets.featurizers.loudness:Loudness",
+    "phash": "assets.featurizers.phash:PerceptualHash",
+    "tokens": "assets.featurizers.tokens:Tokens",
+}
+
+
+def make(name: str, **parameters: Any) -> Featurizer:
+    """The featurizer of that name, or the class at "module:Class", with these parameters.
+
+    Raises: ValueError (an unknown name; a value the featurizer refuses), TypeError (a parameter that it does
+    not have), ImportError and AttributeError (no such module or class).
+    """
+    target = FEATURIZERS.get(name, name)
+    module, colon, attribute = target.partition(":")
+    if not colon:
+        raise ValueError(
+            f"no featurizer {name!r}; there are {', '.join(sorted(FEATURIZERS))}. Another one is named by "
+            "'module:Class', or gets a line in assets/featurizers/__init__.py"
+        )
+    made: Featurizer = getattr(import_module(module), attribute)(**parameters)
+    return made

@@ -1,0 +1,72 @@
+"""What a featurizer is: a pure function from the encoded fields of one sample to new fields and columns."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from loader.modalities import check_field
+
+Column = bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What one sample got.
+
+    fields: field name -> a value that `loader.modalities.encode` takes, the same names for every sample of a
+    kind; columns: score columns of plain Python values, floats finite (unknown is None), units in names, the
+    same names for every sample of a kind.
+
+    Raises: InvalidField (a field name), TypeError (a column's type), ValueError (NaN or infinity).
+    """
+
+    fields: Mapping[str, Any]
+    columns: Mapping[str, Column]
+
+    def __post_init__(self) -> None:
+        for field in self.fields:
+            check_field(field)
+        for name, value in self.columns.items():
+            if type(value) not in (bool, int, float, str, type(None)):
+                raise TypeError(f"column {name!r} is {value!r}; accepted: bool, int, float, str, None")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"column {name!r} is {value}; what cannot be measured is None")
+
+
+class Featurizer(Protocol):
+    """Picklable, without state: the same bytes give the same features, in any process."""
+
+    @property
+    def name(self) -> str:
+        """Also the name of the group that its fields are stored in."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever the features may: see `version_of`."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of image, video, audio and text it takes."""
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        """kind -> the fields it reads."""
+
+    def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
+        """Features of one sample: `sample` holds the encoded bytes of the kind's inputs.
+
+        Raises: assets.media.unit.Unusable (rejected, stage "featurize") for bytes that it cannot take, and
+        nothing else for any bytes whatever; ValueError for a kind that is not its own.
+        """
+
+
+def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
+    """'<code>-<8 hex>': the code's own number, and a hash of parameters and of weights (their sha256).
+
+    parameters: what JSON holds. `code` is raised by whoever changes what the featurizer computes.
+    """
+    stated = json.dumps([dict(parameters), *weights], sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return f"{code}-{hashlib.sha256(stated.encode()).hexdigest()[:8]}"

@@ -1,0 +1,127 @@
+"""Luma, contrast, chroma and sharpness of a photo or clip; motion, black and frozen frames of a clip."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .decoding import Array, field_of, frames, inputs_of, photo, shrunk, small_frames, three_of
+from .featurizer import Column, Features, version_of
+
+CODE = 1
+
+SERIES = (36, 64)
+"""Height and width in px to which every picture is shrunk, whatever its shape; only sharpness sees more."""
+
+SHARPNESS_PX = 256
+"""The shorter side at which sharpness is measured, of larger pictures; the variance depends on the scale."""
+
+MAX_FRAMES = 20_000
+"""Six minutes at 60 frames per second; a unit is a clip."""
+
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1: what JPEG and the canonical clips are stored with."""
+
+# FFmpeg's blackdetect: a pixel is black up to 0.10 of full luma, a frame when 0.98 of its pixels are.
+_BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98
+# FFmpeg's freezedetect: frozen when the mean absolute difference is at most -60 dB of full scale.
+_FROZEN = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """image, video: the field to read of samples of that kind, None to leave the kind out.
+
+    Columns (ratios lie in 0 to 1, of full range: limited-range video has been expanded), all but the
+    sharpness over the 64 x 36 px series:
+
+    - luma_mean_ratio, luma_std_ratio; luma_contrast_ratio: from the 5th to the 95th percentile of luma
+    - chroma_mean_ratio: of max - min over R'G'B', so 0 for gray, dark noise included
+    - sharpness_laplacian_var: variance of the 4-neighbour Laplacian of 8-bit luma, as OpenCV users know it;
+      of a clip the mean over its first, middle and last frame; None for less than 3 x 3 px
+    - of video only: motion_mean_ratio (mean absolute luma difference of consecutive frames) and frozen_ratio
+      (share of pairs without any), None for a single frame; black_ratio (share of black frames)
+    """
+
+    image: str | None = "jpg"
+    video: str | None = "mp4"
+    name: ClassVar[str] = "picture"
+
+    @property
+    def version(self) -> str:
+        return version_of(CODE, asdict(self))
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        return inputs_of(image=self.image, video=self.video)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(self.inputs)
+
+    def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
+        field = field_of(self.inputs, kind)
+        if kind == "image":
+            pixels = photo(sample, field)
+            return Features(fields={}, columns=_still(shrunk(pixels, SERIES)[None], [pixels]))
+        series = small_frames(sample, field, SERIES, MAX_FRAMES)
+        full_size = frames(sample, field, three_of)
+        return Features(fields={}, columns={**_still(series, full_size), **_moving(luma_of(series))})
+
+
+def luma_of(pixels: Array) -> Array:
+    """float32 [...] in 0 to 1 of uint8 RGB [..., 3]."""
+    luma: Array = pixels @ (LUMA / np.float32(255))
+    return luma
+
+
+def laplacian_variance(luma: Array) -> float | None:
+    """Of luma in 0 to 1 [H, W]: the variance, in 8-bit steps squared, over its inner pixels."""
+    if min(luma.shape) < 3:
+        return None
+    y = luma * np.float32(255)
+    edges = y[:-2, 1:-1] + y[2:, 1:-1] + y[1:-1, :-2] + y[1:-1, 2:] - 4 * y[1:-1, 1:-1]
+    return float(edges.var(dtype=np.float64))
+
+
+def _still(series: Array, full_size: Sequence[Array] | Array) -> dict[str, Column]:
+    luma = luma_of(series)
+    low, high = np.percentile(luma, (5, 95))
+    chroma = (series.max(axis=-1) - series.min(axis=-1)).mean(dtype=np.float64) / 255
+    measured = [laplacian_variance(_at_most(luma_of(pixels))) for pixels in full_size]
+    sharpness = [value for value in measured if value is not None]
+    return {
+        "luma_mean_ratio": _rounded(luma.mean(dtype=np.float64)),
+        "luma_std_ratio": _rounded(luma.std(dtype=np.float64)),
+        "luma_contrast_ratio": _rounded(high - low),
+        "chroma_mean_ratio": _rounded(chroma),
+        "sharpness_laplacian_var": _rounded(np.mean(sharpness)) if sharpness else None,
+    }
+
+
+def _moving(luma: Array) -> dict[str, Column]:
+    black = (luma <= _BLACK_PIXEL).mean(axis=(1, 2)) >= _BLACK_SHARE
+    motion = np.array([np.abs(after - before).mean() for before, after in pairwise(luma)])
+    return {
+        "motion_mean_ratio": _rounded(motion.mean()) if motion.size else None,
+        "frozen_ratio": _rounded((motion <= _FROZEN).mean()) if motion.size else None,
+        "black_ratio": _rounded(black.mean()),
+    }
+
+
+def _at_most(luma: Array) -> Array:
+    """Luma [H, W] with a shorter side of at most SHARPNESS_PX, never enlarged."""
+    from PIL import Image
+
+    scale = SHARPNESS_PX / min(luma.shape)
+    if scale >= 1:
+        return luma
+    height, width = (round(side * scale) for side in luma.shape)
+    return np.asarray(Image.fromarray(luma).resize((width, height), Image.Resampling.LANCZOS))
+
+
+def _rounded(value: Any) -> float:
+    """Six digits behind the point: what is left to the order of a sum, which differs between machines."""
+    return round(float(value), 6)

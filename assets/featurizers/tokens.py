@@ -1,0 +1,107 @@
+"""Token ids of text by a tokenizer whose vocabulary comes with its package: nothing is downloaded.
+
+Tekken, a byte-level BPE of 131,072 tokens over more than 100 languages (Apache-2.0), out of mistral-common:
+every text has tokens, and decoding gives it back exactly. About 1.5 s and 170 MiB once per process.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from assets.media.unit import rejected
+from loader.errors import MissingDependency
+
+from .decoding import STAGE, decoded, field_of, inputs_of
+from .featurizer import Column, Features, version_of
+
+CODE = 1
+
+VOCABULARY = "tekken_240718.json"
+VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """text, image, video, audio: the txt field to read of samples of that kind (a document, a caption, a
+    transcript), None to leave the kind out.
+
+    A document is there and not empty; a caption may be either: its sample gets no tokens, and None in the
+    columns where it is missing. Longer text than `max_bytes` is refused, as is what the tokenizer cannot
+    split (hundreds of thousands of blanks in a row).
+
+    Field `tokens.npy`: int32 [n], each from 1000 to 131,071; the first 1000 ids are kept for special tokens,
+    of which none is added: a text that spells one out, like `</s>`, is text.
+
+    Columns: n_tokens; n_chars (Unicode code points).
+    """
+
+    text: str | None = "txt"
+    image: str | None = None
+    video: str | None = None
+    audio: str | None = None
+    max_bytes: int = 8 << 20
+    name: ClassVar[str] = "tokens"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_bytes <= 1 << 30:
+            raise ValueError(f"max_bytes={self.max_bytes}; accepted: 1 to {1 << 30}")
+        for field in (self.text, self.image, self.video, self.audio):
+            if field is not None and field.rpartition(".")[2].lower() != "txt":
+                raise ValueError(f"field {field!r} is not text; accepted: names ending in txt")
+
+    @property
+    def version(self) -> str:
+        return version_of(CODE, asdict(self), VOCABULARY_SHA256)
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        return inputs_of(text=self.text, image=self.image, video=self.video, audio=self.audio)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(self.inputs)
+
+    def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
+        field = field_of(self.inputs, kind)
+        if kind != "text" and not sample.get(field):
+            return _features([], 0 if field in sample else None)
+        n_bytes = len(sample.get(field, b""))
+        if n_bytes > self.max_bytes:
+            raise rejected(STAGE, "too_large", f"{n_bytes} bytes of text; at most {self.max_bytes}")
+        text: str = decoded(sample, field)
+        try:
+            ids = _tokenizer().encode(text, bos=False, eos=False)
+        except ValueError as error:  # its regular expression gives up
+            raise rejected(STAGE, "untokenizable", error) from error
+        return _features(ids, len(text))
+
+
+def _features(ids: list[int], n_chars: int | None) -> Features:
+    columns: dict[str, Column] = {"n_tokens": None if n_chars is None else len(ids), "n_chars": n_chars}
+    return Features(fields={"tokens.npy": np.array(ids, np.int32)}, columns=columns)
+
+
+@cache
+def _tokenizer() -> Any:
+    """Raises: MissingDependency (the package, or a release of it with this very vocabulary)."""
+    from importlib.resources import as_file, files
+
+    install = "pip install -e '.[pipeline]'"
+    try:
+        from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+    except ImportError as error:
+        raise MissingDependency(
+            f"tokens need the package 'mistral-common', which is not installed: {install}"
+        ) from error
+    with as_file(files("mistral_common") / "data" / VOCABULARY) as path:
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "no such file"
+        if found != VOCABULARY_SHA256:
+            raise MissingDependency(
+                f"the mistral-common installed here has another {VOCABULARY} than this code was written for: "
+                f"{found}, not {VOCABULARY_SHA256}; install the release in constraints.txt: {install}"
+            )
+        return Tekkenizer.from_file(path)

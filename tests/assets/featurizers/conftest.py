@@ -2,7 +2,7 @@
 
 import io
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
@@ -101,6 +101,3 @@ def samples() -> Mapping[str, list[Sample]]:
         ],
         "text": [{"txt": b"A horse, a horse!\n"}, {"txt": "狗 und Füße 🙂 </s>".encode()}],
     }
-
-
-MakeSamples = Callable[..., bytes]

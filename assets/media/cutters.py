@@ -1,13 +1,15 @@
 """Which function cuts which kind of media, and what its samples look like. One line per kind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from .container import check_riff, kind_inside
 from .image import cut_image
+from .picture import read_heif
 from .sniff import EMPTY, UNKNOWN
 from .speech import cut_audio
+from .text import cut_text
 from .unit import CutPolicy, Kind, Unit, dropped, rejected
 from .video import cut_video
 
@@ -28,22 +30,43 @@ CUTTERS: Mapping[Kind, Cutter] = {
     "image": Cutter(cut=cut_image, facts="photo.json", has_label=True),
     "video": Cutter(cut=cut_video, facts="clip.json", has_label=False),
     "audio": Cutter(cut=cut_audio, facts="speech.json", has_label=False),
+    "text": Cutter(cut=cut_text, facts="document.json", has_label=False),
 }
 
-IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif", "image/avif")
+MEDIA_KINDS: tuple[Kind, ...] = ("image", "video", "audio")
+ALL_KINDS: tuple[Kind, ...] = tuple(CUTTERS)
+
+IMAGE_TYPES = (
+    "image/jpeg",
+    "image/png",
+    "image/webp",
+    "image/tiff",
+    "image/bmp",
+    "image/gif",
+    "image/avif",
+    "image/heic",
+)
+TEXT_TYPES = ("text/plain", "application/json")
 
 
-def kind_of(path: str, mime: str) -> Kind:
-    """What to make of a file of this (sniffed) type. Raises: Unusable."""
+def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind:
+    """What to make of a file of this (sniffed) type; `kinds` are those that are wanted. Raises: Unusable."""
     if mime == EMPTY:
         raise rejected("probe", "empty", "the file has no bytes")
     if mime == UNKNOWN:
         raise rejected("probe", "unknown_type", "its first bytes are those of no known format")
+    kind: Kind | None = None
     if mime in IMAGE_TYPES:
-        return "image"
-    if mime.startswith(("video/", "audio/")):
+        kind = "image"
+        if mime == "image/heic":
+            read_heif()
+    elif mime.startswith(("video/", "audio/")):
         check_riff(path)
-        return kind_inside(path)
-    raise dropped(
-        "probe", "type_not_taken", f"{mime} is not a photo, a video or sound that this dataset reads"
-    )
+        kind = kind_inside(path)
+    elif mime in TEXT_TYPES:
+        kind = "text"
+    if kind is None or kind not in kinds:
+        raise dropped(
+            "probe", "type_not_taken", f"{mime} is none of what is taken: {', '.join(sorted(kinds))}"
+        )
+    return kind

@@ -1,57 +1,40 @@
-"""Photos: decoded whole, upright, sRGB, at the training resolution."""
+"""Photos: decoded whole, upright, sRGB, at the training resolution.
+
+Upright by EXIF or XMP; an embedded profile is applied and left out; transparency is laid on white; 16 bits are
+scaled to 8; CMYK becomes RGB by its profile, or by plain arithmetic without one. No EXIF is kept, so no GPS.
+"""
 
 import io
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .unit import CutPolicy, Unit, dropped, rejected
+from .image_audit import has_alpha
+from .picture import loaded
+from .scratch import check_scratch
+from .unit import CutPolicy, Unit, rejected
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-MAX_PX = 80_000_000
-"""A larger picture is taken for a decompression bomb; a 60 Mpx camera fits."""
 
 
 def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     """One unit with the fields `jpg` (8-bit sRGB, EXIF orientation applied, alpha laid on white) and `json`.
 
-    Raises: Unusable for a truncated or otherwise unreadable file, for one above `MAX_PX`, for an animation.
+    Raises: Unusable for a truncated or otherwise unreadable file, for one that is too large, for an animation.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import ImageOps
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            source = Image.open(path)
-        with source:
-            if source.width * source.height > MAX_PX:
-                raise rejected(
-                    "probe", "too_large", f"{source.width} x {source.height} px; at most {MAX_PX} px"
-                )
-            n_frames = getattr(source, "n_frames", 1)
-            if (
-                n_frames > 1 and source.format != "MPO"
-            ):  # phones store a preview or a depth map behind a photo
-                raise dropped("probe", "animation", f"{n_frames} frames or pages; a photo has one")
-            source.load()
-            raw = {
-                "format": str(source.format),
-                "mode": source.mode,
-                "size": f"{source.width}x{source.height}",
-            }
-            upright = ImageOps.exif_transpose(source)
-            picture, colour = _srgb(upright, source.info.get("icc_profile"))
-    except UnidentifiedImageError as error:
-        raise rejected("probe", "unreadable", "no decoder recognises it as a picture") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise rejected("probe", "too_large", error) from error
-    except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:  # what Pillow's decoders raise
-        raise rejected("decode", "undecodable", error) from error
+    with loaded(path) as source:
+        size = f"{source.width}x{source.height}"
+        raw = {"format": str(source.format), "mode": source.mode, "size": size}
+        picture, colour = _srgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
     small = _shrink(picture, policy.short_side_px)
     file = scratch / "photo.jpg"
-    small.save(file, "JPEG", quality=policy.jpeg_quality, subsampling="4:2:0", optimize=False)
+    try:
+        small.save(file, "JPEG", quality=policy.jpeg_quality, subsampling="4:2:0", optimize=False)
+    except OSError as error:
+        check_scratch(error, scratch)
+        raise rejected("cut", "unwritable", error) from error
     metadata: dict[str, bool | int | float | str | None]
     metadata = {"width_px": small.width, "height_px": small.height, "raw_mode": raw["mode"], "colour": colour}
     return [Unit(fields={"jpg": file, "json": {"raw": raw, "colour": colour}}, metadata=metadata)]
@@ -64,7 +47,7 @@ def _srgb(picture: "Image", profile: bytes | None) -> tuple["Image", str]:
     if picture.mode.startswith(("I;16", "I")):
         # Pillow's convert("L") clips 16-bit values at 255 instead of scaling them.
         picture = picture.convert("I").point(lambda value: value / 257).convert("L")
-    if "A" in picture.getbands() or "transparency" in picture.info:
+    if has_alpha(picture):
         layer = picture.convert("RGBA")
         ground = Image.new("RGBA", layer.size, "white")
         picture = Image.alpha_composite(ground, layer).convert("RGB")

@@ -109,6 +109,14 @@ class Timeline:
         return late if abs(late) > slack else 0
 
 
+def check_gaps(n_source: int, n_filled: int) -> None:
+    """Raises: Unusable when a file of sound holds more holes than sound: its timestamps or its frames are wrong."""
+    if n_filled > n_source:
+        raise rejected(
+            "decode", "gaps", f"{n_source} samples are decoded, and {n_filled} missing between them"
+        )
+
+
 def _without_head(frame: "AudioFrame", n_samples: int) -> "AudioFrame":
     import av
 

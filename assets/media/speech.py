@@ -7,7 +7,7 @@ import numpy as np
 
 from .container import check_duration, first_audio, opened
 from .scratch import check_scratch
-from .sound import Samples, Timeline
+from .sound import Samples, Timeline, check_gaps
 from .unit import CutPolicy, Unit, at, rejected
 
 MIN_TAIL_S = 0.5
@@ -36,6 +36,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             raise rejected("cut", "unwritable", error.strerror) from error
         if not timeline.n_source or not cutter.spans:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
+        check_gaps(timeline.n_source, timeline.n_filled)
         check_duration(container, float((timeline.start or 0) + cutter.laid_s))
     base = (1, policy.sample_rate_hz)
     facts = {"raw": raw, "n_segments": len(cutter.spans), "n_filled": timeline.n_filled}

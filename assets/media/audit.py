@@ -1,0 +1,29 @@
+"""The audit of one file: whether it is sound to its last byte, and what it is. One row of the media table."""
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from .audio_audit import audit_audio
+from .cutters import MEDIA_KINDS, kind_of
+from .image_audit import audit_image
+from .media_table import Row, media_row
+from .text import audit_text
+from .unit import Kind
+from .video_audit import audit_video
+
+AUDITS: Mapping[Kind, Callable[[str], Row]] = {
+    "image": audit_image,
+    "video": audit_video,
+    "audio": audit_audio,
+    "text": audit_text,
+}
+
+
+def audit(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> dict[str, Any]:
+    """Every column of `MEDIA`; key and sha256 are the caller's to fill in. mime: as sniffed; the name plays no part.
+
+    Raises: Unusable: rejected for a damaged file, dropped for a sound one that is not taken.
+    """
+    kind = kind_of(path, mime, kinds)
+    return media_row({"mime": mime, "kind": kind, "nbytes": os.path.getsize(path), **AUDITS[kind](path)})

@@ -1,0 +1,117 @@
+"""Documents: a text file is one, every line of a JSON Lines file is one. UTF-8, nothing changed but a leading BOM."""
+
+import codecs
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .media_table import Row
+from .unit import CutPolicy, Unit, dropped, rejected
+
+MAX_TEXT_BYTES = 16 * 2**20
+"""The longest document, and the longest line of JSON Lines. A whole book has a tenth of it."""
+
+MAX_DOCUMENTS = 100_000
+"""Of one file; split a larger one, so that one raw object stays a small piece of work."""
+
+TEXT_KEYS = ("text", "content")
+"""Where a JSON line keeps its document."""
+
+Document = tuple[int, str, dict[str, Any]]
+"""Line number from 1 (0: the whole file), the text, and what else the line says."""
+
+
+def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
+    """Units with the fields `txt` and `json`. Nothing is written to `scratch`.
+
+    Raises: Unusable for what is not UTF-8, too long, blank, or JSON without a text.
+    """
+    return [
+        Unit(
+            start=f"line {number}" if number else "",
+            fields={"txt": text, "json": {"raw": extra, "line": number}},
+            metadata={"n_chars": len(text), "n_bytes": len(text.encode())},
+        )
+        for number, text, extra in documents(path)
+    ]
+
+
+def audit_text(path: str) -> Row:
+    """Columns of the media table. Raises: Unusable."""
+    found = [len(text) for _, text, _ in documents(path)]
+    return {
+        "container": "jsonl" if is_json(path) else "text",
+        "n_documents": len(found),
+        "n_chars": sum(found),
+    }
+
+
+def documents(path: str) -> Iterator[Document]:
+    """Every document of the file that is not blank. Raises: Unusable, also when all are."""
+    n_found = 0
+    for number, text, extra in _lines_of_json(path) if is_json(path) else _whole(path):
+        if text.strip():
+            n_found += 1
+            if n_found > MAX_DOCUMENTS:
+                raise rejected(
+                    "probe", "too_many_documents", f"more than {MAX_DOCUMENTS} in one file; split it"
+                )
+            yield number, text, extra
+    if not n_found:
+        raise rejected("probe", "blank", "there is nothing but blanks in it")
+
+
+def is_json(path: str) -> bool:
+    """Whether the first letter is that of a JSON object."""
+    with open(path, "rb") as file:
+        return file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
+
+
+def _whole(path: str) -> Iterator[Document]:
+    nbytes = os.path.getsize(path)
+    if nbytes > MAX_TEXT_BYTES:
+        raise rejected("probe", "too_long", f"a document of {nbytes} bytes; at most {MAX_TEXT_BYTES}")
+    with open(path, "rb") as file:
+        yield 0, _decoded(file.read().removeprefix(codecs.BOM_UTF8), 0), {}
+
+
+def _lines_of_json(path: str) -> Iterator[Document]:
+    """Read with a bound: a line of any length never comes into memory whole."""
+    with open(path, "rb") as file:
+        number = 0
+        while line := file.readline(MAX_TEXT_BYTES + 1):
+            number += 1
+            if len(line) > MAX_TEXT_BYTES:
+                raise rejected("probe", "too_long", f"line {number} has more than {MAX_TEXT_BYTES} bytes")
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if line.strip():
+                yield _document(_decoded(line, number), number)
+
+
+def _document(line: str, number: int) -> Document:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        if number == 1 and line.lstrip().startswith("{"):  # an indented JSON file begins like this
+            raise dropped("probe", "no_text", "JSON, but not one object per line") from error
+        raise rejected("decode", "bad_json", f"line {number}: {error}") from error
+    if not isinstance(body, dict):
+        raise rejected("decode", "bad_json", f"line {number} is no JSON object")
+    for key in TEXT_KEYS:
+        if isinstance(text := body.get(key), str):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can spell
+                raise rejected("decode", "not_utf8", f"line {number}: {error}") from error
+            return number, text, {name: value for name, value in body.items() if name != key}
+    raise dropped("probe", "no_text", f"line {number} has none of {', '.join(TEXT_KEYS)}")
+
+
+def _decoded(data: bytes, line: int) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = f"line {line}, byte" if line else "byte"
+        raise rejected("decode", "not_utf8", f"{where} {error.start} is not UTF-8") from error

@@ -44,7 +44,7 @@ class Loudness:
     - true_peak_dbtp: of the four times oversampled signal; None for digital silence
     - silence_ratio: share of the windows of 20 ms; clipped_ratio: share of the samples that stand in runs of
       3 or more at full scale
-    - duration_s, sample_rate_hz, n_channels: of what was decoded
+    - n_channels: of what was decoded (its rate and length are facts of the unit)
     """
 
     audio: str | None = "flac"
@@ -82,8 +82,6 @@ _COLUMNS = (
     "true_peak_dbtp",
     "silence_ratio",
     "clipped_ratio",
-    "duration_s",
-    "sample_rate_hz",
     "n_channels",
 )
 
@@ -145,7 +143,7 @@ def _drained(graph: Any) -> Mapping[str, str]:
 
 
 def _levels(heard: Sound, silence_dbfs: float) -> tuple[Column, ...]:
-    """silence_ratio, clipped_ratio, duration_s, sample_rate_hz, n_channels."""
+    """silence_ratio, clipped_ratio, n_channels."""
     n_channels, n_samples = heard.samples.shape
     window = max(1, round(WINDOW_S * heard.rate_hz))
     starts = np.arange(0, n_samples, window)
@@ -155,8 +153,6 @@ def _levels(heard: Sound, silence_dbfs: float) -> tuple[Column, ...]:
     return (
         round(float(silent.mean()), 6),
         round(clipped_ratio(heard.samples), 6),
-        n_samples / heard.rate_hz,
-        heard.rate_hz,
         n_channels,
     )
 

@@ -45,8 +45,6 @@ def test_a_sine_of_1_khz_has_its_known_loudness(make: Any, rate_hz: int) -> None
     for columns in (mono, stereo):
         assert columns["true_peak_dbtp"] == pytest.approx(-20, abs=0.3)  # it begins and ends abruptly
         assert (columns["silence_ratio"], columns["clipped_ratio"]) == (0, 0)
-        assert columns["duration_s"] == 3.0
-        assert columns["sample_rate_hz"] == rate_hz
     assert (mono["n_channels"], stereo["n_channels"]) == (1, 2)
 
 

@@ -177,3 +177,31 @@ def test_fields_come_in_the_order_selected(photos):
     for fields in (("txt", "cls"), ("cls", "txt")):
         with loader.Loader(plan_of(photos.select(*fields)), 0, 1, workers=0) as batches:
             assert tuple(next(batches)) == fields
+
+
+class Pageable:
+    """What pin_memory needs of a tensor; pinning a real one takes an accelerator."""
+
+    pinned = False
+
+    def pin_memory(self):
+        copy = Pageable()
+        copy.pinned = True
+        return copy
+
+
+def test_everything_that_can_be_pinned_is():
+    batch = loader.Batch(
+        step=0,
+        ids=[None],
+        mask=Pageable(),
+        weight=1.0,
+        digest=0,
+        fields={"one": Pageable(), "list": [Pageable(), None], "txt": ["a"]},
+    )
+    pinned = batch.pin_memory()
+    assert pinned.mask.pinned
+    assert pinned["one"].pinned
+    assert pinned["list"][0].pinned
+    assert pinned["list"][1] is None
+    assert pinned["txt"] == ["a"]

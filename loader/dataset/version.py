@@ -128,9 +128,12 @@ class Version:
         names = sorted(set(groups.values()))
         rows = {name: self._index_rows(name, part, row, run) for name in names}
         key_rows, out = rows[names[0]], []
-        for i, ordinal in enumerate(ordinals.tolist()):
+        name, ids = self.name, self.parts.ids
+        part_ids = {p: ids[p].as_py() for p in set(part.tolist())}
+        for i, (ordinal, p, at) in enumerate(
+            zip(ordinals.tolist(), part.tolist(), row.tolist(), strict=True)
+        ):
             index, _ = key_rows[i]
-            at = int(row[i])
             places = {}
             for field, group in groups.items():
                 found, path = rows[group][i]
@@ -146,9 +149,9 @@ class Version:
             out.append(
                 SampleAddress(
                     key=index.keys[at - index.first_row],
-                    version=self.name,
+                    version=name,
                     version_id=self.id,
-                    part=self.parts.ids[int(part[i])].as_py(),
+                    part=part_ids[p],
                     row=at,
                     ordinal=ordinal,
                     fields=places,

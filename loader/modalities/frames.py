@@ -21,9 +21,15 @@ MAX_CLIP_BYTES = 2**32
 
 # AVCOL_SPC_UNSPECIFIED and AVCOL_RANGE_UNSPECIFIED of FFmpeg's libavutil/pixfmt.h.
 _NO_MATRIX, _NO_RANGE = 2, 0
-# Bilinear over the whole source area (swscale widens the filter when it shrinks, so nothing aliases). The
-# flags cost nothing here. Without a resize they would cost 8x: there swscale's fast converter is used.
-_RESIZE = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
+# Bilinear over the whole source area (swscale widens the filter when it shrinks, so nothing aliases). Without
+# FULL_CHR_H_INT every value comes out up to 2 levels too dark. The flags cost little here; without a resize they
+# would cost 8x: there swscale's fast converter is used, which is right.
+_RESIZE = (
+    Interpolation.BILINEAR
+    | Interpolation.ACCURATE_RND
+    | Interpolation.BITEXACT
+    | Interpolation.FULL_CHR_H_INT
+)
 _CONVERT = Interpolation.BILINEAR
 
 

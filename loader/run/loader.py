@@ -27,9 +27,10 @@ class Loader:
     """Iterates over a plan's batches as one rank sees them; everything here is runtime and changes no batch.
 
     rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`).
-    decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, rng keyed by (seed,
-    source, epoch, ordinal). framework: "torch" or "numpy". workers: threads that make batches; "auto" is one per
-    core this process may use, 0 makes them in the caller's thread. prefetch: bytes of batches made ahead.
+    decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, called by several threads
+    at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch" or "numpy". workers: threads that
+    make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch: bytes
+    of batches made ahead.
     steps: stop before this global step; epochs: stop after so many passes of a plan with one source, the last
     batch padded. Without either it is endless.
 

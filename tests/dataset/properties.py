@@ -15,7 +15,7 @@ from loader.dataset.index import IndexFile, IndexPlace
 from loader.dataset.part import shards_table
 from loader.dataset.part_writer import PartWriter, group_chooser, make_sample
 from loader.dataset.read import read_fields
-from loader.errors import DuplicateKey
+from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
 
 _numbers = itertools.count()
@@ -201,7 +201,7 @@ def excluded_keys_are_gone():
     assert content(version) == {f"k{i}": {"cls": b"%d" % i} for i in range(10) if i not in (3, 7)}
 
 
-def later_publisher_keeps_the_earlier(monkeypatch_publish=None):
+def later_publisher_keeps_the_earlier():
     """A publisher that was overtaken lays its parts on the version that overtook it: nothing is lost."""
     root = loader.Root(fresh_url())
     parts = {}
@@ -253,10 +253,27 @@ def one(root, key):
         writer.add(key, {"cls": 1})
 
 
+class NotRaised(AssertionError):
+    """An error that should have been raised was not."""
+
+
 def raised(error, action):
-    """The error that `action` raises; AssertionError when it raises none."""
+    """The error that `action` raises; NotRaised when it raises none."""
     try:
         action()
     except error as found:
         return found
-    raise AssertionError(f"no {error.__name__} was raised")
+    raise NotRaised(f"no {error.__name__} was raised")
+
+
+def a_flipped_byte_is_corrupt():
+    """Reading a field whose bytes changed raises Corrupt."""
+    root = loader.Root(fresh_url())
+    one(root, "k")
+    version = root.open("d")
+    addresses = version.address(np.array([0]), ["cls"])
+    place = addresses[0].fields["cls"]
+    data = bytearray(root.store.get(place.path).data)
+    data[place.offset] ^= 1
+    root.store.put(place.path, bytes(data))
+    raised(Corrupt, lambda: read_fields(root.store, addresses))

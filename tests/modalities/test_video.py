@@ -189,6 +189,7 @@ def test_size_resizes_the_whole_picture(videos, media):
     got = video(4, size=(32, 48))(data)
     assert got.shape == (4, 32, 48, 3)
     flags = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
+    flags |= Interpolation.FULL_CHR_H_INT
     with av.open(io.BytesIO(data)) as container:
         for mine, frame in zip(got, islice(container.decode(video=0), 4), strict=True):
             theirs = frame.reformat(48, 32, "rgb24", src_colorspace=5, src_color_range=1, interpolation=flags)
@@ -320,3 +321,19 @@ def test_only_what_is_needed_is_decoded(videos):
     runs = clip._runs(packets, [shown[n] for n in (1, 30, 59)])
     assert len(runs) == 3
     assert all(packets[run.first].is_keyframe and run.stop - run.first <= 12 for run in runs)
+
+
+@pytest.mark.parametrize("level", [16, 100, 198, 255])
+def test_a_resized_grey_keeps_its_level(level, tmp_path):
+    path = tmp_path / "grey.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options={"crf": "1", "bf": "0"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(2):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), level, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    for size in (None, (48, 64), (30, 30), (96, 128)):
+        clip = video(frames=2, size=size, start=0)(path.read_bytes())
+        assert abs(int(clip.min()) - level) <= 1, size
+        assert abs(int(clip.max()) - level) <= 1, size

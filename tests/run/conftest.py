@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -37,6 +38,16 @@ def samples():
 def media():
     """Encoders of small pictures, sounds and videos."""
     return _load("media")
+
+
+@pytest.fixture(autouse=True)
+def nothing_from_outside(monkeypatch, tmp_path):
+    """No test sees the launcher, or the credentials, of whoever runs it."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "SLURM_", "OMPI_")) or name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "no-such-file"))
 
 
 _numbers = itertools.count()

@@ -3,12 +3,14 @@
 from contextlib import ExitStack
 from itertools import islice
 
+import google_crc32c
 import numpy as np
 import pytest
 import torch
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
+from loader.order.keys import hash_fields, sub
 
 
 @pytest.fixture
@@ -177,3 +179,55 @@ def test_fields_come_in_the_order_selected(photos):
     for fields in (("txt", "cls"), ("cls", "txt")):
         with loader.Loader(plan_of(photos.select(*fields)), 0, 1, workers=0) as batches:
             assert tuple(next(batches)) == fields
+
+
+class Pageable:
+    """What pin_memory needs of a tensor; pinning a real one takes an accelerator."""
+
+    pinned = False
+
+    def pin_memory(self):
+        copy = Pageable()
+        copy.pinned = True
+        return copy
+
+
+def test_everything_that_can_be_pinned_is():
+    batch = loader.Batch(
+        step=0,
+        ids=[None],
+        mask=Pageable(),
+        weight=1.0,
+        digest=0,
+        fields={"one": Pageable(), "list": [Pageable(), None], "txt": ["a"]},
+    )
+    pinned = batch.pin_memory()
+    assert pinned.mask.pinned
+    assert pinned["one"].pinned
+    assert pinned["list"][0].pinned
+    assert pinned["list"][1] is None
+    assert pinned["txt"] == ["a"]
+
+
+def test_the_digest_by_its_formula(versions):
+    """docs/order.md, in plain integers, over bytes read at the addresses that explain gives."""
+    plan = loader.plan(
+        {"p": versions["photos"].select("txt", "cls"), "w": versions["web"].select("x.npy")},
+        seed=1,
+        global_batch=7,
+    )
+    start = hash_fields("delivered")
+    wanted = 0
+    for one in loader.explain(plan, 3):
+        view = plan.sources[one.source].view
+        crcs = b""
+        for field in sorted(view.fields):
+            at = one.address.fields[field]
+            data = view.version.store.get_range(at.path, at.offset, at.nbytes).data
+            crcs += field.encode() + b"\0" + google_crc32c.value(data).to_bytes(4, "little")
+        identity = sub(hash_fields("identity", view.version.id), one.address.ordinal)
+        slot = sub(sub(start, 3), one.slot)
+        wanted += sub(sub(slot, identity), google_crc32c.value(crcs))
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(loader.Loader(plan, rank, 3, workers=0)) for rank in range(3)]
+        assert sum(rank.batch_at(3).digest for rank in ranks) % 2**64 == wanted % 2**64

@@ -1,7 +1,10 @@
 """A Loader on S3: the same batches as on a disk, and a store that goes away is an error, never other data."""
 
 import logging
+import os
 import socket
+import subprocess
+import sys
 import threading
 import warnings
 from contextlib import ExitStack
@@ -157,3 +160,45 @@ def test_a_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, 
     assert got == wanted
     back.close()
     remote.close()  # its lease cannot be given back, which is logged
+
+
+WORKERS = """
+import sys
+import loader
+from torch.utils.data import DataLoader
+
+plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
+dataset = loader.torch_dataset(plan, 0, 1, steps=4)
+if sys.argv[3] == "fork":
+    with loader.Loader(plan, 0, 1) as batches:
+        next(batches)
+try:
+    for batch in DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=sys.argv[3]):
+        print(batch.step, batch.digest)
+except loader.errors.ForkedStore as error:
+    print("ForkedStore", "spawn" in str(error))
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_worker_processes(tmp_path, samples, properties, endpoint, context):
+    """Spawned ones deliver; a forked one, whose parent's client would hang, is an error."""
+    url = "http://{}:{}".format(*endpoint)
+    local, remote = copied(tmp_path, samples, url, f"processes-{context}")
+    plan = plan_of(local)
+    plan.save(remote)
+    script = tmp_path / "train.py"  # spawn runs it again
+    script.write_text(
+        "def main():\n" + WORKERS.replace("\n", "\n    ") + "\nif __name__ == '__main__':\n    main()\n"
+    )
+    command = [sys.executable, str(script), remote.url, plan.hash, context]
+    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": url}
+    environ = {**os.environ, **given}  # options are not pickled: they hold secrets
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    if context == "fork":
+        assert done.stdout == "ForkedStore True\n"
+    else:
+        wanted = properties.uninterrupted(plan, 4)
+        assert done.stdout == "".join(f"{step} {digest}\n" for step, digest in wanted.items())
+    remote.close()

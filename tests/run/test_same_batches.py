@@ -110,3 +110,35 @@ def test_a_lost_byte_is_never_delivered(memory_root, samples, watched, propertie
     samples.write(memory_root, "photos", range(8))
     store = watched(memory_root)
     properties.refuses_changed_bytes(memory_root.open("photos@latest"), store, "x.npy")
+
+
+def test_fields_of_several_groups_that_only_some_parts_have(memory_root, samples, truth, properties):
+    """Derived fields lie in shards of their own; a view of them leaves out the parts that came later."""
+    samples.write(memory_root, "photos", range(20), part_samples=6)
+    memory_root.add_group("photos", "derived", {"neg.npy": lambda sample: -sample["x.npy"]})
+    grown = samples.write(memory_root, "photos", range(20, 30), part_samples=6)
+    view = grown.select("neg.npy", "txt", "cls", where_present=True)
+    assert len(view) == 20
+
+    def derived(source, key):
+        whole = truth(source, key)
+        return {**whole, "neg.npy": -whole["x.npy"]}
+
+    plan = loader.plan({"photos": view.where("i > 1"), "rest": grown.select("cls")}, seed=1, global_batch=9)
+    for world_size, workers in ((1, 0), (3, 2)):
+        properties.delivers_the_plan(
+            plan, lambda _, key: derived("photos", key), world_size=world_size, workers=workers, steps=5
+        )
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_samples_without_a_byte(where, tmp_path, properties):
+    """Empty fields lie in the shard too, and need no read."""
+    with loader.Root("memory://run-empty" if where == "memory" else str(tmp_path / "root")) as root:
+        with root.write("empty") as writer:
+            for i in range(9):
+                writer.add(f"k/{i}", {"txt": "", "blob": b""})
+        plan = loader.plan({"e": root.open("empty@1")}, seed=1, global_batch=4)
+        properties.delivers_the_plan(
+            plan, lambda _, key: {"txt": "", "blob": b""}, world_size=2, workers=1, steps=3
+        )

@@ -1,0 +1,191 @@
+"""Real processes: killed at every step, and many that publish at once, on a disk and on S3."""
+
+import itertools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loader
+from penstock.verify import verify
+
+CHILD = str(Path(__file__).parent / "child.py")
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, CHILD, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def killer():
+    """Does a job in a process that kills itself: (exit code, the version number it says or None)."""
+    process = subprocess.Popen(
+        [sys.executable, CHILD, "jobs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def killer(**job):
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        code, said = json.loads(process.stdout.readline())
+        assert code in (0, -signal.SIGKILL)
+        return code, said
+
+    yield killer
+    process.stdin.close()
+    assert process.wait() == 0
+    process.stdout.close()
+
+
+def ended(process):
+    """The version number it says."""
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return int(out.splitlines()[-1])
+
+
+def go(process):
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def begun(url, options, properties):
+    """A root with d@1: k0..k3 in parts of two."""
+    root = loader.Root(url, options=options)
+    with root.write("d", part_samples=2) as writer:
+        for i in range(4):
+            writer.add(f"k{i}", {"cls": i})
+    assert len(properties.content(writer.version)) == 4
+    return root
+
+
+EXPECTED = {
+    "write": {f"new{i}": {"cls": b"%d" % i} for i in range(6)},
+    "publish": {f"new{i}": {"cls": b"%d" % i} for i in range(4)},
+}
+
+
+def check_after_kill(url, options, what, properties):
+    """The root opens, every version verifies, the dead process's version is whole or not there, the next writer
+    gets the next number. Returns whether the dead process's version is there."""
+    again = loader.Root(url, options=options)
+    numbers = [record.number for record in again.versions("d")]
+    assert numbers in ([1], [1, 2])
+    old = {f"k{i}": {"cls": b"%d" % i} for i in range(4)}
+    if what == "group":
+        new = {key: {**fields, "new.txt": fields["cls"]} for key, fields in old.items()}
+    else:
+        new = {**old, **EXPECTED[what]}
+    for number, content in ((1, old), (2, new)):
+        if number in numbers:
+            assert verify(again, f"d@{number}", full=True).problems == []
+            assert properties.content(again.open(f"d@{number}")) == content
+    with again.write("d") as writer:
+        writer.add("after", {"cls": 9})
+    assert writer.version.number == len(numbers) + 1
+    again.close()
+    return len(numbers) == 2
+
+
+def sweep(killer, what, roots, options, properties):
+    """Kill before each verb of the store (what is there then is what the verb before it left), a fresh root each
+    time, up to the first job that was not killed. Returns for each whether its version is there."""
+    there = []
+    for at, url in roots:
+        code, said = killer(what=what, url=url, options=options, name="new", at=at, when="before")
+        there.append(check_after_kill(url, options, what, properties))
+        assert (said is not None) == (code == 0)
+        assert there[-1] or code != 0
+        if code == 0:
+            break
+    # Before the commit's append nothing is there, after it all is: once, without a relapse.
+    assert there == sorted(there)
+    assert there[-1]
+    assert not there[0]
+    return there
+
+
+@pytest.mark.parametrize("what", ["write", "publish", "group"])
+def test_a_process_killed_at_any_step_leaves_a_root_that_verifies(tmp_path, properties, killer, what):
+    """The disk is real, the kill is SIGKILL."""
+    begun(str(tmp_path / "begun"), {}, properties).close()
+
+    def roots():
+        for at in itertools.count(1):
+            shutil.copytree(tmp_path / "begun", tmp_path / str(at))
+            yield at, str(tmp_path / str(at))
+
+    assert len(sweep(killer, what, roots(), {}, properties)) > 20
+
+
+def test_a_process_killed_on_s3_leaves_a_root_that_verifies(bucket, properties, killer):
+    url, options = bucket
+
+    def roots():
+        for at in range(2, 60, 5):
+            begun(f"{url}/killed-{at}", options, properties).close()
+            yield at, f"{url}/killed-{at}"
+
+    sweep(killer, "publish", roots(), options, properties)
+
+
+def at_once(url, options, processes):
+    """Start them, let all get ready, then let all go."""
+    running = [start("write", url, json.dumps(options), f"p{i}-") for i in range(processes)]
+    for process in running:
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    for process in running:
+        go(process)
+    return sorted(map(ended, running))
+
+
+def check_all_there(url, options, processes, properties):
+    root = loader.Root(url, options=options)
+    last = root.open(f"d@{processes}")
+    expected = {f"p{p}-{i}": {"cls": b"%d" % i} for p in range(processes) for i in range(6)}
+    assert properties.content(last) == expected
+    lengths = [len(root.open(record.name)) for record in root.versions("d")]
+    assert lengths == [6 * n for n in range(1, processes + 1)]
+    assert verify(root, f"d@{processes}", full=True).problems == []
+    assert {txn.status for txn in root.state.txns.values()} == {"committed"}
+    root.close()
+
+
+def test_20_processes_publish_at_once_on_a_disk(tmp_path, properties):
+    """The root too is made by whoever comes first."""
+    url = str(tmp_path / "root")
+    assert at_once(url, {}, 20) == list(range(1, 21))
+    check_all_there(url, {}, 20, properties)
+
+
+def test_8_processes_publish_at_once_on_s3(bucket, properties):
+    url, options = bucket
+    assert at_once(f"{url}/at-once", options, 8) == list(range(1, 9))
+    check_all_there(f"{url}/at-once", options, 8, properties)
+
+
+def test_two_processes_add_one_group_at_once(tmp_path, properties):
+    """One wins; the other is refused by name, and nothing of it is in the version."""
+    url = str(tmp_path / "root")
+    begun(url, {}, properties).close()
+    running = [start("group", url, "{}", "new") for _ in range(2)]
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        go(process)
+    outs = [process.communicate() for process in running]
+    assert sorted(process.returncode for process in running) == [0, 1]
+    (lost,) = [err for process, (_, err) in zip(running, outs, strict=True) if process.returncode]
+    assert "loader.errors.Conflict" in lost
+    root = loader.Root(url)
+    assert [record.number for record in root.versions("d")] == [1, 2]
+    assert verify(root, "d", full=True).problems == []

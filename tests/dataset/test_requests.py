@@ -1,0 +1,157 @@
+"""What things cost, counted in requests: none grows with the number of samples."""
+
+import numpy as np
+import pytest
+
+import loader
+
+
+def counted(root, stores):
+    """The same root through a counting store, knowing nothing yet."""
+    from loader.dataset.log import Log
+
+    again = loader.Root(root.url)
+    again.store = stores.Counting(again.store)
+    again._log = Log(again.store)
+    return again
+
+
+def write(root, prefix, n, part_samples=None):
+    with root.write("d", part_samples=part_samples) as writer:
+        for i in range(n):
+            writer.add(f"{prefix}{i}", {"x": b"%d" % i}, metadata={"w": i})
+    return writer.version
+
+
+@pytest.fixture(params=[(10, 5), (3000, 1500)], ids=["10 samples", "3,000 samples"])
+def two_parts(request, url):
+    root = loader.Root(url)
+    write(root, "k", *request.param)
+    return root, request.param[0]
+
+
+def test_opening_and_locating_do_not_grow_with_samples(two_parts, stores):
+    """1 marker, 1 list and the log from the last hint, 1 lease (and the log again), 1 manifest; 1 shards table;
+    1 index per part that is asked for."""
+    root, n = two_parts
+    reader = counted(root, stores)
+    version = reader.open("d")
+    calls = dict(reader.store.calls)
+    assert calls.pop(("get", "penstock.json")) == 1
+    assert calls.pop(("list", "log")) == 1
+    assert calls.pop(("put", "leases")) == 1
+    assert calls.pop(("get", "data")) == 1
+    (logged,) = calls.items()
+    assert logged[0] == ("get", "log")
+    # Entries 1 and 2, and what is not there after them: the second batch of a read-ahead asks for two.
+    assert logged[1] <= 6
+    reader.store.calls.clear()
+    assert len(version) == n
+    assert reader.store.total == 0
+    addresses = version.address(np.array([0, n - 1]), ["x"])
+    assert reader.store.calls == {("get", "data"): 1, ("get_range", "data"): 2}
+    reader.store.calls.clear()
+    version.address(np.arange(n), ["x"])
+    version.keys(np.arange(n))
+    assert reader.store.total == 0
+    assert len({address.part for address in addresses}) == 2
+
+
+def publish(root, prefix, n_parts):
+    txn = root.begin("d")
+    parts = [loader.write_part(root, txn, [(f"{prefix}{i}", {"x": b""}, {"w": i})]) for i in range(n_parts)]
+    return txn, parts
+
+
+@pytest.mark.parametrize("n_parts", [1, 6])
+def test_writing_a_part_is_three_puts(root, stores, n_parts):
+    writer = counted(root, stores)
+    txn = writer.begin("d")
+    writer.store.calls.clear()
+    for i in range(n_parts):
+        loader.write_part(writer, txn, [(f"k{i}", {"x": b""})])
+    calls = dict(writer.store.calls)
+    assert calls.pop(("put", "heartbeats"), 0) <= n_parts
+    assert calls == {("put_file", "data"): n_parts, ("put_if_absent", "data"): 2 * n_parts}
+
+
+@pytest.mark.parametrize("parts_there", [2, 40])
+@pytest.mark.parametrize("new", [1, 7])
+def test_publishing_costs_what_is_new(url, stores, parts_there, new):
+    """Onto any number of parts of one run: one read per new part, four tables, one manifest, two log entries,
+    the parent's manifest twice, and one file of keys per earlier run."""
+    root = loader.Root(url)
+    write(root, "old", parts_there, part_samples=1)
+    writer = counted(root, stores)
+    _, parts = publish(writer, "new", new)
+    writer.store.calls.clear()
+    writer.publish("d", parts)
+    calls = dict(writer.store.calls)
+    assert calls.pop(("put_if_absent", "data")) == 4 + 1  # shards, two column groups, stats; the manifest
+    assert calls.pop(("put_if_absent", "log")) == 1
+    # New parts' samples; the parent's manifest for column types and for the check; its keys; our manifest.
+    assert calls.pop(("get", "data")) == new + 2 + 1 + 1
+    assert calls.pop(("get", "log")) <= 8
+    assert calls.pop(("put", "heartbeats"), 0) <= 1
+    assert calls == {}
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+def test_the_key_check_reads_each_earlier_run_once(url, stores, runs):
+    root = loader.Root(url)
+    for run in range(runs):
+        write(root, f"run{run}-", 2)
+    writer = counted(root, stores)
+    _, parts = publish(writer, "new", 1)
+    writer.store.calls.clear()
+    writer.publish("d", parts)
+    assert writer.store.calls["get", "data"] == 1 + 2 + runs + 1
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+def test_a_version_of_many_runs_opens_with_one_table_each(url, stores, runs):
+    root = loader.Root(url)
+    for run in range(runs):
+        write(root, f"run{run}-", 2)
+    reader = counted(root, stores)
+    version = reader.open("d")
+    reader.store.calls.clear()
+    version.parts.locate(np.arange(2 * runs))
+    assert reader.store.calls == {("get", "data"): runs}
+
+
+@pytest.mark.parametrize("n", [100, 2000])
+def test_add_group_reads_blocks_not_samples(url, stores, n):
+    """Per 64 rows one ranged read of the field asked for; per part one index; three uploads per part."""
+    root = loader.Root(url)
+    write(root, "k", n)
+    writer = counted(root, stores)
+    writer.open("d")
+    writer.store.calls.clear()
+    writer.add_group("d", "g", {"t.txt": lambda sample: sample["x"].decode()})
+    assert writer.store.calls["get_ranges", "data"] == -(-n // 64)
+    assert writer.store.calls["get_range", "data"] == 1
+    assert writer.store.calls["put_file", "data"] == 1
+    assert writer.store.calls["put_if_absent", "data"] == 3  # the index, shards, the manifest
+
+
+def test_verify_reads_each_shard_once(two_parts, stores):
+    from penstock.verify import verify
+
+    root, n = two_parts
+    reader = counted(root, stores)
+    report = verify(reader, "d", full=True)
+    assert (report.problems, report.rows) == ([], n)
+    assert reader.store.of("open_stream") == 2
+    assert reader.store.of("get_range") == 2  # the indexes
+    assert reader.store.of("get_ranges") == 0
+
+
+def test_excluding_reads_the_keys_of_each_run(two_parts, stores):
+    root, n = two_parts
+    writer = counted(root, stores)
+    writer.exclude("d", ["k1"], reason="x")
+    assert len(writer.open("d")) == n - 1
+    # d@1: manifest, shards, keys; the check on it: manifest, shards; d@2: its manifest, twice.
+    assert writer.store.calls["get", "data"] <= 7
+    assert writer.store.calls["put_if_absent", "data"] == 2

@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .image_audit import has_alpha
+from .image_audit import from_lab, has_alpha
 from .picture import loaded
 from .scratch import check_scratch
 from .unit import CutPolicy, Unit, rejected
@@ -41,12 +41,14 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
 
 def _srgb(picture: "Image", profile: bytes | None) -> tuple["Image", str]:
-    """RGB in sRGB, and how it came about: 'icc', 'assumed' or 'icc_unusable'."""
+    """RGB in sRGB, and how it came about: 'icc', 'lab', 'assumed' or 'icc_unusable'."""
     from PIL import Image, ImageCms
 
     if picture.mode.startswith(("I;16", "I")):
         # Pillow's convert("L") clips 16-bit values at 255 instead of scaling them.
         picture = picture.convert("I").point(lambda value: value / 257).convert("L")
+    if picture.mode == "LAB":
+        return from_lab(picture), "lab"
     if has_alpha(picture):
         layer = picture.convert("RGBA")
         ground = Image.new("RGBA", layer.size, "white")

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .media_table import Row
 from .picture import loaded
 
@@ -39,7 +41,7 @@ def audit_image(path: str) -> Row:
 
 def has_alpha(picture: "Image") -> bool:
     """Whether anything of it may be transparent."""
-    return "A" in picture.getbands() or "transparency" in picture.info
+    return picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
 
 
 def _orientation(picture: "Image") -> int | None:
@@ -57,7 +59,18 @@ def _bit_depth(picture: "Image") -> int:
 
 
 def _luma_mean(picture: "Image") -> float:
-    small = picture.convert("RGB") if not picture.mode.startswith("I") else picture
-    small = small.resize((64, 64)).convert("I")
-    total = sum(level * n for n, level in small.getcolors(64 * 64) or [])  # type: ignore[misc]
-    return total / 64**2 / (257 if picture.mode.startswith("I") else 1)
+    """0 to 255, of the stored pixels, whatever they are transparent to."""
+    deep = picture.mode.startswith("I")
+    levels = picture if deep else from_lab(picture).convert("RGB").convert("L")
+    return float(np.asarray(levels.resize((64, 64))).mean()) / (257 if deep else 1)
+
+
+def from_lab(picture: "Image") -> "Image":
+    """CIE L*a*b* as sRGB, which Pillow's own `convert` does not do; any other mode as it is."""
+    from PIL import ImageCms
+
+    if picture.mode != "LAB":
+        return picture
+    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+    converted: Image | None = ImageCms.profileToProfile(picture, lab, srgb, outputMode="RGB")
+    return picture if converted is None else converted

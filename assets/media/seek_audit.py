@@ -52,7 +52,7 @@ def _found(
 ) -> bool:
     """Seek, decode up to the frame; from further back when the container put us behind it."""
     second = max(1, round(1 / Fraction(*index.time_base)))
-    for back in (0, second, 4 * second):
+    for back in (0, second, 4 * second, pts - index.start_pts + second):
         container.seek(pts - back, stream=stream, backward=True)
         passed = False
         for n_frames, frame in enumerate(container.decode(stream)):

@@ -47,7 +47,7 @@ def sniff(head: bytes) -> str:
     for prefix, mime in _PREFIXES:
         if head.startswith(prefix):
             return mime
-    return _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else UNKNOWN)
+    return _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else _padded(head))
 
 
 def _container(head: bytes) -> str | None:
@@ -73,6 +73,35 @@ def _mpeg(head: bytes) -> str | None:
             return "audio/aac"  # ADTS: the layer bits are zero
         return "audio/mpeg" if layer and rate not in (0, 15) else None
     return None
+
+
+def _padded(head: bytes) -> str:
+    """MPEG sound behind zeros, which some cutters leave; the next frame must be where this one's header says."""
+    start = len(head) - len(head.lstrip(b"\0"))
+    for at in range(start, min(start + 4, len(head))):
+        if at and _mpeg(head[at:]) == "audio/mpeg":
+            following = at + _layer3_bytes(head[at : at + 4])
+            if following > at and _mpeg(head[following:]) == "audio/mpeg":
+                return "audio/mpeg"
+    return UNKNOWN
+
+
+_KBITS = (
+    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0),  # MPEG-1 layer III
+    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 0),  # MPEG-2 and 2.5 layer III
+)
+_RATES_HZ = (44100, 48000, 32000)
+
+
+def _layer3_bytes(header: bytes) -> int:
+    """Length of the layer III frame that begins so (ISO/IEC 11172-3, 2.4.3.1); 0 for anything else."""
+    version, layer, rate = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 2 & 3
+    if layer != 1 or rate == 3 or version == 1:
+        return 0
+    divisor = {3: 1, 2: 2, 0: 4}[version]
+    kbits = _KBITS[version != 3][header[2] >> 4]
+    slots = 144 if version == 3 else 72
+    return slots * kbits * 1000 * divisor // _RATES_HZ[rate] + (header[2] >> 1 & 1)
 
 
 def _is_text(head: bytes) -> bool:

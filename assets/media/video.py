@@ -14,6 +14,7 @@ from .container import PacketIndex, first_sound, index_packets, moving_picture, 
 from .scratch import check_scratch
 from .sound import Samples, Timeline, pieces_at
 from .speech import write_flac
+from .timestamps import shown
 from .unit import CutPolicy, Unit, at, rejected
 
 if TYPE_CHECKING:
@@ -70,15 +71,12 @@ def _encode_clips(
     current: ClipEncoder | None = None
     n_frames, last_pts = 0, None
     try:
-        for frame in container.decode(stream):
+        for frame, _, pts in shown(container, container.decode(stream)):
             if not n_frames:
                 refuse_deep(frame)
             n_frames += 1
-            pts = frame.dts if frame.pts is None else frame.pts
             if frame.is_corrupt:
                 raise rejected("decode", "corrupt", f"frame {n_frames - 1} is damaged")
-            if pts is None:
-                raise rejected("decode", "no_timestamps", f"frame {n_frames - 1} has neither pts nor dts")
             if last_pts is not None and pts <= last_pts:
                 continue  # shown at the same moment as the frame before: no place in a timeline
             last_pts = pts

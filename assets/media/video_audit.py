@@ -13,6 +13,7 @@ from .container import PacketIndex, first_sound, index_packets, moving_picture, 
 from .media_table import Row
 from .probe import container_facts, frame_facts, packet_facts, sound_facts
 from .seek_audit import frame_crc, seek_ok
+from .timestamps import Clock, Shown
 from .unit import rejected
 
 if TYPE_CHECKING:
@@ -31,24 +32,27 @@ SEEK_SEED = 20_231
 
 
 class Timing:
-    """Counts timestamps. Gaps are between frames that move on in time."""
+    """Counts timestamps: backward and equal ones as tagged, gaps as shown."""
 
     def __init__(self) -> None:
         self.first: int | None = None
         self.last = self.n_backward = self.n_dup = self.last_duration = 0
         self.gaps: set[int] = set()
+        self._newest: int | None = None
 
-    def add(self, pts: int, duration: int) -> None:
+    def add(self, shown: Shown) -> None:
+        newest = self._newest
+        if newest is not None:
+            self.n_dup += shown.tagged == newest
+            self.n_backward += shown.tagged < newest
+        self._newest = shown.tagged if newest is None else max(newest, shown.tagged)
         if self.first is None:
-            self.first = self.last = pts
-        elif pts > self.last:
-            self.gaps.add(pts - self.last)
-            self.last = pts
-        else:
-            self.n_dup += pts == self.last
-            self.n_backward += pts < self.last
-        if pts == self.last:
-            self.last_duration = duration
+            self.first = self.last = shown.pts
+        elif shown.pts > self.last:
+            self.gaps.add(shown.pts - self.last)
+            self.last = shown.pts
+        if shown.pts == self.last:
+            self.last_duration = shown.frame.duration or 0
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:
         """Variable when gaps differ by more than a tick, or than 2 ms where ticks are finer than that."""
@@ -124,41 +128,59 @@ def _decode(
 
     stream.thread_count = 1
     sound = first_sound(container)
-    timing, look, loudness = Timing(), Look(), Loudness()
-    wanted = set(
-        random.Random(SEEK_SEED).sample(range(max(1, index.n_packets)), min(N_SEEKS, index.n_packets))
-    )
-    facts: Row = {}
-    hashes: dict[int, int] = {}
-    n_frames = n_corrupt = 0
+    clock, loudness = Clock(container), Loudness()
+    pictures = _Pictures(stream, index)
     try:
         for packet in container.demux(*([stream] if sound is None else [stream, sound])):
             for frame in packet.decode():
                 if isinstance(frame, av.AudioFrame):
                     loudness.add(frame)
-                    continue
-                assert isinstance(frame, av.VideoFrame)  # the two streams that were asked for
-                if not n_frames:
-                    refuse_deep(frame)
-                    facts |= frame_facts(stream, frame)
-                n_frames += 1
-                n_corrupt += frame.is_corrupt
-                pts = frame.dts if frame.pts is None else frame.pts
-                if pts is None:
-                    raise rejected("decode", "no_timestamps", f"frame {n_frames - 1} has neither pts nor dts")
-                if n_frames - 1 in wanted and pts > timing.last:
-                    hashes[pts] = frame_crc(frame)
-                timing.add(pts, frame.duration or 0)
-                look.add(frame)
+                else:
+                    assert isinstance(frame, av.VideoFrame)  # the two streams that were asked for
+                    for one in clock.take(frame):
+                        pictures.add(one)
+        for one in clock.rest():
+            pictures.add(one)
     except av.error.FFmpegError as error:
-        raise rejected("decode", "undecodable", f"after frame {n_frames}: {error.strerror}") from error
-    if not n_frames:
-        raise rejected("decode", "no_frames", f"{index.n_packets} packets give no frame")
-    if n_corrupt:
-        raise rejected("decode", "corrupt", f"{n_corrupt} of {n_frames} frames are damaged")
-    base = Fraction(*index.time_base)
-    facts |= {"n_frames_decoded": n_frames, "n_corrupt": n_corrupt, **timing.facts(base), **look.facts()}
+        raise rejected("decode", "undecodable", f"after frame {pictures.n}: {error.strerror}") from error
+    facts = pictures.facts(index)
     if sound is not None:
-        start_s = None if timing.first is None else timing.first * base
+        start_s = facts["start_pts"] * Fraction(*index.time_base)
         facts |= {**sound_facts(sound), **loudness.facts(start_s)}
-    return facts, hashes
+    return facts, pictures.hashes
+
+
+class _Pictures:
+    """What is known of the frames. hashes: CRC-32 by tagged time of those to seek for later."""
+
+    def __init__(self, stream: "VideoStream", index: PacketIndex) -> None:
+        self.n = 0
+        self.hashes: dict[int, int] = {}
+        self._stream, self._n_corrupt = stream, 0
+        self._timing, self._look = Timing(), Look()
+        self._first: Row = {}
+        n_seeks = min(N_SEEKS, index.n_packets)
+        self._wanted = set(random.Random(SEEK_SEED).sample(range(index.n_packets), n_seeks))
+
+    def add(self, shown: Shown) -> None:
+        """Raises: Unusable for HDR and deep colour."""
+        frame = shown.frame
+        if not self.n:
+            refuse_deep(frame)
+            self._first = frame_facts(self._stream, frame)
+        self._timing.add(shown)
+        if self.n in self._wanted:
+            self.hashes[shown.tagged] = frame_crc(frame)
+        self._look.add(frame)
+        self._n_corrupt += frame.is_corrupt
+        self.n += 1
+
+    def facts(self, index: PacketIndex) -> Row:
+        """Raises: Unusable without a frame, and for damaged ones."""
+        if not self.n:
+            raise rejected("decode", "no_frames", f"{index.n_packets} packets give no frame")
+        if self._n_corrupt:
+            raise rejected("decode", "corrupt", f"{self._n_corrupt} of {self.n} frames are damaged")
+        counts = {"n_frames_decoded": self.n, "n_corrupt": self._n_corrupt}
+        timing = self._timing.facts(Fraction(*index.time_base))
+        return {**self._first, **counts, **timing, **self._look.facts()}

@@ -76,13 +76,15 @@ def _mpeg(head: bytes) -> str | None:
 
 
 def _padded(head: bytes) -> str:
-    """MPEG sound behind zeros, which some cutters leave; the next frame must be where this one's header says."""
-    start = len(head) - len(head.lstrip(b"\0"))
-    for at in range(start, min(start + 4, len(head))):
-        if at and _mpeg(head[at:]) == "audio/mpeg":
-            following = at + _layer3_bytes(head[at : at + 4])
-            if following > at and _mpeg(head[following:]) == "audio/mpeg":
-                return "audio/mpeg"
+    """MPEG sound behind something else, as cutters of streams leave it: three frames in a row are no chance."""
+    at = head.find(b"\xff")
+    while 0 <= at < len(head) - 4:
+        first = second = 0
+        if _mpeg(head[at:]) == "audio/mpeg" and (first := _layer3_bytes(head[at:])):
+            second = _layer3_bytes(head[at + first :])
+        if first and second and _layer3_bytes(head[at + first + second :]):
+            return "audio/mpeg"
+        at = head.find(b"\xff", at + 1)
     return UNKNOWN
 
 
@@ -95,6 +97,8 @@ _RATES_HZ = (44100, 48000, 32000)
 
 def _layer3_bytes(header: bytes) -> int:
     """Length of the layer III frame that begins so (ISO/IEC 11172-3, 2.4.3.1); 0 for anything else."""
+    if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
+        return 0
     version, layer, rate = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 2 & 3
     if layer != 1 or rate == 3 or version == 1:
         return 0

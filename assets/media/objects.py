@@ -1,0 +1,155 @@
+"""One raw object, worked on where no other is harmed: fetched to scratch, checked, and audited or cut.
+
+Both functions are at module level and take and give plain values that pickle, so that a compute engine can run
+them in a process of its own. What is wrong with the object comes back as a refusal row; what is wrong with
+this machine (a full disk) is raised.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loader.errors import StoreError
+from loader.storage import Store
+
+from .audit import audit
+from .cutters import CUTTERS, MEDIA_KINDS, kind_of
+from .media_table import Row
+from .scratch import check_scratch
+from .unit import CutPolicy, Kind, Unit, Unusable, rejected
+
+_CHUNK_BYTES = 2**20
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """store: where the object lies; key, sha256, mime: as they landed; scratch: a folder of this object's own,
+    made when it is not there; kinds: those that the dataset takes.
+    """
+
+    store: Store
+    key: str
+    sha256: str
+    mime: str
+    scratch: str
+    kinds: tuple[Kind, ...] = MEDIA_KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditResult:
+    """row: one of the `media` table, or None; refusal: one of the `refusals` table, or None. Exactly one is there."""
+
+    key: str
+    row: Row | None = None
+    refusal: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequest:
+    """The same, and how to cut."""
+
+    store: Store
+    key: str
+    sha256: str
+    mime: str
+    scratch: str
+    policy: CutPolicy
+    kinds: tuple[Kind, ...] = MEDIA_KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutResult:
+    """units: with their files in the request's scratch folder, which is the caller's to delete; none when refused."""
+
+    key: str
+    kind: Kind | None = None
+    units: tuple[Unit, ...] = field(default=())
+    refusal: dict[str, Any] | None = None
+
+
+def audit_object(request: AuditRequest) -> AuditResult:
+    """Audit one object; its scratch folder is left empty. Raises: StoreError when this machine has no room."""
+
+    def work(path: str) -> AuditResult:
+        row = audit(path, request.mime, request.kinds)
+        return AuditResult(key=request.key, row={**row, "key": request.key, "sha256": request.sha256})
+
+    try:
+        return _on_local_copy(request, work)
+    except Unusable as unusable:
+        return AuditResult(key=request.key, refusal=refusal_row(request.key, request.sha256, unusable))
+
+
+def cut_object(request: CutRequest) -> CutResult:
+    """Cut one object. A refused one leaves no file. Raises: StoreError when this machine has no room."""
+    scratch = Path(request.scratch)
+
+    def work(path: str) -> CutResult:
+        kind = kind_of(path, request.mime, request.kinds)
+        units = CUTTERS[kind].cut(path, scratch, request.policy)
+        return CutResult(key=request.key, kind=kind, units=tuple(units))
+
+    try:
+        return _on_local_copy(request, work)
+    except Unusable as unusable:
+        shutil.rmtree(scratch, ignore_errors=True)
+        return CutResult(key=request.key, refusal=refusal_row(request.key, request.sha256, unusable))
+
+
+def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
+    """A row of the `refusals` table."""
+    return {
+        "key": key,
+        "sha256": sha256,
+        "outcome": unusable.outcome,
+        "stage": unusable.stage,
+        "code": unusable.code,
+        "reason": unusable.reason,
+    }
+
+
+def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Result]) -> Result:
+    """Fetch, work, and delete the copy whatever happens. Raises: Unusable; StoreError."""
+    scratch = Path(request.scratch)
+    raw = scratch / "raw.bin"  # never the object's name: it may be '..', or longer than a file name may be
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        with open(raw, "wb") as copy:
+            _fetch(request, copy.write)
+        return work(str(raw))
+    except StoreError:
+        raise
+    except OSError as error:
+        check_scratch(error, scratch)
+        raise rejected("probe", "unreadable", error.strerror or error) from error
+    finally:
+        if raw.exists():
+            os.unlink(raw)
+
+
+def _fetch(request: AuditRequest | CutRequest, write: Callable[[bytes], object]) -> None:
+    """Copy the object; it must be the bytes that landed. Raises: Unusable; OSError of the scratch disk."""
+    digest = hashlib.sha256()
+    try:
+        stream = request.store.open_stream(request.key)
+    except StoreError as error:
+        raise rejected("fetch", type(error).__name__, error) from error
+    with stream:
+        while chunk := _read(stream):
+            digest.update(chunk)
+            write(chunk)
+    if digest.hexdigest() != request.sha256:
+        raise rejected("fetch", "Changed", "the object is not the one that landed; land the batch again")
+
+
+def _read(stream: Any) -> bytes:
+    try:
+        data: bytes = stream.read(_CHUNK_BYTES)
+    except StoreError as error:
+        raise rejected("fetch", type(error).__name__, error) from error
+    return data

@@ -10,7 +10,7 @@ measured by the encoder, which knows what a decoder will see bit for bit, and to
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-X264 = {"preset": "veryfast", "crf": "20", "qmax": "28", "tune": "fastdecode", "g": "12", "bf": "0"}
-MIN_PSNR_DB = 35.0
-"""What every clip reaches, and by `qmax` in practice every frame."""
+QUALITIES = ({"crf": "20", "qmax": "28"}, {"crf": "16", "qmax": "22"}, {"crf": "10", "qmax": "14"})
+"""A video of which a frame falls below `MIN_PSNR_DB` is cut again with the next; none of the media tried needed it."""
 
+MIN_PSNR_DB = 35.0
+"""What every frame of every clip reaches."""
+
+_X264 = {"preset": "veryfast", "tune": "fastdecode", "g": "12", "bf": "0"}
 _MPEG_RANGE, _SMPTE170M = 1, 6  # AVCOL_RANGE_MPEG, AVCOL_SPC_SMPTE170M
 _BEST_DB = 99.0
 """Told for a picture without any error."""
@@ -47,11 +50,19 @@ class Fidelity:
 class ClipEncoder:
     """One clip being encoded into a scratch file."""
 
-    def __init__(self, path: Path, span: tuple[int, int], stream: "VideoStream", policy: CutPolicy) -> None:
+    def __init__(
+        self,
+        path: Path,
+        span: tuple[int, int],
+        stream: "VideoStream",
+        policy: CutPolicy,
+        quality: Mapping[str, str] = QUALITIES[0],
+    ) -> None:
         assert stream.time_base is not None  # index_packets refused such a stream
         self.path, self.span = path, span
         self.pts: list[int] = []
         self.size_px = (0, 0)
+        self._quality = quality
         self._errors: list[int] = []
         self._rate = stream.average_rate or stream.guessed_rate or Fraction(25)
         self._time_base = stream.time_base
@@ -100,7 +111,9 @@ class ClipEncoder:
         # The clip counts in the source's own ticks; the muxer would choose a multiple of them.
         options = {"movflags": "faststart", "video_track_timescale": str(self._time_base.denominator)}
         self._output = av.open(str(self.path), "w", format="mp4", options=options)
-        self._encoder = self._output.add_stream("libx264", rate=self._rate, options=X264)
+        self._encoder = self._output.add_stream(
+            "libx264", rate=self._rate, options={**_X264, **self._quality}
+        )
         self.size_px = (picture.width, picture.height)
         self._encoder.width, self._encoder.height = self.size_px
         self._encoder.pix_fmt = "yuv420p"

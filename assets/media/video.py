@@ -4,11 +4,12 @@ A clip whose span has sound carries it as `sound.flac`, in a group of its own: o
 its first sample at the clip's first frame, as long as the clip. See `clip_encoder` for the picture.
 """
 
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .clip_encoder import MIN_PSNR_DB, ClipEncoder
+from .clip_encoder import MIN_PSNR_DB, QUALITIES, ClipEncoder
 from .colour import refuse_deep
 from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
 from .scratch import check_scratch
@@ -35,10 +36,15 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         if stream is None:
             raise rejected("probe", "no_streams", "the container has no video stream")
         index = index_packets(container, stream)
-    with opened(path) as container:
-        stream = moving_picture(container)
-        assert stream is not None  # the same file, a moment later
-        clips = _encode_clips(container, stream, windows(index, policy), scratch, policy)
+    for quality in QUALITIES:
+        with opened(path) as container:
+            stream = moving_picture(container)
+            assert stream is not None  # the same file, a moment later
+            clips = _encode_clips(container, stream, windows(index, policy), scratch, policy, quality)
+        if min(clip.fidelity().worst_db for clip in clips) >= MIN_PSNR_DB:
+            break
+    else:
+        raise rejected("cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame")
     sounds = _sounds(path, [_span_s(clip, index) for clip in clips], policy)
     return [_unit(clip, sound, index, policy) for clip, sound in zip(clips, sounds, strict=True)]
 
@@ -61,6 +67,7 @@ def _encode_clips(
     spans: list[tuple[int, int]],
     scratch: Path,
     policy: CutPolicy,
+    quality: Mapping[str, str],
 ) -> list[ClipEncoder]:
     """Decode everything, in order; frames inside a span go to that span's clip. Raises: Unusable."""
     import av
@@ -86,7 +93,8 @@ def _encode_clips(
             while waiting and current is None and pts >= waiting[-1][0]:
                 span = waiting.pop()
                 if pts < span[1]:
-                    current = ClipEncoder(scratch / f"clip-{len(clips):04d}.mp4", span, stream, policy)
+                    target = scratch / f"clip-{len(clips):04d}.mp4"
+                    current = ClipEncoder(target, span, stream, policy, quality)
                     clips.append(current)
             if current is not None:
                 current.add(frame, pts)
@@ -132,11 +140,6 @@ def _unit(
     base = Fraction(*index.time_base)
     start, end = clip.pts[0], _end(clip, index)
     fidelity = clip.fidelity()
-    if fidelity.psnr_db < MIN_PSNR_DB:
-        found = f"{fidelity.psnr_db:.1f} dB; at least {MIN_PSNR_DB:.0f} dB"
-        raise rejected(
-            "cut", "psnr", f"the clip at {float(start * base):.2f} s is too far from its source: {found}"
-        )
     facts = {"time_base": list(index.time_base), "pts": clip.pts, "max_gop_frames": index.max_gop_frames}
     fields = {"mp4": clip.path, "json": {**facts, "policy": "canonical", "clip_s": policy.clip_s}}
     if sound is not None:

@@ -1,0 +1,95 @@
+"""Videos and sounds whose every frame and sample is known."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+Frames = list[np.ndarray]
+
+
+def encode(
+    path: Path,
+    frames: Frames,
+    *,
+    pts: list[int] | None = None,
+    codec: str = "libx264",
+    pix_fmt: str = "yuv420p",
+    source_format: str = "rgb24",
+    tags: dict[str, int] | None = None,
+    options: dict[str, str] | None = None,
+    container: str = "mp4",
+    matrix: tuple[int, ...] | None = None,
+    height_px: int = 0,
+    sound: tuple[np.ndarray, int, str] | None = None,
+) -> Path:
+    """frames: uint8 [H, W, 3], at `pts` ms (every 40 ms); sound: (int16 samples, rate in Hz, codec)."""
+    base = Fraction(1, 1000)
+    times = pts if pts is not None else list(range(0, 40 * len(frames), 40))
+    more = {"movflags": "faststart", "video_track_timescale": "1000"} if container == "mp4" else {}
+    with av.open(str(path), "w", format=container, options=more) as out:
+        stream = out.add_stream(codec, rate=25, options=options or {"crf": "1", "g": "25"})
+        stream.height, stream.width = height_px or frames[0].shape[0], frames[0].shape[1]
+        stream.pix_fmt = pix_fmt
+        stream.time_base = base
+        stream.codec_context.time_base = base
+        for name, value in (tags or {}).items():
+            setattr(stream.codec_context, name, value)
+        if matrix is not None:
+            stream.set_display_matrix(matrix)
+        voice = None
+        if sound is not None:
+            samples, rate_hz, sound_codec = sound
+            voice = out.add_stream(sound_codec, rate=rate_hz, layout="mono")
+        for ticks, pixels in zip(times, frames, strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format=source_format)
+            frame.pts, frame.time_base = ticks, base
+            for name, value in (tags or {}).items():
+                setattr(frame, name, value)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+        if sound is not None and voice is not None:
+            whole = av.AudioFrame.from_ndarray(samples[None, :], format="s16", layout="mono")
+            whole.sample_rate, whole.pts, whole.time_base = rate_hz, 0, Fraction(1, rate_hz)
+            resampler = av.AudioResampler(format=voice.codec_context.format, layout="mono", rate=rate_hz)
+            fifo = av.AudioFifo()
+            for piece in resampler.resample(whole):
+                fifo.write(piece)
+            size = voice.codec_context.frame_size or 1024
+            while (piece := fifo.read(size, partial=True)) is not None:
+                out.mux(voice.encode(piece))
+            out.mux(voice.encode(None))
+    return path
+
+
+def noise(n_frames: int, height: int = 64, width: int = 96, seed: int = 0) -> Frames:
+    """Smooth colour noise, another picture in every frame: nothing can be predicted."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (n_frames, height // 8, width // 8, 3), np.uint8)
+    return [np.kron(picture, np.ones((8, 8, 1), np.uint8)) for picture in small]
+
+
+def numbered(n_frames: int, height: int = 64, width: int = 96) -> Frames:
+    """Frame i is the grey 40 + 2 i."""
+    return [np.full((height, width, 3), 40 + 2 * number, np.uint8) for number in range(n_frames)]
+
+
+@pytest.fixture
+def encode_video(tmp_path: Path) -> Callable[..., str]:
+    def make(frames: Frames, name: str = "source", **options: object) -> str:
+        return str(encode(tmp_path / name, frames, **options))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def noise_frames() -> Callable[..., Frames]:
+    return noise
+
+
+@pytest.fixture
+def numbered_frames() -> Callable[..., Frames]:
+    return numbered

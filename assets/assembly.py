@@ -11,7 +11,6 @@ from loader.dataset.part_extension import add_part_columns, part_rows
 from loader.errors import StageNotPublished
 from loader.storage import Store
 
-from .features import stage_name
 from .spec import DatasetSpec
 from .stages import StageRecord
 from .tables import read_table
@@ -105,7 +104,10 @@ def _complete(
 ) -> loader.Part:
     """The part with every featurizer's shard and columns."""
     added = [
-        ShardFile(**shard) for record in features for shard in record.body["shards"] if shard["part"] == part.id
+        ShardFile(**shard)
+        for record in features
+        for shard in record.body["shards"]
+        if shard["part"] == part.id
     ]
     whole = replace(part, shards=(*part.shards, *added))
     return add_part_columns(store, whole, columns) if any(columns) else whole
@@ -124,13 +126,23 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
         if any(not sample["left_out"] for sample in mine):
             accounts.append(told | {"outcome": "used", "stage": "", "code": "", "reason": ""})
         elif row["key"] in refused:
-            accounts.append({**told, **{n: refused[row["key"]][n] for n in ("outcome", "stage", "code", "reason")}})
+            accounts.append(
+                {**told, **{n: refused[row["key"]][n] for n in ("outcome", "stage", "code", "reason")}}
+            )
         elif mine:
             accounts.append(
-                told | {"outcome": "dropped", "stage": "samples", "code": "filtered", "reason": mine[0]["left_out"]}
+                told
+                | {
+                    "outcome": "dropped",
+                    "stage": "samples",
+                    "code": "filtered",
+                    "reason": mine[0]["left_out"],
+                }
             )
         else:
-            accounts.append(told | {"outcome": "lost", "stage": "samples", "code": "lost", "reason": "no row anywhere"})
+            accounts.append(
+                told | {"outcome": "lost", "stage": "samples", "code": "lost", "reason": "no row anywhere"}
+            )
     return accounts
 
 
@@ -141,7 +153,11 @@ def audit(spec: DatasetSpec, assembled: Assembled) -> str:
         lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
         return f"{len(lost)} of {landed} landed objects are neither used, rejected nor dropped: {lost[:3]}"
     if outcomes["rejected"] > spec.max_reject_rate * landed:
-        named = [f"{row['key']!r} ({row['code']}: {row['reason']})" for row in assembled.objects if row["outcome"] == "rejected"]
+        named = [
+            f"{row['key']!r} ({row['code']}: {row['reason']})"
+            for row in assembled.objects
+            if row["outcome"] == "rejected"
+        ]
         more = f"; and {len(named) - 3} more" if len(named) > 3 else ""
         return (
             f"{len(named)} of {landed} objects are unreadable, allowed are {spec.max_reject_rate:.1%}: "

@@ -14,7 +14,7 @@ from loader.dataset.part_extension import add_part_group, read_part
 from loader.storage import Store
 from resources.compute import Compute, Outcome
 
-from .featurizers import Featurizer, Features
+from .featurizers import Features, Featurizer
 from .media.unit import Unusable
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_wide_table
@@ -57,9 +57,7 @@ def featurize(stretch: Stretch) -> list[Row]:
     """The rows of a stretch, in order. Runs in a worker. Raises: StoreError, Corrupt when samples cannot be read."""
     inputs = stretch.featurizer.inputs[stretch.kind]
     rows = []
-    for key, sample in read_part(
-        stretch.store, stretch.part, inputs, range(stretch.start, stretch.stop)
-    ):
+    for key, sample in read_part(stretch.store, stretch.part, inputs, range(stretch.start, stretch.stop)):
         try:
             rows.append(Row(key=key, features=stretch.featurizer(stretch.kind, sample)))
         except Unusable as unusable:
@@ -108,7 +106,11 @@ def feature_stage(
         fingerprint=wanted,
         files={stage: write_wide_table(root.store, dataset, stage, partition, table)},
         upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
-        counts={"samples": len(table), "refused": refused, "nbytes": sum(shard["nbytes"] for shard in shards)},
+        counts={
+            "samples": len(table),
+            "refused": refused,
+            "nbytes": sum(shard["nbytes"] for shard in shards),
+        },
         body={"featurizer": featurizer.name, "version": featurizer.version, "shards": shards},
     )
     return append_record(root.store, record), table
@@ -159,7 +161,9 @@ def _added_shard(store: Store, name: str, part: loader.Part, rows: Sequence[Row]
     if fields is None:
         return []
     empty: dict[str, Any] = dict.fromkeys(fields, b"")
-    extended = add_part_group(store, part, name, (row.features.fields if row.features else empty for row in rows))
+    extended = add_part_group(
+        store, part, name, (row.features.fields if row.features else empty for row in rows)
+    )
     body: dict[str, Any] = extended.to_json()["shards"][-1]
     return [body]
 

@@ -12,6 +12,8 @@ from loader.dataset.parquet import TableFile, get_table, put_table
 from loader.errors import InvalidName
 from loader.storage import Store
 
+from .media.media_table import MEDIA
+
 RAW_OBJECTS = pa.schema(
     [
         ("uri", pa.string()),
@@ -40,7 +42,49 @@ REFUSALS = pa.schema(
         ("reason", pa.string()),
     ]
 )
-SCHEMAS: Mapping[str, pa.Schema] = {"raw_objects": RAW_OBJECTS, "refusals": REFUSALS}
+UNITS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("unit_id", pa.string()),
+        ("kind", pa.string()),
+        ("part", pa.string()),
+        ("raw_key", pa.string()),
+        ("raw_sha256", pa.string()),
+        ("start", pa.string()),  # ticks@numerator/denominator, empty for the whole object
+        ("end", pa.string()),
+    ]
+)
+OBJECTS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("sha256", pa.string()),
+        ("outcome", pa.string()),  # used, rejected or dropped: every landed object has one
+        ("stage", pa.string()),
+        ("code", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+LINEAGE = pa.schema(
+    [
+        ("out_kind", pa.string()),
+        ("out_id", pa.string()),
+        ("in_kind", pa.string()),
+        ("in_id", pa.string()),
+        ("run_id", pa.string()),
+        ("asset_key", pa.string()),
+        ("partition", pa.string()),
+        ("code_version", pa.string()),
+        ("config_hash", pa.string()),
+    ]
+)
+SCHEMAS: Mapping[str, pa.Schema] = {
+    "raw_objects": RAW_OBJECTS,
+    "refusals": REFUSALS,
+    "media": MEDIA,
+    "units": UNITS,
+    "objects": OBJECTS,
+    "lineage": LINEAGE,
+}
 
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -1,0 +1,326 @@
+"""units: what was admitted, cut into samples' media and written at once as parts of an open transaction.
+
+Units of one kind with the same fields are one part (a clip with sound has fields that a silent one has not). The
+transaction stays open: feature stages add groups to these parts, and `version` commits it, or nobody does.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import loader
+from loader.storage import Store
+from resources.compute import Compute, Progress
+
+from . import landing as landing_stage
+from . import validation
+from .media.cutters import ALL_KINDS, CUTTERS
+from .media.objects import CutRequest, CutResult, cut_object, refusal_row
+from .media.unit import CutPolicy, Kind, Unit, dropped, rejected
+from .spec import DatasetSpec
+from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from .tables import read_table, write_table
+from .validation import refusal_counts
+
+STAGE = "units"
+CODE_VERSION = "1"
+CAPTION = "caption.txt"
+"""The text that came with an object, in a group of its own."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutUnit:
+    """One unit whose bytes wait in scratch files. raw: the landed object's row; audit: its media row."""
+
+    key: str
+    unit_id: str
+    kind: Kind
+    unit: Unit
+    raw: Mapping[str, Any]
+    audit: Mapping[str, Any]
+
+
+def transaction_name(spec: DatasetSpec, partition: str, run_id: str) -> str:
+    """The same for a retried step of one run, so that its second attempt is the same transaction."""
+    words = (spec.name, STAGE, partition, run_id)
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+
+
+def units_stage(
+    root: loader.Root,
+    landing: Store,
+    compute: Compute,
+    spec: DatasetSpec,
+    *,
+    partition: str,
+    run_id: str,
+    progress: Progress | None = None,
+) -> tuple[StageRecord, list[Row], list[Row]]:
+    """Cut a batch and publish its parts: the record, the rows of its units, and those of refused objects.
+
+    Raw objects that the newest version has samples of are dropped as duplicates. A batch with the same media under
+    the same policy is not cut again, unless its transaction was aborted. Raises: StageNotPublished; StoreError.
+    """
+    store = root.store
+    media = require_published(store, spec.name, validation.STAGE, partition)
+    wanted = fingerprint(
+        CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
+    )
+    newest = current_record(store, spec.name, STAGE, partition)
+    if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
+        return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
+    landed = require_published(store, spec.name, landing_stage.STAGE, partition)
+    raws = {row["key"]: row for row in read_table(store, landed.files[landing_stage.STAGE])}
+    audits = read_table(store, media.files[validation.STAGE])
+    txn = root.begin(spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"))
+    with root.heartbeat(txn), tempfile.TemporaryDirectory(prefix="penstock-cut-") as scratch:
+        cut, refusals = cut_objects(
+            landing, compute, spec, audits, raws, Path(scratch), published_objects(root, spec.name), progress
+        )
+        labels = labels_of(cut, published_labels(root, spec.name))
+        parts = write_parts(root, spec, txn, cut, labels, partition=partition, run_id=run_id)
+    rows = [unit_row(unit, part) for part, members in parts for unit in members]
+    if not parts:
+        root.abort(txn, "the batch holds nothing new")
+    record = StageRecord(
+        dataset=spec.name,
+        stage=STAGE,
+        partition=partition,
+        verdict="published",
+        run_id=run_id,
+        code_version=CODE_VERSION,
+        fingerprint=wanted,
+        files={
+            STAGE: write_table(store, spec.name, STAGE, partition, rows),
+            "refusals": write_table(store, spec.name, "refusals", partition, refusals),
+        },
+        upstream=(Upstream(stage=media.stage, partition=partition, r=media.r),),
+        counts=refusal_counts(refusals)
+        | {"units": len(rows), "nbytes": _nbytes([part for part, _ in parts])},
+        body={
+            "txn": txn,
+            "labels": labels,
+            "parts": [{"kind": members[0].kind, "part": part.to_json()} for part, members in parts],
+        },
+    )
+    return append_record(store, record), rows, refusals
+
+
+def cut_objects(
+    landing: Store,
+    compute: Compute,
+    spec: DatasetSpec,
+    audits: Sequence[Row],
+    raws: Mapping[str, Row],
+    scratch: Path,
+    published: Mapping[str, str],
+    progress: Progress | None = None,
+) -> tuple[list[CutUnit], list[Row]]:
+    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset."""
+    refusals: list[Row] = []
+    wanted: list[Row] = []
+    for row in audits:
+        if row["sha256"] in published:
+            twice = dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
+            refusals.append(refusal_row(row["key"], row["sha256"], twice))
+        else:
+            wanted.append(row)
+    work = [
+        CutRequest(
+            store=landing,
+            key=row["key"],
+            sha256=row["sha256"],
+            mime=row["mime"],
+            scratch=str(scratch / f"{position:06d}"),
+            policy=spec.policy,
+            kinds=ALL_KINDS,
+        )
+        for position, row in enumerate(wanted)
+    ]
+    units: list[CutUnit] = []
+    outcomes = compute.map(cut_object, work, timeout_s=spec.work_timeout_s, progress=progress)
+    for row, outcome in zip(wanted, outcomes, strict=True):
+        result = outcome.value
+        if result is None:
+            code, reason = (outcome.error.code, outcome.error.summary) if outcome.error else ("exception", "")
+            result = CutResult(
+                key=row["key"], refusal=refusal_row(row["key"], row["sha256"], rejected("cut", code, reason))
+            )
+        if result.refusal is not None:
+            refusals.append(result.refusal)
+        elif result.kind is not None:
+            units += _named(result.kind, result.units, raws[row["key"]], row, spec.policy)
+    return units, refusals
+
+
+def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutPolicy) -> Iterator[CutUnit]:
+    for unit in units:
+        unit_id = fingerprint(raw["sha256"], unit.start, unit.end, _plain(policy))
+        yield CutUnit(
+            key=f"{kind}/{unit_id[:20]}", unit_id=unit_id, kind=kind, unit=unit, raw=raw, audit=audit
+        )
+
+
+def write_parts(
+    root: loader.Root,
+    spec: DatasetSpec,
+    txn: str,
+    units: Sequence[CutUnit],
+    labels: Sequence[str],
+    *,
+    partition: str,
+    run_id: str,
+) -> list[tuple[loader.Part, list[CutUnit]]]:
+    """One part per kind and set of fields, with the units in it."""
+    provenance = {
+        "run_id": run_id,
+        "asset_key": f"{spec.name}/{STAGE}",
+        "partition": partition,
+        "code_version": CODE_VERSION,
+    }
+    number = {label: position for position, label in enumerate(labels)}
+    layouts: dict[tuple[str, tuple[str, ...]], list[CutUnit]] = {}
+    for unit in units:
+        layouts.setdefault((unit.kind, field_names(unit)), []).append(unit)
+    parts = []
+    for place, ((kind, fields), members) in enumerate(sorted(layouts.items())):
+        groups = {**members[0].unit.groups, CAPTION: "captions"}
+        samples = (
+            (
+                unit.key,
+                sample_fields(unit, number),
+                _metadata(unit),
+                _source(unit) | provenance | {"split": spec.split_of(_identity(spec, unit))},
+            )
+            for unit in members
+        )
+        used = {field: group for field, group in groups.items() if field in fields}
+        name = f"{kind}_{place}"
+        parts.append((loader.write_part(root, txn, samples, group=kind, groups=used, name=name), members))
+    return parts
+
+
+def field_names(unit: CutUnit) -> tuple[str, ...]:
+    """The fields that `sample_fields` gives, sorted; no file is read."""
+    cutter = CUTTERS[unit.kind]
+    names = {*unit.unit.fields, cutter.facts} - {"json"}
+    if cutter.has_label:
+        names.add("cls")
+    if unit.raw["text"] or unit.raw["title"]:
+        names.add(CAPTION)
+    return tuple(sorted(names))
+
+
+def sample_fields(unit: CutUnit, number: Mapping[str, int]) -> dict[str, Any]:
+    """Field -> value of one sample, its files read. number: label -> class."""
+    cutter, raw = CUTTERS[unit.kind], unit.raw
+    fields: dict[str, Any] = {
+        name: value.read_bytes() if isinstance(value, Path) else value
+        for name, value in unit.unit.fields.items()
+    }
+    told = {
+        name: raw[name] for name in ("label", "title", "text", "licence", "author", "origin") if raw[name]
+    }
+    fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **told}
+    if cutter.has_label:
+        fields["cls"] = number[raw["label"]]
+    if caption := raw["text"] or raw["title"]:
+        fields[CAPTION] = caption
+    return fields
+
+
+def _metadata(unit: CutUnit) -> dict[str, Any]:
+    raw = unit.raw
+    facts = {"kind": unit.kind, "label": raw["label"], "licence": raw["licence"], "mime": raw["mime"]}
+    source_rate = unit.audit.get("sample_rate_hz")
+    if source_rate is not None:
+        facts["source_sample_rate_hz"] = source_rate
+    return {**facts, **unit.unit.metadata}
+
+
+def _source(unit: CutUnit) -> dict[str, str]:
+    raw = unit.raw
+    return {
+        "source_key": raw["key"],
+        "unit_id": unit.unit_id,
+        "raw_uri": raw["uri"],
+        "raw_key": raw["key"],
+        "raw_etag": raw["etag"],
+        "raw_sha256": raw["sha256"],
+        "raw_start": unit.unit.start,
+        "raw_end": unit.unit.end,
+    }
+
+
+def _identity(spec: DatasetSpec, unit: CutUnit) -> str:
+    """What decides the split: the raw object's bytes, or the subject (the folder it landed in)."""
+    return str(unit.raw["label"] if spec.split_by == "subject" else unit.raw["sha256"])
+
+
+def unit_row(unit: CutUnit, part: loader.Part) -> Row:
+    """One row of the `units` table."""
+    return {
+        "key": unit.key,
+        "unit_id": unit.unit_id,
+        "kind": unit.kind,
+        "part": part.id,
+        "raw_key": unit.raw["key"],
+        "raw_sha256": unit.raw["sha256"],
+        "start": unit.unit.start,
+        "end": unit.unit.end,
+    }
+
+
+def labels_of(units: Sequence[CutUnit], known: Sequence[str]) -> list[str]:
+    """The class names: `known` first, so that no number changes its meaning; then new ones, sorted."""
+    found = {unit.raw["label"] for unit in units if CUTTERS[unit.kind].has_label}
+    return [*known, *sorted(found - set(known))]
+
+
+def published_labels(root: loader.Root, dataset: str) -> list[str]:
+    """The class names of the newest version, in the order of their numbers; none before the first."""
+    newest = root.state.newest(dataset)
+    found = root.open(newest.id).manifest["producer"].get("labels", []) if newest else []
+    return [str(label) for label in found]
+
+
+def published_objects(root: loader.Root, dataset: str) -> dict[str, str]:
+    """sha256 of every raw object that the newest version has samples of -> words for where."""
+    newest = root.state.newest(dataset)
+    if newest is None:
+        return {}
+    table = root.open(newest.id).samples().select("raw_sha256", "raw_key").unique().collect()
+    return {sha256: f"{key!r} in {newest.name}" for sha256, key in table.iter_rows()}
+
+
+def policy_fingerprint(policy: CutPolicy) -> str:
+    """sha256 hex of a policy."""
+    return fingerprint(_plain(policy))
+
+
+def _plain(policy: CutPolicy) -> dict[str, str]:
+    return {name: str(value) for name, value in asdict(policy).items()}
+
+
+def _splits(spec: DatasetSpec) -> list[str]:
+    return [spec.split_by, *(f"{name}={share}" for name, share in sorted(spec.splits.items()))]
+
+
+def _still_good(root: loader.Root, record: StageRecord) -> bool:
+    """Whether what an earlier attempt wrote can stand: its transaction was not aborted."""
+    if not record.body["parts"]:
+        return True
+    return root.state.txns[record.body["txn"]].status != "aborted"
+
+
+def _attempt(newest: StageRecord | None) -> int:
+    return newest.r if newest else 0
+
+
+def _nbytes(parts: Sequence[loader.Part]) -> int:
+    return sum(shard.nbytes for part in parts for shard in part.shards)

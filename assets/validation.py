@@ -1,0 +1,147 @@
+"""media: every object of a batch probed and decoded to its end, each in isolation; the damaged ones become rows.
+
+Nothing is cut here. What a later stage takes is exactly what this stage admitted.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import loader
+from loader.storage import Store
+from resources.compute import Compute, Outcome, Progress
+
+from . import landing as landing_stage
+from .media.cutters import ALL_KINDS
+from .media.objects import AuditRequest, AuditResult, audit_object, refusal_row
+from .media.unit import Unusable, dropped, rejected
+from .spec import DatasetSpec
+from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from .tables import read_table, write_table
+
+STAGE = "media"
+CODE_VERSION = "1"
+
+Row = dict[str, Any]
+
+
+def media_stage(
+    root: loader.Root,
+    landing: Store,
+    compute: Compute,
+    spec: DatasetSpec,
+    *,
+    partition: str,
+    run_id: str,
+    progress: Progress | None = None,
+) -> tuple[StageRecord, list[Row], list[Row]]:
+    """Audit a batch and publish the verdict: the record, the rows of what was admitted and of what was refused.
+
+    The verdict is `failed` when more objects are damaged than the dataset allows. A batch that looks as it did is
+    not audited again. Raises: StageNotPublished without landed objects; StoreError when scratch space is full.
+    """
+    store = root.store
+    upstream = require_published(store, spec.name, landing_stage.STAGE, partition)
+    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, str(spec.max_reject_rate))
+    newest = current_record(store, spec.name, STAGE, partition)
+    if newest is not None and newest.fingerprint == wanted:
+        return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
+    landed = read_table(store, upstream.files[landing_stage.STAGE])
+    admitted, refusals = audit_objects(landing, compute, landed, spec.work_timeout_s, progress)
+    reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
+    record = StageRecord(
+        dataset=spec.name,
+        stage=STAGE,
+        partition=partition,
+        verdict="failed" if reason else "published",
+        reason=reason,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+        fingerprint=wanted,
+        files={
+            STAGE: write_table(store, spec.name, STAGE, partition, admitted),
+            "refusals": write_table(store, spec.name, "refusals", partition, refusals),
+        },
+        upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
+        counts=refusal_counts(refusals) | {"landed": len(landed), "admitted": len(admitted)},
+    )
+    return append_record(store, record), admitted, refusals
+
+
+def audit_objects(
+    landing: Store,
+    compute: Compute,
+    landed: Sequence[Row],
+    timeout_s: float,
+    progress: Progress | None = None,
+) -> tuple[list[Row], list[Row]]:
+    """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken."""
+    refusals: list[Row] = []
+    readable: list[Row] = []
+    first_with: dict[str, str] = {}
+    for row in landed:
+        try:
+            _check_readable(row, first_with)
+        except Unusable as unusable:
+            refusals.append(refusal_row(row["key"], row["sha256"], unusable))
+        else:
+            first_with[row["sha256"]] = row["key"]
+            readable.append(row)
+    admitted: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-audit-") as scratch:
+        work = [
+            AuditRequest(
+                store=landing,
+                key=row["key"],
+                sha256=row["sha256"],
+                mime=row["mime"],
+                scratch=str(Path(scratch) / f"{position:06d}"),
+                kinds=ALL_KINDS,
+            )
+            for position, row in enumerate(readable)
+        ]
+        outcomes = compute.map(audit_object, work, timeout_s=timeout_s, progress=progress)
+        for row, outcome in zip(readable, outcomes, strict=True):
+            result = _audited(row, outcome)
+            if result.refusal is not None:
+                refusals.append(result.refusal)
+            elif result.row is not None:
+                admitted.append(result.row)
+    return admitted, refusals
+
+
+def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> None:
+    """Raises: Unusable for an object that could not be read at landing, or whose bytes came before."""
+    if row["error_code"]:
+        raise rejected("land", row["error_code"], row["error_reason"])
+    if row["sha256"] in first_with:
+        raise dropped("dedup", "duplicate", f"the same bytes as {first_with[row['sha256']]!r}")
+
+
+def _audited(row: Row, outcome: Outcome[AuditResult]) -> AuditResult:
+    """The result, or a refusal for an object that no worker survived."""
+    if outcome.value is not None:
+        return outcome.value
+    error = outcome.error
+    code, reason = (error.code, error.summary) if error else ("exception", "no result")
+    refused = refusal_row(row["key"], row["sha256"], rejected("probe", code, reason))
+    return AuditResult(key=row["key"], refusal=refused)
+
+
+def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
+    """How many objects were rejected (damaged) and dropped (sound, not taken)."""
+    return {
+        outcome: sum(1 for row in refusals if row["outcome"] == outcome)
+        for outcome in ("rejected", "dropped")
+    }
+
+
+def reject_reason(refusals: Sequence[Row], n_landed: int, max_reject_rate: float) -> str:
+    """Why a batch with these refusals is stopped, or "" when it is not."""
+    damaged = [row for row in refusals if row["outcome"] == "rejected"]
+    if len(damaged) <= max_reject_rate * n_landed:
+        return ""
+    named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in damaged[:3])
+    more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+    return f"{len(damaged)} of {n_landed} objects are unreadable, allowed are {max_reject_rate:.1%}: {named}{more}"

@@ -8,6 +8,7 @@ of the media this was tried on is at 35.6 dB for 2 % more bytes (crf 18 costs 25
 measured by the encoder, which knows what a decoder will see bit for bit, and told in `Fidelity`.
 """
 
+import contextlib
 import math
 import struct
 from collections.abc import Iterable, Mapping
@@ -87,9 +88,17 @@ class ClipEncoder:
         self.close()
 
     def close(self) -> None:
-        if self._output is not None:
-            self._output.close()
-            self._output = None
+        """Write what the muxer still holds. Nothing the second time."""
+        output, self._output = self._output, None
+        if output is not None:
+            output.close()
+
+    def abandon(self) -> None:
+        """Close a clip that is not wanted any more: what goes wrong now is of no interest."""
+        import av
+
+        with contextlib.suppress(av.error.FFmpegError):
+            self.close()
 
     def fidelity(self) -> Fidelity:
         """Of a finished clip."""

@@ -5,8 +5,8 @@ them in a process of its own. What is wrong with the object comes back as a refu
 this machine (a full disk) is raised.
 """
 
+import contextlib
 import hashlib
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from loader.storage import Store
 from .audit import audit
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
 from .media_table import Row
-from .scratch import check_scratch
+from .scratch import check_scratch, scratch_error
 from .unit import CutPolicy, Kind, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
@@ -118,18 +118,24 @@ def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Res
     scratch = Path(request.scratch)
     raw = scratch / "raw.bin"  # never the object's name: it may be '..', or longer than a file name may be
     try:
-        scratch.mkdir(parents=True, exist_ok=True)
-        with open(raw, "wb") as copy:
-            _fetch(request, copy.write)
-        return work(str(raw))
-    except StoreError:
-        raise
-    except OSError as error:
-        check_scratch(error, scratch)
-        raise rejected("probe", "unreadable", error.strerror or error) from error
+        try:
+            scratch.mkdir(parents=True, exist_ok=True)
+            with open(raw, "wb") as copy:
+                _fetch(request, copy.write)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise scratch_error(error, scratch) from error
+        try:
+            return work(str(raw))
+        except StoreError:
+            raise
+        except OSError as error:
+            check_scratch(error, scratch)
+            raise rejected("probe", "unreadable", error.strerror or error) from error
     finally:
-        if raw.exists():
-            os.unlink(raw)
+        with contextlib.suppress(OSError):  # it may never have come to be
+            raw.unlink()
 
 
 def _fetch(request: AuditRequest | CutRequest, write: Callable[[bytes], object]) -> None:

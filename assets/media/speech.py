@@ -20,20 +20,14 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
     Raises: Unusable for a file that cannot be opened or decoded to its end, or that is silent of samples.
     """
-    import av
-
     with opened(path) as container:
         stream = first_audio(container)
         raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
         cutter = _Cutter(scratch, policy)
         timeline = Timeline(container, stream, policy.sample_rate_hz)
-        try:
-            for piece in timeline:
-                cutter.add(piece)
-            cutter.finish()
-        except av.error.FFmpegError as error:
-            check_scratch(error, scratch)
-            raise rejected("cut", "unwritable", error.strerror) from error
+        for piece in timeline:
+            cutter.add(piece)
+        cutter.finish()
         if not timeline.n_source or not cutter.spans:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
         check_gaps(timeline.n_source, timeline.n_filled)
@@ -91,15 +85,17 @@ class _Cutter:
 
 
 def write_flac(path: Path, samples: Samples, rate_hz: int) -> None:
-    """int16 [samples], mono, as FLAC."""
+    """int16 [samples], mono, as FLAC. Raises: StoreError when the disk is full; Unusable."""
     import av
 
-    with av.open(str(path), "w", format="flac") as output:
-        stream = output.add_stream("flac", rate=rate_hz, layout="mono", format="s16")
-        frame = av.AudioFrame.from_ndarray(
-            np.ascontiguousarray(samples[None, :]), format="s16", layout="mono"
-        )
-        frame.sample_rate = rate_hz
-        frame.pts = 0
-        output.mux(stream.encode(frame))
-        output.mux(stream.encode(None))
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None, :]), format="s16", layout="mono")
+    frame.sample_rate = rate_hz
+    frame.pts = 0
+    try:
+        with av.open(str(path), "w", format="flac") as output:
+            stream = output.add_stream("flac", rate=rate_hz, layout="mono", format="s16")
+            output.mux(stream.encode(frame))
+            output.mux(stream.encode(None))
+    except av.error.FFmpegError as error:
+        check_scratch(error, path.parent)
+        raise rejected("cut", "unwritable", error.strerror) from error

@@ -105,7 +105,7 @@ def _encode_clips(
         raise rejected("decode", "undecodable", f"after frame {n_frames}: {error.strerror}") from error
     finally:
         for clip in clips:
-            clip.close()
+            clip.abandon()
     if not clips:
         raise rejected("decode", "no_frames", f"{n_frames} frames decoded, none with a place in time")
     return clips

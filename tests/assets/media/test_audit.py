@@ -1,0 +1,226 @@
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from assets.media.audit import audit
+from assets.media.media_table import MEDIA, media_row
+from assets.media.probe import orientation
+from assets.media.unit import Unusable
+
+EncodeVideo = Callable[..., str]
+MakeFrames = Callable[..., list[np.ndarray]]
+MP4, WAV = "video/mp4", "audio/wav"
+
+
+def refused(path: str, mime: str = MP4) -> tuple[str, str, str]:
+    with pytest.raises(Unusable) as caught:
+        audit(path, mime)
+    return caught.value.outcome, caught.value.stage, caught.value.code
+
+
+def test_a_plain_video(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    row = audit(encode_video(numbered_frames(50)), MP4)
+    assert list(row) == MEDIA.names
+    pa.Table.from_pylist([row], schema=MEDIA)
+    facts: dict[str, Any] = {
+        "kind": "video", "codec": "h264", "time_base_num": 1, "time_base_den": 1000, "start_pts": 0,
+        "end_pts": 2000, "duration_s": 2.0, "n_packets": 50, "n_discard_packets": 0, "n_frames_decoded": 50,
+        "n_keyframes": 2, "max_gop_frames": 25, "is_vfr": False, "min_pts_gap": 40, "max_pts_gap": 40,
+        "width_px": 96, "height_px": 64, "upright_width_px": 96, "upright_height_px": 64, "sar_num": 1,
+        "rotation_deg": 0, "is_flipped": False, "pix_fmt": "yuv420p", "bit_depth": 8, "hdr": False,
+        "colour_space": None, "colour_assumed": True, "n_corrupt": 0, "n_pts_backward": 0, "n_pts_dup": 0,
+        "tail_missing_s": 0.0, "seek_ok": True, "black_ratio": 0.0, "frozen_ratio": 0.0, "audio_codec": None,
+        "image_mode": None,
+    }  # fmt: skip
+    assert {name: row[name] for name in facts} == facts
+    assert row["luma_mean"] == pytest.approx(40 + 49, abs=1.5)  # full range, as the grey levels were given
+    assert row["motion"] == pytest.approx(2, abs=0.3)
+
+
+def test_uneven_and_late_times(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    row = audit(encode_video(numbered_frames(4), pts=[500, 540, 541, 1000]), MP4)
+    assert (row["start_pts"], row["min_pts_gap"], row["max_pts_gap"], row["is_vfr"]) == (500, 1, 459, True)
+
+
+@pytest.mark.parametrize("options", [{"crf": "1", "bf": "0"}, {"crf": "1", "bf": "3", "b-adapt": "0"}])
+def test_b_frames(encode_video: EncodeVideo, noise_frames: MakeFrames, options: dict[str, str]) -> None:
+    row = audit(encode_video(noise_frames(20), options=options), MP4)
+    assert row["has_b_frames"] is (options["bf"] != "0")
+    assert row["seek_ok"] is True
+
+
+def test_black_and_frozen(encode_video: EncodeVideo) -> None:
+    black, grey = np.zeros((64, 96, 3), np.uint8), np.full((64, 96, 3), 128, np.uint8)
+    row = audit(encode_video([black] * 5 + [grey] * 15), MP4)
+    assert (row["black_ratio"], row["frozen_ratio"]) == (0.25, 0.9)
+
+
+def test_tags_are_told_and_nothing_is_guessed(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    tags = {"color_range": 1, "colorspace": 1, "color_primaries": 1, "color_trc": 1}
+    row = audit(encode_video(numbered_frames(5), tags=tags), MP4)
+    names = ("colour_range", "colour_space", "colour_primaries", "colour_trc", "colour_assumed")
+    assert [row[name] for name in names] == ["tv", "bt709", "bt709", "bt709", False]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"pix_fmt": "yuv420p10le"}, "bit_depth"),
+        ({"pix_fmt": "yuv420p10le", "tags": {"color_trc": 16, "color_primaries": 9, "colorspace": 9}}, "hdr"),
+        ({"pix_fmt": "yuv420p10le", "tags": {"color_trc": 18}}, "hdr"),
+    ],
+)
+def test_deep_colour_and_hdr_are_dropped(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames, options: dict[str, Any], code: str
+) -> None:
+    assert refused(encode_video(numbered_frames(5), **options)) == ("dropped", "probe", code)
+
+
+TURNS = {0: (1, 0, 0, 1), 90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}
+
+
+@pytest.mark.parametrize("degrees", TURNS)
+@pytest.mark.parametrize("flipped", [False, True])
+def test_orientation_says_how_to_make_it_upright(degrees: int, flipped: bool) -> None:
+    a, b, c, d = TURNS[degrees]
+    if flipped:  # x is mirrored before the turn
+        a, b = -a, -b
+    assert orientation(tuple(value * 65536 for value in (a, b, 0, c, d, 0, 0, 0, 16384))) == (
+        degrees,
+        flipped,
+    )
+    assert orientation(None) == (0, False)
+
+
+def test_a_turned_video_is_told_upright(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    matrix = tuple(value * 65536 for value in (0, 1, 0, -1, 0, 0, 0, 0, 16384))
+    row = audit(encode_video(numbered_frames(5), matrix=matrix), MP4)
+    assert (row["width_px"], row["upright_width_px"], row["rotation_deg"]) == (96, 64, 90)
+
+
+def test_frames_that_an_edit_list_hides(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    path = Path(encode_video(numbered_frames(50)))
+    data = bytearray(path.read_bytes())
+    place = data.index(b"elst") + 4
+    version, count = data[place], struct.unpack_from(">I", data, place + 4)[0]
+    assert (version, count) == (0, 1)
+    duration, media_time = struct.unpack_from(">Ii", data, place + 8)
+    struct.pack_into(">Ii", data, place + 8, duration - 400, media_time + 400)
+    path.write_bytes(bytes(data))
+    row = audit(str(path), MP4)
+    assert (row["n_packets"], row["n_discard_packets"], row["n_frames_decoded"]) == (50, 10, 40)
+    assert (row["start_pts"], row["end_pts"]) == (0, 1600)
+    assert row["luma_mean"] == pytest.approx(40 + 2 * 29.5, abs=1.5)  # of the frames that are seen
+
+
+def test_frames_of_avi_get_their_times_in_order(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames
+) -> None:
+    options = {"crf": "1", "bf": "2", "b-adapt": "0", "g": "50"}
+    row = audit(encode_video(numbered_frames(50), container="avi", options=options), "video/x-msvideo")
+    assert row["n_frames_decoded"] == 50
+    assert row["is_vfr"] is False
+    assert row["min_pts_gap"] == row["max_pts_gap"]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
+def test_a_truncated_video(encode_video: EncodeVideo, noise_frames: MakeFrames, share: float) -> None:
+    path = Path(encode_video(noise_frames(75)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    assert refused(str(path)) == ("rejected", "probe", "truncated")
+
+
+def test_what_is_no_media(tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"")
+    assert refused(str(path), "application/x-empty") == ("rejected", "probe", "empty")
+    path.write_bytes(bytes(100))
+    assert refused(str(path), "application/octet-stream") == ("rejected", "probe", "unknown_type")
+    assert refused(str(path), "application/pdf") == ("dropped", "probe", "type_not_taken")
+    with pytest.raises(Unusable, match="none of what is taken: image"):
+        audit(encode_video(numbered_frames(3)), MP4, ("image",))
+    with pytest.raises(KeyError, match="not columns"):
+        media_row({"width": 3})
+
+
+def test_sound_beside_a_picture(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    loud = (np.tile([32767, -32768], 16000)[:24000]).astype(np.int16)
+    row = audit(encode_video(numbered_frames(50), sound=(loud, 16000, "flac")), MP4)
+    assert (row["audio_codec"], row["sample_rate_hz"], row["channels"]) == ("flac", 16000, 1)
+    assert (row["n_samples"], row["audio_duration_s"], row["audio_offset_s"]) == (24000, 1.5, 0.0)
+    assert (row["clipped_ratio"], row["silence_ratio"]) == (1.0, 0.0)
+
+
+def sound(path: Path, samples: np.ndarray, codec: str, format_: str, container: str) -> str:
+    with av.open(str(path), "w", format=container) as out:
+        stream = out.add_stream(codec, rate=16000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None, :], format=format_, layout="mono")
+        frame.sample_rate, frame.pts = 16000, 0
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("codec", "format_", "dtype", "scale", "rest"),
+    [
+        ("pcm_u8", "u8", np.uint8, 127, 128),
+        ("pcm_s16le", "s16", np.int16, 32767, 0),
+        ("pcm_s32le", "s32", np.int32, 2**31 - 1, 0),
+        ("pcm_f32le", "flt", np.float32, 1, 0),
+        ("pcm_f64le", "dbl", np.float64, 1, 0),
+    ],
+)
+def test_half_silent_sound_in_any_format(
+    tmp_path: Path, codec: str, format_: str, dtype: type, scale: int, rest: int
+) -> None:
+    wave = np.zeros(32000)
+    wave[:16000] = 0.5 * np.sin(np.arange(16000) / 3)
+    wave[100:260] = 1.0
+    samples = (wave * scale + rest).astype(dtype)
+    row = audit(sound(tmp_path / "a", samples, codec, format_, "wav"), WAV)
+    assert (row["kind"], row["codec"], row["audio_codec"], row["n_samples"]) == ("audio", codec, codec, 32000)
+    assert (row["duration_s"], row["header_duration_s"]) == (2.0, 2.0)
+    assert row["silence_ratio"] == pytest.approx(0.5, abs=0.01)
+    assert row["clipped_ratio"] == pytest.approx(0 if codec == "pcm_u8" else 0.005, abs=1e-6)
+
+
+def test_sound_without_samples(tmp_path: Path, make_wav: Callable[[float], bytes]) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(make_wav(0.0))
+    assert refused(str(path), WAV)[0] == "rejected"
+
+
+def test_a_photo(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif.get_ifd(0x8825)[1] = "N"
+    path = tmp_path / "a"
+    Image.new("RGB", (60, 40), (255, 255, 255)).save(path, "JPEG", exif=exif)
+    row = audit(str(path), "image/jpeg")
+    facts = {
+        "kind": "image", "container": "JPEG", "width_px": 60, "height_px": 40, "upright_width_px": 40,
+        "upright_height_px": 60, "exif_orientation": 6, "has_gps": True, "has_icc": False, "has_alpha": False,
+        "is_animated": False, "image_mode": "RGB", "bit_depth": 8, "luma_mean": 255.0, "codec": "jpeg",
+    }  # fmt: skip
+    assert {name: row[name] for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("mode", "alpha", "depth"),
+    [("RGBA", True, 8), ("LA", True, 8), ("L", False, 8), ("I;16", False, 16), ("1", False, 1)],
+)
+def test_modes_of_photos(tmp_path: Path, mode: str, alpha: bool, depth: int) -> None:
+    path = tmp_path / "a"
+    Image.new(mode, (30, 20)).save(path, "PNG")
+    row = audit(str(path), "image/png")
+    assert (row["has_alpha"], row["bit_depth"], row["luma_mean"]) == (alpha, depth, 0.0)
+    assert row["exif_orientation"] is None

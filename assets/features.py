@@ -1,68 +1,28 @@
 """feature_<name>: what one featurizer makes of each sample of a batch, as a group of its own and score columns.
 
-The media are not written again: fields become one more shard per part. Samples are handed to workers in stretches,
-which read them from the store themselves; a stretch that kills its worker is tried again sample by sample, so that
-one poison sample costs itself.
+The media are not written again: fields become one more shard per part.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import loader
-from loader.dataset.part_extension import add_part_group, read_part
-from loader.storage import Store
-from resources.compute import Compute, Outcome
+import dagster as dg
 
-from .featurizers import Features, Featurizer
-from .media.unit import Unusable
+import loader
+from loader.dataset.part_extension import add_part_group
+from loader.errors import StageNotPublished
+from loader.storage import Store
+from resources.compute import Compute, ComputeResource, Progress
+from resources.storage import RootResource
+
+from .featurizers import Featurizer
+from .featurizing import Row, compute_part
+from .report import features_metadata
+from .spec import DatasetSpec, Feature, stage_name
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_wide_table
 
 CODE_VERSION = "1"
-STRETCH = 32
-"""Samples that one unit of work takes: seconds of work, and little to do again."""
-
-Progress = Callable[[int, int], None]
-
-
-def stage_name(featurizer: str) -> str:
-    """The stage, asset and table of a featurizer."""
-    return f"feature_{featurizer.rpartition(':')[2].lower()}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Rows [start, stop) of one part, for one featurizer."""
-
-    store: Store
-    part: loader.Part
-    kind: str
-    featurizer: Featurizer
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What became of one sample: features, or a refusal."""
-
-    key: str
-    features: Features | None = None
-    code: str = ""
-    reason: str = ""
-
-
-def featurize(stretch: Stretch) -> list[Row]:
-    """The rows of a stretch, in order. Runs in a worker. Raises: StoreError, Corrupt when samples cannot be read."""
-    inputs = stretch.featurizer.inputs[stretch.kind]
-    rows = []
-    for key, sample in read_part(stretch.store, stretch.part, inputs, range(stretch.start, stretch.stop)):
-        try:
-            rows.append(Row(key=key, features=stretch.featurizer(stretch.kind, sample)))
-        except Unusable as unusable:
-            rows.append(Row(key=key, code=unusable.code, reason=unusable.reason))
-    return rows
 
 
 def feature_stage(
@@ -116,45 +76,6 @@ def feature_stage(
     return append_record(root.store, record), table
 
 
-def compute_part(
-    store: Store,
-    compute: Compute,
-    featurizer: Featurizer,
-    kind: str,
-    part: loader.Part,
-    timeout_s: float,
-    progress: Progress | None = None,
-) -> list[Row]:
-    """The rows of all samples of a part, in its order; a sample that no worker survives is a refusal."""
-
-    def stretches(bounds: Iterable[tuple[int, int]]) -> list[Stretch]:
-        return [
-            Stretch(store=store, part=part, kind=kind, featurizer=featurizer, start=start, stop=stop)
-            for start, stop in bounds
-        ]
-
-    work = stretches((at, min(at + STRETCH, part.n_rows)) for at in range(0, part.n_rows, STRETCH))
-    rows: list[Row] = []
-    for stretch, outcome in zip(
-        work, compute.map(featurize, work, timeout_s=timeout_s, progress=progress), strict=True
-    ):
-        if outcome.value is not None:
-            rows += outcome.value
-            continue
-        alone = stretches((at, at + 1) for at in range(stretch.start, stretch.stop))
-        keys = [key for key, _ in read_part(store, part, [], range(stretch.start, stretch.stop))]
-        rows += _one_by_one(keys, compute.map(featurize, alone, timeout_s=timeout_s))
-    return rows
-
-
-def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[list[Row]]]) -> Iterator[Row]:
-    for key, outcome in zip(keys, outcomes, strict=True):
-        if outcome.value is not None:
-            yield from outcome.value
-        elif outcome.error is not None:
-            yield Row(key=key, code=outcome.error.code, reason=outcome.error.summary[:500])
-
-
 def _added_shard(store: Store, name: str, part: loader.Part, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The new shard of the part as JSON, none for a featurizer that gives columns only."""
     fields = next((list(row.features.fields) for row in rows if row.features and row.features.fields), None)
@@ -171,3 +92,39 @@ def _added_shard(store: Store, name: str, part: loader.Part, rows: Sequence[Row]
 def _table_row(row: Row) -> dict[str, Any]:
     columns = dict(row.features.columns) if row.features else {}
     return {"key": row.key, "code": row.code, "reason": row.reason, **columns}
+
+
+def feature_asset(
+    spec: DatasetSpec, feature: Feature, batches: dg.PartitionsDefinition[str]
+) -> dg.AssetsDefinition:
+    """The asset [dataset, feature_<name>]. Its code version follows the featurizer's: a new one makes it stale."""
+    featurizer = feature.made()
+
+    @dg.asset(
+        key=[spec.name, stage_name(feature.name)],
+        deps=[dg.AssetKey([spec.name, "units"])],
+        partitions_def=batches,
+        code_version=f"{CODE_VERSION}/{featurizer.version}",
+        group_name=spec.name,
+        kinds={"python"},
+        description=f"{featurizer.name} of every {' and '.join(sorted(featurizer.kinds))} of a batch.",
+    )
+    def features(
+        context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
+    ) -> dg.MaterializeResult[None]:
+        with root.opened() as opened, compute.opened() as engine:
+            try:
+                record, rows = feature_stage(
+                    opened,
+                    engine,
+                    featurizer,
+                    dataset=spec.name,
+                    partition=context.partition_key,
+                    run_id=context.run.run_id,
+                    timeout_s=spec.work_timeout_s,
+                )
+            except StageNotPublished as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
+        return dg.MaterializeResult(metadata=features_metadata(record, rows))
+
+    return features

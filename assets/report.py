@@ -1,5 +1,6 @@
 """What Dagster's pages show of a stage: counts, bytes and small Markdown tables."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +48,74 @@ def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]])
 
 def samples_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
     """Of the asset [dataset, samples]."""
-    kinds = {kind: record.counts[kind] for kind in ("image", "video", "audio")}
+    kinds = {kind: record.counts.get(kind, 0) for kind in ("image", "video", "audio", "text")}
     return check_metadata(record, refusals) | {"kinds": dg.MetadataValue.md(bars(kinds))}
 
 
+def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Of the asset [dataset, media]: what the admitted objects are."""
+    rows = [
+        (
+            row["key"],
+            row["kind"],
+            row["codec"] or row["audio_codec"] or "",
+            f"{row['upright_width_px']} x {row['upright_height_px']}" if row["upright_width_px"] else "",
+            f"{row['duration_s']:.2f}" if row["duration_s"] is not None else "",
+        )
+        for row in admitted
+    ]
+    codecs = Counter(str(row["codec"] or row["audio_codec"] or row["kind"]) for row in admitted)
+    return {
+        "objects": dg.MetadataValue.md(markdown_table(("object", "kind", "codec", "px", "s"), rows)),
+        "codecs": dg.MetadataValue.md(bars(dict(codecs.most_common()))),
+    }
+
+
+def units_metadata(
+    record: StageRecord, rows: Sequence[Mapping[str, Any]], refusals: Sequence[Mapping[str, Any]]
+) -> Metadata:
+    """Of the asset [dataset, units]."""
+    kinds = Counter(str(row["kind"]) for row in rows)
+    return check_metadata(record, refusals) | {
+        "kinds": dg.MetadataValue.md(bars(dict(sorted(kinds.items()))))
+    }
+
+
+def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Of an asset [dataset, feature_<name>]: the range of each score, and what was refused."""
+    names = [
+        name
+        for name in dict.fromkeys(n for row in rows for n in row)
+        if name not in ("key", "code", "reason")
+    ]
+    table = []
+    for name in names:
+        values = [row[name] for row in rows if isinstance(row.get(name), int | float)]
+        known = sum(row.get(name) is not None for row in rows)
+        spread = (
+            (f"{min(values):.4g}", f"{sum(values) / len(values):.4g}", f"{max(values):.4g}")
+            if values
+            else ("", "", "")
+        )
+        table.append((name, known, *spread))
+    refused = [(row["key"], row["code"], row["reason"]) for row in rows if row["code"]]
+    return _of_record(record) | {
+        "scores": dg.MetadataValue.md(
+            markdown_table(("column", "known", "min", "mean", "max"), table) if table else "none"
+        ),
+        "refused_samples": dg.MetadataValue.md(
+            markdown_table(("sample", "code", "reason"), refused) if refused else "none"
+        ),
+    }
+
+
 def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Of the check on samples: every object that gave none, and why."""
-    table = [(row["key"], row["outcome"], row["stage"], row["code"], row["reason"]) for row in refusals]
+    """Of a check on objects: every one that gave no sample, and why."""
+    table = [
+        (row["key"], row["outcome"], row["stage"], row["code"], row["reason"])
+        for row in refusals
+        if row["outcome"] != "used"
+    ]
     return _of_record(record) | {
         "refused": dg.MetadataValue.md(
             markdown_table(("object", "outcome", "stage", "code", "reason"), table) if table else "none"

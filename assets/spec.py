@@ -15,6 +15,11 @@ from .featurizers import Featurizer, make
 from .media.unit import CutPolicy
 
 
+def stage_name(featurizer: str) -> str:
+    """The stage, asset and table of a featurizer, by its name in the registry or "module:Class"."""
+    return f"feature_{featurizer.rpartition(':')[2].lower()}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """A featurizer by its name in the registry (or "module:Class") and its parameters."""
@@ -63,7 +68,7 @@ class DatasetSpec:
     """
 
     name: str
-    policy: CutPolicy = CutPolicy()
+    policy: CutPolicy = field(default_factory=CutPolicy)
     features: tuple[Feature, ...] = ()
     filters: tuple[Filter, ...] = ()
     splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})

@@ -11,15 +11,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
+
 import loader
+from loader.errors import StageNotPublished
 from loader.storage import Store
-from resources.compute import Compute, Progress
+from resources.compute import Compute, ComputeResource, Progress
+from resources.storage import LandingResource, RootResource
 
 from . import landing as landing_stage
 from . import validation
 from .media.cutters import ALL_KINDS, CUTTERS
 from .media.objects import CutRequest, CutResult, cut_object, refusal_row
 from .media.unit import CutPolicy, Kind, Unit, dropped, rejected
+from .report import units_metadata
 from .spec import DatasetSpec
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_table
@@ -324,3 +329,33 @@ def _attempt(newest: StageRecord | None) -> int:
 
 def _nbytes(parts: Sequence[loader.Part]) -> int:
     return sum(shard.nbytes for part in parts for shard in part.shards)
+
+
+def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+    """The asset [dataset, units]."""
+
+    @dg.asset(
+        key=[spec.name, STAGE],
+        deps=[dg.AssetKey([spec.name, validation.STAGE])],
+        partitions_def=batches,
+        code_version=CODE_VERSION,
+        group_name=spec.name,
+        kinds={"ffmpeg", "webdataset"},
+        description="Clips, upright photos, segments of sound and documents, written as parts of a transaction.",
+    )
+    def units(
+        context: dg.AssetExecutionContext,
+        root: RootResource,
+        landing: LandingResource,
+        compute: ComputeResource,
+    ) -> dg.MaterializeResult[None]:
+        with root.opened() as opened, landing.opened() as place, compute.opened() as engine:
+            try:
+                record, rows, refusals = units_stage(
+                    opened, place, engine, spec, partition=context.partition_key, run_id=context.run.run_id
+                )
+            except StageNotPublished as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
+        return dg.MaterializeResult(metadata=units_metadata(record, rows, refusals))
+
+    return units

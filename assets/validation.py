@@ -4,24 +4,30 @@ Nothing is cut here. What a later stage takes is exactly what this stage admitte
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
+
 import loader
+from loader.errors import StageNotPublished
 from loader.storage import Store
-from resources.compute import Compute, Outcome, Progress
+from resources.compute import Compute, ComputeResource, Outcome, Progress
+from resources.storage import LandingResource, RootResource
 
 from . import landing as landing_stage
 from .media.cutters import ALL_KINDS
 from .media.objects import AuditRequest, AuditResult, audit_object, refusal_row
 from .media.unit import Unusable, dropped, rejected
+from .report import check_metadata, media_metadata
 from .spec import DatasetSpec
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_table
 
 STAGE = "media"
 CODE_VERSION = "1"
+CHECK = "readable"
 
 Row = dict[str, Any]
 
@@ -145,3 +151,48 @@ def reject_reason(refusals: Sequence[Row], n_landed: int, max_reject_rate: float
     named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in damaged[:3])
     more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
     return f"{len(damaged)} of {n_landed} objects are unreadable, allowed are {max_reject_rate:.1%}: {named}{more}"
+
+
+_CHECK_SAYS = (
+    "Every object was decoded to its end in a process of its own; no more are damaged than the dataset allows. A "
+    "batch that fails is not cut, now or later, until it is landed again."
+)
+MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+    """The asset [dataset, media] and its check."""
+    key = dg.AssetKey([spec.name, STAGE])
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey([spec.name, landing_stage.STAGE])],
+        partitions_def=batches,
+        code_version=CODE_VERSION,
+        group_name=spec.name,
+        kinds={"ffmpeg", "pillow"},
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
+        description="What every object of a batch is, as probed and as decoded to its end.",
+    )
+    def media(
+        context: dg.AssetExecutionContext,
+        root: RootResource,
+        landing: LandingResource,
+        compute: ComputeResource,
+    ) -> Iterator[MediaEvent]:
+        with root.opened() as opened, landing.opened() as place, compute.opened() as engine:
+            try:
+                record, admitted, refusals = media_stage(
+                    opened, place, engine, spec, partition=context.partition_key, run_id=context.run.run_id
+                )
+            except StageNotPublished as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
+        passed = record.verdict == "published"
+        metadata = check_metadata(record, refusals)
+        yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=metadata)
+        if not passed:
+            # The check makes it visible; the record, which is already written, makes it true.
+            raise dg.Failure(record.reason, metadata=metadata, allow_retries=False)
+        yield dg.MaterializeResult(metadata=metadata | media_metadata(admitted))
+
+    return media

@@ -212,12 +212,13 @@ def test_an_unknown_engine() -> None:
         ("SIGTERM", "was killed by SIGTERM"),
         ("segfault", "was killed by SIGSEGV"),
         ("exit", "exited with status 7"),
+        ("exit beside a child", "exited with status 7"),
         ("close", "its process was killed"),
     ],
 )
 def test_a_process_that_dies_costs_its_unit_only(isolating, units, how, says) -> None:
     given = ["a", "b", how, "c", "d", "e"]
-    found = list(isolating.map(units.die, given, timeout_s=TIMEOUT_S))
+    found = list(isolating.map(units.die, given, timeout_s=10))
     assert [outcome.value for outcome in found] == ["a", "b", None, "c", "d", "e"]
     assert found[2].error.code == "crashed"
     assert says in found[2].error.reason
@@ -242,6 +243,11 @@ def test_who_may_have_been_the_victim_runs_again(isolating, units, tmp_path) -> 
     found = values(isolating.map(units.die_once, given, timeout_s=TIMEOUT_S))
     assert len(found) == 6
     assert (tmp_path / "killed").exists()
+
+
+def test_who_may_have_been_the_victim_runs_again_alone(isolating, units, tmp_path) -> None:
+    given = [("first", str(tmp_path)), ("second", str(tmp_path))]
+    assert values(isolating.map(units.alone_at_last, given, timeout_s=TIMEOUT_S)) == ["alone", "done"]
 
 
 def test_damage_that_an_earlier_unit_left_is_not_held_against_a_unit(units) -> None:
@@ -315,7 +321,8 @@ def test_a_killed_unit_leaves_no_temporary_files(isolating, units, capfd) -> Non
     assert not [path for path in paths if os.path.exists(path)]
 
 
-def test_what_units_print_comes_out(isolating, units, capfd) -> None:
+def test_what_a_unit_prints_comes_out_with_its_outcome(isolating, units, capfd, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     values(isolating.map(units.speak, ["hello"], timeout_s=TIMEOUT_S))
     assert capfd.readouterr().out == "hello\n"
 

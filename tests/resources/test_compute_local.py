@@ -47,8 +47,8 @@ def test_a_worker_imports_what_the_function_needs_and_nothing_else(engine, units
     assert dagster.__name__ in sys.modules
     heavy = ["dagster", "torch", "av", "loader", "resources", "pytest", "multiprocessing"]
     (outcome,) = engine.map(units.modules, [heavy], timeout_s=TIMEOUT_S)
-    loaded, main, path = outcome.value
-    assert (loaded, main) == ([], "worker.py")
+    loaded, main, path, safe = outcome.value
+    assert (loaded, main, safe) == ([], "worker.py", True)
     assert path == sys.path, "and not the folder of the worker's own file"
 
 
@@ -96,6 +96,13 @@ def test_a_slow_consumer_bounds_what_runs_ahead(engine, units, nbytes, ahead) ->
         assert all(outcome.ok for outcome in engine.map(units.double, range(1000), timeout_s=TIMEOUT_S))
         assert 0 < watched.furthest < consumed + ahead
     outcomes.close()
+
+
+def test_values_that_were_consumed_count_no_more(engine, units, tmp_path) -> None:
+    given = [2**23] * (AHEAD_BYTES // 2**23 + 8)
+    given += [(str(tmp_path), "left", "right"), (str(tmp_path), "right", "left")]
+    outcomes = list(engine.map(units.noise_or_meet, given, timeout_s=10))
+    assert [outcome.value for outcome in outcomes[-2:]] == ["left", "right"]
 
 
 def test_what_a_sequence_raises_comes_through(engine, units, children) -> None:
@@ -164,7 +171,8 @@ def start_driver(function, fifo):
     path = os.pathsep.join([str(REPOSITORY), str(HERE / "units")])
     return subprocess.Popen(
         [sys.executable, DRIVER, function, fifo],
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ
+        | {"PYTHONPATH": path, "TMPDIR": str(Path(fifo).parent)},  # a killed parent tidies nothing
         stdout=subprocess.PIPE,
         text=True,
     )

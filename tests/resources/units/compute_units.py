@@ -1,6 +1,8 @@
 """Functions that workers run in the tests of compute. Standard library only; some of them end badly."""
 
 import ctypes
+import fcntl
+import hashlib
 import os
 import re
 import signal
@@ -76,6 +78,10 @@ def die(how):
             ctypes.string_at(0)
         case "exit":
             os._exit(7)
+        case "exit beside a child":
+            if os.fork():
+                os._exit(7)
+            threading.Event().wait()
         case "close":
             os.closerange(3, 100)
             threading.Event().wait()
@@ -95,6 +101,33 @@ def die_once(how_and_marker):
     return os.getpid()
 
 
+def alone_at_last(role_and_folder):
+    """The first is killed once, when the second has begun. Says whether it is alone when it runs again."""
+    role, folder = role_and_folder
+    lock = os.open(Path(folder, "lock"), os.O_CREAT | os.O_RDWR)
+    killed, begun = Path(folder, "killed"), Path(folder, "begun")
+    if role == "first" and killed.exists():
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "beside another"
+        return "alone"
+    if role == "first":
+        _until(begun.exists)
+        killed.touch()
+        die("SIGKILL")
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    begun.touch()
+    _until(killed.exists)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # long enough for a new process to start meanwhile
+    return "done"
+
+
+def _until(condition):
+    while not condition():
+        os.sched_yield()
+
+
 def damage(how):
     """'damage' does no harm to itself: the next unit in the same process dies of it."""
     global _damaged
@@ -110,7 +143,8 @@ def pid(_):
 
 def modules(names):
     main = sys.modules["__main__"].__file__
-    return [name for name in names if name in sys.modules], os.path.basename(main), sys.path
+    loaded = [name for name in names if name in sys.modules]
+    return loaded, os.path.basename(main), sys.path, sys.flags.safe_path
 
 
 def leave_files(how):
@@ -146,10 +180,13 @@ def meet(barrier_folder_and_name):
     os.mkfifo(Path(folder, mine))
     # Opening a FIFO waits for its other end.
     first, second = sorted((mine, other))
-    while not (Path(folder, first).exists() and Path(folder, second).exists()):
-        os.sched_yield()
+    _until(lambda: Path(folder, first).exists() and Path(folder, second).exists())
     with open(Path(folder, first), "r" if mine == first else "w", encoding="ascii"):
         return mine
+
+
+def noise_or_meet(unit):
+    return noise(unit) if isinstance(unit, int) else meet(unit)
 
 
 def speak(text):

@@ -1,0 +1,238 @@
+"""Every landed object is used, rejected or dropped, whatever is wrong with it, and a bad one costs only itself."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import loader
+from assets import features, landing, units, validation
+from assets.discovery import discover
+from assets.samples import samples_stage
+from assets.spec import DatasetSpec, Feature, Filter
+from assets.stages import StageRecord
+from assets.tables import read_table
+from loader.errors import Fenced, StageNotPublished
+from loader.storage import open_store
+from resources.compute import Compute, LocalCompute
+
+SPEC = DatasetSpec(
+    name="demo",
+    features=(Feature(name="picture"), Feature(name="phash"), Feature(name="loudness")),
+    splits={"train": 0.8, "validation": 0.2},
+    max_reject_rate=1.0,
+)
+
+
+@pytest.fixture(scope="module")
+def compute() -> Iterator[Compute]:
+    engine = LocalCompute(workers=2)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> loader.Root:
+    made = loader.Root(tmp_path / "root")
+    made.create()
+    return made
+
+
+def ingest(
+    root: loader.Root, place: Path, compute: Compute, spec: DatasetSpec = SPEC, run_id: str = "run-1"
+) -> tuple[StageRecord, dict[str, dict[str, str]]]:
+    """All stages up to samples over what has arrived: the last record, and key -> account."""
+    store = open_store(str(place))
+    (batch,) = discover(root.store, store, spec.name)
+    landing.land(root.store, store, dataset=spec.name, partition=batch, run_id=run_id)
+    return cut_again(root, place, compute, batch, spec, run_id)
+
+
+def cut_again(
+    root: loader.Root,
+    place: Path,
+    compute: Compute,
+    batch: str,
+    spec: DatasetSpec = SPEC,
+    run_id: str = "run-1",
+) -> tuple[StageRecord, dict[str, dict[str, str]]]:
+    store = open_store(str(place))
+    validation.media_stage(root, store, compute, spec, partition=batch, run_id=run_id)
+    units.units_stage(root, store, compute, spec, partition=batch, run_id=run_id)
+    for feature in spec.features:
+        features.feature_stage(
+            root, compute, feature.made(), dataset=spec.name, partition=batch, run_id=run_id, timeout_s=60
+        )
+    record, objects = samples_stage(root, spec, partition=batch, run_id=run_id)
+    return record, {row["key"]: row for row in objects}
+
+
+def publish(root: loader.Root, record: StageRecord) -> loader.Version:
+    parts = [loader.Part.from_json(body) for body in record.body["parts"]]
+    return root.publish(record.dataset, parts, exclude=record.body["exclude"])
+
+
+@pytest.fixture
+def trouble(landing: Path, make_jpeg: Callable[..., bytes], make_video: Callable[..., bytes]) -> Path:
+    """The landing place with everything that goes wrong in one."""
+    photo, clip = make_jpeg(90, 70), make_video(list(range(0, 2000, 40)))
+    files = {
+        "photos/cats/same bytes.jpg": (landing / "photos/cats/a cat.jpg").read_bytes(),
+        "photos/truncated.jpg": photo[: len(photo) // 2],
+        "photos/empty.jpg": b"",
+        "photos/a picture.mp4": photo,
+        "videos/cut short.mp4": clip[: len(clip) // 2],
+        "videos/weird..name.mp4": clip,
+        "videos/not a video.mp4": b"\x00" * 5000,
+        "text/notes.txt": b"Ein Text.\n",
+        "text/broken.txt": b"\xff\xfe\xfa not UTF-8 \xc3",
+    }
+    for name, data in files.items():
+        (landing / name).parent.mkdir(parents=True, exist_ok=True)
+        (landing / name).write_bytes(data)
+    return landing
+
+
+def test_every_object_has_one_outcome(root: loader.Root, trouble: Path, compute: Compute) -> None:
+    record, accounts = ingest(root, trouble, compute)
+    outcomes = {key: (row["outcome"], row["stage"]) for key, row in accounts.items()}
+    on_disk = {str(path.relative_to(trouble)) for path in trouble.rglob("*") if path.is_file()}
+    assert set(accounts) == on_disk
+    assert record.verdict == "published"
+    assert record.counts["landed"] == sum(record.counts[name] for name in ("used", "rejected", "dropped"))
+    used = {key for key, (outcome, _) in outcomes.items() if outcome == "used"}
+    assert used == {
+        "photos/cats/a cat.jpg",
+        "photos/dogs/狗.jpg",
+        "photos/a picture.mp4",
+        "videos/clip.mp4",
+        "videos/weird..name.mp4",
+        "speech/tone.wav",
+        "readme.txt",
+        "text/notes.txt",
+    }
+    assert outcomes["photos/cats/same bytes.jpg"] == ("dropped", "dedup")
+    for key in ("photos/truncated.jpg", "photos/empty.jpg", "videos/cut short.mp4", "videos/not a video.mp4"):
+        assert outcomes[key][0] == "rejected", accounts[key]
+        assert accounts[key]["reason"]
+    assert outcomes["text/broken.txt"][0] == "rejected"
+
+
+def test_what_is_published_can_be_trained_and_followed_back(
+    root: loader.Root, trouble: Path, compute: Compute
+) -> None:
+    record, _ = ingest(root, trouble, compute)
+    version = publish(root, record)
+    table = version.samples().collect()
+    assert len(table) == record.counts["samples"]
+    assert set(table["split"]) <= {"train", "validation"}
+    assert table.filter(pl.col("kind") == "image")["luma_mean_ratio"].null_count() == 0
+    plan = loader.plan(
+        {"p": version.select("jpg", "phash.npy", where_present=True)},
+        seed=1,
+        global_batch=3,
+        allow_repeats=True,
+    )
+    with loader.Loader(plan, 0, 1, framework="numpy") as batches:
+        assert next(batches)["phash.npy"].shape == (3, 1)
+    told = loader.explain(plan, 0, slot=0)[0].provenance
+    assert (trouble / told["raw_key"]).exists()
+    lineage = read_table(root.store, record.files["lineage"])
+    mine = [row for row in lineage if row["out_id"] == loader.explain(plan, 0, slot=0)[0].address.key]
+    assert [row["in_id"] for row in mine] == [told["unit_id"]]
+
+
+def test_an_object_that_changes_or_goes_after_discovery_is_a_row(
+    root: loader.Root, trouble: Path, compute: Compute, make_jpeg: Callable[..., bytes]
+) -> None:
+    store = open_store(str(trouble))
+    (batch,) = discover(root.store, store, "demo")
+    (trouble / "photos/dogs/狗.jpg").unlink()
+    landing.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    (trouble / "photos/cats/a cat.jpg").write_bytes(make_jpeg(33, 44))
+    shutil.rmtree(trouble / "speech")
+    record, accounts = cut_again(root, trouble, compute, batch)
+    assert accounts["photos/dogs/狗.jpg"]["code"] == "ObjectNotFound"
+    assert accounts["photos/cats/a cat.jpg"]["code"] == "Changed"
+    assert accounts["speech/tone.wav"]["outcome"] == "rejected"
+    assert record.counts["landed"] == sum(record.counts[name] for name in ("used", "rejected", "dropped"))
+
+
+def test_a_filter_drops_with_its_reason(root: loader.Root, landing: Path, compute: Compute) -> None:
+    spec = DatasetSpec(
+        name="demo",
+        features=(Feature(name="picture"),),
+        filters=(Filter(column="width_px", minimum=70),),
+        max_reject_rate=1.0,
+    )
+    record, accounts = ingest(root, landing, compute, spec)
+    assert accounts["photos/dogs/狗.jpg"]["outcome"] == "dropped"
+    assert accounts["photos/dogs/狗.jpg"]["reason"] == "width_px = 64 is below 70"
+    assert record.counts["left_out"] == len(record.body["exclude"]) == 1
+    assert len(publish(root, record)) == record.counts["samples"]
+
+
+def test_too_many_damaged_objects_stop_the_batch_for_good(
+    root: loader.Root, trouble: Path, compute: Compute
+) -> None:
+    strict = DatasetSpec(name="demo", max_reject_rate=0.1)
+    store = open_store(str(trouble))
+    (batch,) = discover(root.store, store, "demo")
+    landing.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    record, _, refusals = validation.media_stage(root, store, compute, strict, partition=batch, run_id="r")
+    assert (record.verdict, len(refusals)) == ("failed", 6)
+    assert "objects are unreadable, allowed are 10.0%" in record.reason
+    with pytest.raises(StageNotPublished, match="failed its check"):
+        units.units_stage(root, store, compute, strict, partition=batch, run_id="r")
+
+
+def test_a_failed_samples_audit_fences_its_parts(root: loader.Root, trouble: Path, compute: Compute) -> None:
+    store = open_store(str(trouble))
+    (batch,) = discover(root.store, store, "demo")
+    landing.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    lenient, strict = (
+        DatasetSpec(name="demo", max_reject_rate=1.0),
+        DatasetSpec(name="demo", max_reject_rate=0.1),
+    )
+    validation.media_stage(root, store, compute, lenient, partition=batch, run_id="r")
+    units.units_stage(root, store, compute, lenient, partition=batch, run_id="r")
+    record, _ = samples_stage(root, strict, partition=batch, run_id="r")
+    assert record.verdict == "failed"
+    with pytest.raises(Fenced):
+        publish(root, record)
+
+
+def test_a_second_run_writes_nothing(root: loader.Root, trouble: Path, compute: Compute) -> None:
+    first, _ = ingest(root, trouble, compute)
+    folder = Path(root.url)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    again, _ = cut_again(root, trouble, compute, first.partition, run_id="run-2")
+    assert again == first
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert {path for path in after if after[path] != before.get(path)} == set()
+
+
+def test_splits_follow_the_raw_object_and_nothing_else(root: loader.Root) -> None:
+    spec = DatasetSpec(name="demo", splits={"train": 0.7, "validation": 0.2, "test": 0.1})
+    names = [spec.split_of(f"object {i}") for i in range(20_000)]
+    shares = {name: names.count(name) / len(names) for name in set(names)}
+    assert shares == pytest.approx({"train": 0.7, "validation": 0.2, "test": 0.1}, abs=0.015)
+    assert names == [spec.split_of(f"object {i}") for i in range(20_000)]
+
+
+def test_one_poison_sample_costs_itself(
+    root: loader.Root, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "poison"))
+    compute = LocalCompute(workers=2)  # workers take the path over when they start
+    spec = DatasetSpec(name="demo", features=(Feature(name="tests_poison:Poison"),), max_reject_rate=1.0)
+    try:
+        record, accounts = ingest(root, landing, compute, spec)
+    finally:
+        compute.close()
+    assert accounts["photos/dogs/狗.jpg"]["outcome"] == "dropped"
+    assert "crashed" in accounts["photos/dogs/狗.jpg"]["reason"]
+    assert accounts["photos/cats/a cat.jpg"]["outcome"] == "used"
+    assert record.verdict == "published"

@@ -1,5 +1,6 @@
 """version: batches whose verdict is `published` become versions of the dataset. Reads nothing else."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,10 @@ from loader.errors import StageNotPublished
 from resources.storage import RootResource
 
 from . import samples as samples_stage
-from .report import version_metadata
+from .report import Metadata, version_metadata
 from .samples import published_labels
 from .stages import StageRecord, current_record, partitions, require_published
-
-STAGE = "version"
+from .version_audit import GATE, STAGE, Audit, Gate, audit_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,27 +26,64 @@ class Release:
     held_back: tuple[str, ...]
 
 
-def publish_batches(root: loader.Root, dataset: str, run_id: str) -> Release:
-    """Publish every batch with a published verdict that no version has yet, one version per batch.
+def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
+    """The verdict on every batch that was cut well and is in no version, oldest first; written where it is new."""
+    records = _cut(root, dataset).values()
+    return [audit_batch(root, record, gate, run_id) for record in records if _is_waiting(root, record)]
 
-    Publishing again changes nothing: a transaction is committed once. Raises: StageNotPublished when there is
-    nothing new and a batch failed its check, or no batch was cut at all; Fenced; Conflict.
+
+def publish_batches(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> Release:
+    """Publish every batch that passed both audits and that no version has yet, one version per batch.
+
+    A batch that fails the gate now stops the whole publish; with its verdict written it is held back from then
+    on, and the others can go. Publishing again changes nothing: a transaction is committed once. Raises:
+    StageNotPublished when a batch failed now, when there is nothing new and one failed before, or when no batch
+    was cut at all; Fenced; Conflict.
     """
-    records = {
-        name: current_record(root.store, dataset, samples_stage.STAGE, name)
-        for name in partitions(root.store, dataset, samples_stage.STAGE)
-    }
-    held_back = tuple(name for name, record in records.items() if record and record.verdict != "published")
-    waiting = [record for record in records.values() if record and _is_waiting(root, record)]
-    if not waiting and held_back:
+    audits = audit_waiting(root, dataset, run_id, gate)
+    if failed := refusal_of(audits):
+        raise StageNotPublished(failed)
+    return _publish_passed(root, dataset, run_id, audits)
+
+
+def refusal_of(audits: list[Audit]) -> str:
+    """Why nothing may be published, or "": a batch failed just now, or all that are waiting failed before."""
+    failed = [audit.record for audit in audits if not audit.passed]
+    if not failed or (
+        not any(audit.fresh for audit in audits if not audit.passed) and len(failed) < len(audits)
+    ):
+        return ""
+    named = "; ".join(f"batch {record.partition} ({record.path}): {record.reason}" for record in failed)
+    return (
+        f"nothing was published: {named}. Repair what it names and materialize the batch's samples again; "
+        "batches that passed are published by the next release"
+    )
+
+
+def _publish_passed(root: loader.Root, dataset: str, run_id: str, audits: list[Audit]) -> Release:
+    records = _cut(root, dataset)
+    failed = {audit.record.partition for audit in audits if not audit.passed}
+    failed |= {name for name, record in records.items() if record.verdict != "published"}
+    held_back = tuple(sorted(failed))
+    passed = [audit.record for audit in audits if audit.passed]
+    if not passed and held_back:
         raise StageNotPublished(_refusal(root, dataset, held_back[0]))
-    for record in waiting:
-        _publish(root, record, run_id)
+    for verdict in passed:
+        _publish(root, records[verdict.partition], verdict, run_id)
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
-    taken = tuple(record.partition for record in waiting)
+    taken = tuple(record.partition for record in passed)
     return Release(version=root.open(newest.id), published=taken, held_back=held_back)
+
+
+def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
+    """The current samples record of every batch, by batch."""
+    found = {
+        name: current_record(root.store, dataset, samples_stage.STAGE, name)
+        for name in partitions(root.store, dataset, samples_stage.STAGE)
+    }
+    return {name: record for name, record in found.items() if record is not None}
 
 
 def _is_waiting(root: loader.Root, record: StageRecord) -> bool:
@@ -64,8 +101,14 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
     return f"nothing was published: the record of {partition} changed meanwhile; run this again"
 
 
-def _publish(root: loader.Root, record: StageRecord, run_id: str) -> loader.Version:
-    """Raises: StageNotPublished when the record's class numbers are not those of the newest version."""
+def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
+    """Raises: StageNotPublished when the verdict is of another samples record, or the record's class numbers
+    are not those of the newest version."""
+    if verdict.verdict != "published" or verdict.upstream[0].r != record.r:
+        raise StageNotPublished(
+            f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
+            f"verdict is of {verdict.upstream[0].r}): run the release again"
+        )
     known, labels = published_labels(root, record.dataset), list(record.body["labels"])
     if labels[: len(known)] != known:
         raise StageNotPublished(
@@ -77,6 +120,7 @@ def _publish(root: loader.Root, record: StageRecord, run_id: str) -> loader.Vers
         "dagster_run_id": run_id,
         "asset_key": f"{record.dataset}/{STAGE}",
         "stage_record": record.path,
+        "audit_record": verdict.path,
         "batch": record.partition,
         "cut_by_run_id": record.run_id,
         "labels": labels,
@@ -85,22 +129,58 @@ def _publish(root: loader.Root, record: StageRecord, run_id: str) -> loader.Vers
     return root.publish(record.dataset, parts, producer=producer)
 
 
-def version_asset(dataset: str) -> dg.AssetsDefinition:
-    """The asset [dataset, version]."""
+_CHECK_SAYS = (
+    "Of every batch that would be published now. One that fails is not published, now or later, until its samples "
+    "are made again; a check that could not run counts as failed."
+)
+VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+def version_asset(dataset: str, gate: Gate = GATE) -> dg.AssetsDefinition:
+    """The asset [dataset, version] and its checks: the gate's suite of expectations, and each of its own."""
+    key = dg.AssetKey([dataset, STAGE])
 
     @dg.asset(
-        key=[dataset, STAGE],
+        key=key,
         deps=[dg.AssetKey([dataset, samples_stage.STAGE])],
         group_name=dataset,
         kinds={"webdataset", "parquet"},
-        description="An immutable version of the dataset, from batches that passed their check.",
+        check_specs=[
+            dg.AssetCheckSpec(name, asset=key, blocking=True, description=_CHECK_SAYS) for name in gate.names
+        ],
+        description="An immutable version of the dataset, from batches that passed their checks.",
     )
-    def version(context: dg.AssetExecutionContext, root: RootResource) -> dg.MaterializeResult[None]:
+    def version(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[VersionEvent]:
         with root.opened() as opened:
+            audits = audit_waiting(opened, dataset, context.run.run_id, gate)
+            refused = refusal_of(audits)
+            yield from _check_events(gate, audits, stopping=bool(refused))
+            if refused:
+                # The checks make it visible; the records, which are already written, make it true.
+                raise dg.Failure(refused, allow_retries=False)
             try:
-                release = publish_batches(opened, dataset, context.run.run_id)
+                release = _publish_passed(opened, dataset, context.run.run_id, audits)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
-            return dg.MaterializeResult(metadata=version_metadata(release))
+            yield dg.MaterializeResult(metadata=version_metadata(release))
 
     return version
+
+
+def _check_events(gate: Gate, audits: list[Audit], *, stopping: bool) -> Iterator[dg.AssetCheckResult]:
+    """One result per check, over all batches that were waiting.
+
+    A batch that is held back while others go is a warning: an error would fail the run that publishes them.
+    """
+    for position, name in enumerate(gate.names):
+        found = [(audit.record, audit.results[position]) for audit in audits]
+        wrong = [result for _, result in found if not result.passed]
+        stops = stopping and any(result.stops for result in wrong)
+        severity = dg.AssetCheckSeverity.ERROR if stops else dg.AssetCheckSeverity.WARN
+        metadata: Metadata = {"batches": dg.MetadataValue.int(len(found))}
+        for record, result in found:
+            told = f"{result.explanation}\n\n{result.table_markdown}"
+            metadata[f"batch {record.partition}"] = dg.MetadataValue.md(told)
+            if result.value is not None:
+                metadata[f"value of {record.partition}"] = dg.MetadataValue.float(result.value)
+        yield dg.AssetCheckResult(check_name=name, passed=not wrong, severity=severity, metadata=metadata)

@@ -11,6 +11,7 @@ import dagster as dg
 from assets.landing import raw_objects_asset
 from assets.samples import samples_asset
 from assets.version import version_asset
+from dagster_project.sensors import discovery_sensor
 from resources.storage import LandingResource, RootResource
 
 DATASET = "demo"
@@ -39,6 +40,7 @@ def build_defs(overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     return dg.Definitions(
         assets=[raw_objects, samples, version],
         jobs=[ingest, release],
+        sensors=[discovery_sensor(DATASET, BATCHES, "ingest")],
         resources=resources | dict(overrides or {}),
         executor=dg.in_process_executor,
     )

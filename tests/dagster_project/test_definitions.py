@@ -31,9 +31,10 @@ def test_the_graph() -> None:
     assert set(graph.get_all_asset_keys()) == set(chain)
     for before, after in pairwise(chain):
         assert graph.get(after).parent_keys == {before}
-    (check,) = graph.asset_check_keys
-    assert (check.asset_key, check.name) == (chain[1], "no_unreadable_file")
-    assert graph.get_check_spec(check).blocking
+    checks = {(check.asset_key, check.name) for check in graph.asset_check_keys}
+    assert checks == {(chain[1], "no_unreadable_file"), (chain[2], "expectations")}
+    assert all(graph.get_check_spec(check).blocking for check in graph.asset_check_keys)
+    assert [sensor.name for sensor in defs.sensors or ()] == ["demo_discovery"]
     assert {job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("__")} == {
         "ingest",
         "release",

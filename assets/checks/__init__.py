@@ -1,0 +1,21 @@
+"""Checks of what a batch or a version would be: pure functions on tables, and a suite of expectations.
+
+Nothing here decides anything: a stage runs them before it publishes, and fails closed.
+"""
+
+from .expectations import CheckReport, Expectation, ExpectationResult, run_expectations
+from .outcome import CheckResult
+from .tables import audio_rate, counts, nulls, reject_rate, schema
+
+__all__ = [
+    "CheckReport",
+    "CheckResult",
+    "Expectation",
+    "ExpectationResult",
+    "audio_rate",
+    "counts",
+    "nulls",
+    "reject_rate",
+    "run_expectations",
+    "schema",
+]

@@ -1,0 +1,260 @@
+"""A suite of expectations over a table, run by Great Expectations.
+
+Importing Great Expectations takes 5 to 12 seconds and 300 MB, so it happens inside `run_expectations`, and
+nowhere else. The table goes there as Arrow-backed pandas: integers with nulls stay integers, NaN is not null.
+Types are compared here, since Great Expectations knows no Arrow types.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from loader.errors import MissingDependency
+
+from ..report import markdown_table
+from .outcome import CheckResult
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Kind = Literal["column", "not_null", "between", "in_set", "unique", "matches", "row_count"]
+Status = Literal["passed", "failed", "error"]
+Scalar = bool | int | float | str
+
+_N_SHOWN = 5  # unexpected values
+_MAPS = ("not_null", "between", "in_set", "unique", "matches")
+_NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pattern",)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """One thing that a table must keep to.
+
+    column      `column` is there, and of polars type `type` ("String", "Int64", "Float64" ...) where that is given
+    not_null    values of `column`; NaN is a value
+    between     low <= value <= high; null passes, NaN does not
+    in_set      value in `values`; null passes
+    unique      no value twice; null passes
+    matches     the regular expression `pattern` is found in the value; null passes
+    row_count   low <= number of rows <= high
+
+    where: (column, value) - only rows that have it, e.g. ("kind", "audio"); of no rows everything but row_count
+    holds. max_share: share of the rows that may break it, 0 to 1.
+
+    Raises: ValueError for an expectation that cannot be meant.
+    """
+
+    kind: Kind
+    column: str = ""
+    type: str = ""
+    low: float | None = None
+    high: float | None = None
+    values: tuple[Scalar, ...] = ()
+    pattern: str = ""
+    where: tuple[str, Scalar] | None = None
+    max_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if bool(self.column) == (self.kind == "row_count"):
+            raise ValueError(f"{self}: row_count takes no column, every other kind takes one")
+        if self.kind in ("between", "row_count") and self.low is None and self.high is None:
+            raise ValueError(f"{self}: give low, high or both")
+        if missing := [name for name in _NEEDS.get(self.kind, ()) if not getattr(self, name)]:
+            raise ValueError(f"{self}: give {', '.join(missing)}")
+        if not 0 <= self.max_share <= 1 or (self.max_share and self.kind not in _MAPS):
+            raise ValueError(f"{self}: max_share is 0 to 1, for {', '.join(_MAPS)} only")
+
+    @property
+    def name(self) -> str:
+        """For a person: 'between(duration_s, 0.5, 30) where kind = audio'."""
+        limits = (
+            [str(value) for value in (self.low, self.high)] if self.kind in ("between", "row_count") else []
+        )
+        words = [self.column, self.type, self.pattern, *map(str, self.values), *limits]
+        suffix = f" where {self.where[0]} = {self.where[1]}" if self.where else ""
+        return f"{self.kind}({', '.join(word for word in words if word)}){suffix}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON without floats: what a fingerprint is made of."""
+        return {name: repr(getattr(self, name)) for name in Expectation.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectationResult:
+    """error: it could not be evaluated, which is as bad as failed. observed: what was found, in words."""
+
+    expectation: Expectation
+    status: Status
+    observed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """A suite's outcome, in the order of the suite."""
+
+    n_rows: int
+    results: tuple[ExpectationResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(result.status == "passed" for result in self.results)
+
+    @property
+    def broken(self) -> bool:
+        """Whether an expectation could not be evaluated."""
+        return any(result.status == "error" for result in self.results)
+
+    @property
+    def markdown(self) -> str:
+        """A table, what did not pass first."""
+        order = {"error": 0, "failed": 1, "passed": 2}
+        rows = sorted(self.results, key=lambda result: order[result.status])
+        return markdown_table(
+            ("status", "expectation", "allowed share", "observed"),
+            [(r.status, r.expectation.name, f"{r.expectation.max_share:g}", r.observed) for r in rows],
+        )
+
+    def as_check(self, name: str = "expectations") -> CheckResult:
+        """The suite as one check: value is how many expectations did not pass."""
+        wrong = [result for result in self.results if result.status != "passed"]
+        named = "; ".join(f"{r.expectation.name}: {r.status}, {r.observed}" for r in wrong[:3])
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        return CheckResult(
+            name=name,
+            passed=not wrong,
+            value=float(len(wrong)),
+            limit=0.0,
+            explanation=f"{len(self.results) - len(wrong)} of {len(self.results)} expectations passed over "
+            f"{self.n_rows} rows{': ' if wrong else ''}{named}{more}",
+            table_markdown=self.markdown,
+        )
+
+
+def run_expectations(
+    table: "pl.DataFrame | pl.LazyFrame | Sequence[str]", suite: Sequence[Expectation]
+) -> CheckReport:
+    """Evaluate the suite; only the columns that it names are read.
+
+    table: a frame, or paths of Parquet files that are one table. Raises: MissingDependency; whatever breaks
+    Great Expectations as a whole - an expectation that breaks by itself is a result with status "error".
+    """
+    import polars as pl
+
+    if isinstance(table, pl.DataFrame | pl.LazyFrame):
+        lazy = table.lazy()
+    else:
+        lazy = pl.concat([pl.scan_parquet(path) for path in table], how="diagonal_relaxed")
+    there = lazy.collect_schema()
+    named = {item.column for item in suite} | {item.where[0] for item in suite if item.where}
+    wanted = sorted(named & set(there.names()))
+    frame = (
+        lazy.with_row_index("__row").select("__row", *wanted).collect()
+    )  # it has its rows without a column too
+    results = dict(_wrong_types(suite, {name: str(dtype) for name, dtype in there.items()}))
+    results |= _of_no_rows(suite, frame)
+    rest = {n: item for n, item in enumerate(suite) if n not in results}
+    if rest:
+        results |= _validate(frame, rest)
+    return CheckReport(n_rows=len(frame), results=tuple(results[n] for n in range(len(suite))))
+
+
+def _wrong_types(
+    suite: Sequence[Expectation], types: Mapping[str, str]
+) -> Iterator[tuple[int, ExpectationResult]]:
+    for number, item in enumerate(suite):
+        found = types.get(item.column)
+        if item.kind == "column" and item.type and found not in (None, item.type):
+            said = f"{item.column} is {found}"
+            yield number, ExpectationResult(expectation=item, status="failed", observed=said)
+
+
+def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int, ExpectationResult]:
+    """What is expected of rows of which there are none holds, even of a column that only they would have."""
+    there = {item.where for item in suite if item.where and item.where[0] in frame.columns}
+    none = {(name, value) for name, value in there if not (frame[name] == value).any()}
+    return {
+        number: ExpectationResult(expectation=item, status="passed", observed="there are no such rows")
+        for number, item in enumerate(suite)
+        if item.where in none and item.kind in _MAPS
+    }
+
+
+def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
+    """Results by the suite's numbers. Raises: MissingDependency."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of modules that its dependencies import
+            gx: Any = import_module("great_expectations")
+    except ImportError as error:
+        raise MissingDependency(
+            "a suite of expectations needs Great Expectations: pip install -e '.[pipeline]'"
+        ) from error
+    context = gx.get_context(mode="ephemeral")
+    context.enable_analytics(False)
+    context.variables.progress_bars = {"globally": False, "metric_calculations": False}
+    asset = context.data_sources.add_pandas("tables").add_dataframe_asset("table")
+    batch = asset.add_batch_definition_whole_dataframe("whole")
+    asked = [_translated(number, item) for number, item in suite.items()]
+    made = context.suites.add(gx.ExpectationSuite(name="suite", expectations=asked))
+    definition = gx.ValidationDefinition(name="validation", data=batch, suite=made)
+    answer = context.validation_definitions.add(definition).run(
+        batch_parameters={"dataframe": frame.to_pandas(use_pyarrow_extension_array=True)},
+        result_format={"result_format": "SUMMARY", "partial_unexpected_count": _N_SHOWN},
+    )
+    unanswered = {
+        number: ExpectationResult(expectation=item, status="error", observed="no result came back")
+        for number, item in suite.items()
+    }
+    numbers = [int(result.expectation_config.meta["number"]) for result in answer.results]
+    found = zip(numbers, answer.results, strict=True)
+    return unanswered | {number: _result(suite[number], result) for number, result in found}
+
+
+def _translated(number: int, item: Expectation) -> Any:
+    """The expectation as Great Expectations has it."""
+    gxe: Any = import_module("great_expectations.expectations")
+    conditions: Any = import_module("great_expectations.expectations.row_conditions")
+    options: dict[str, Any] = {"meta": {"number": number}}
+    if item.where is not None:
+        options["row_condition"] = conditions.Column(item.where[0]) == item.where[1]
+    if item.kind == "row_count":
+        return gxe.ExpectTableRowCountToBeBetween(min_value=item.low, max_value=item.high, **options)
+    options["column"] = item.column
+    if item.kind == "column":
+        return gxe.ExpectColumnToExist(column=item.column, meta=options["meta"])
+    options["mostly"] = round(1 - item.max_share, 12)
+    if item.kind == "not_null":
+        return gxe.ExpectColumnValuesToNotBeNull(**options)
+    if item.kind == "between":
+        return gxe.ExpectColumnValuesToBeBetween(min_value=item.low, max_value=item.high, **options)
+    if item.kind == "in_set":
+        return gxe.ExpectColumnValuesToBeInSet(value_set=list(item.values), **options)
+    if item.kind == "unique":
+        return gxe.ExpectColumnValuesToBeUnique(**options)
+    return gxe.ExpectColumnValuesToMatchRegex(regex=item.pattern, **options)
+
+
+def _result(item: Expectation, answer: Any) -> ExpectationResult:
+    """What came back. An exception inside a metric comes as success=False: it is told apart here."""
+    if raised := _raised(answer.exception_info or {}):
+        return ExpectationResult(expectation=item, status="error", observed=raised[:300])
+    status: Status = "passed" if answer.success else "failed"
+    facts = answer.result
+    if item.kind == "column":
+        observed = "it is there" if answer.success else "there is no such column"
+    elif item.kind == "row_count":
+        observed = f"{facts['observed_value']} rows"
+    else:
+        shown = ", ".join(repr(value) for value in facts.get("partial_unexpected_list", [])[:_N_SHOWN])
+        observed = f"{facts['unexpected_count']} of {facts['element_count']} rows do not"
+        observed += f", e.g. {shown}" if shown and item.kind != "not_null" else ""
+    return ExpectationResult(expectation=item, status=status, observed=observed)
+
+
+def _raised(info: Mapping[str, Any]) -> str:
+    """The message of the exception, or "". info: one exception, or metric -> exception."""
+    several = [info] if "raised_exception" in info else list(info.values())
+    told = [str(one.get("exception_message")) for one in several if one.get("raised_exception")]
+    return told[0] if told else ""

@@ -1,0 +1,230 @@
+"""The gate before a version: expectations and checks over what would be published, closed when anything breaks."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import polars as pl
+import pytest
+
+import loader
+from assets.checks import CheckResult, Expectation, audio_rate, counts
+from assets.discovery import discover
+from assets.landing import land
+from assets.media.unit import CutPolicy
+from assets.samples import Batch, cut_stage
+from assets.stages import current_record, require_published
+from assets.version import publish_batches, version_asset
+from assets.version_audit import SUITE, Gate
+from loader.errors import StageNotPublished
+from loader.storage import open_store
+from resources.storage import RootResource
+
+KEY = dg.AssetKey(["demo", "version"])
+WRONG = Expectation(kind="in_set", column="sample_rate_hz", values=(44100,), where=("kind", "audio"))
+Release = Callable[[Gate], dg.ExecuteInProcessResult]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[loader.Root]:
+    with loader.Root(tmp_path / "root") as made:
+        made.create()
+        yield made
+
+
+def cut(root: loader.Root, place: Path, max_rejected: int = 0) -> str:
+    """Discover, land and cut; the batch's key."""
+    store = open_store(str(place))
+    (batch,) = discover(root.store, store, "demo")
+    land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    cut_again(root, place, batch, max_rejected)
+    return batch
+
+
+def cut_again(root: loader.Root, place: Path, batch: str, max_rejected: int) -> None:
+    words = Batch(dataset="demo", partition=batch, run_id=f"r{max_rejected}")
+    cut_stage(root, open_store(str(place)), words, CutPolicy(), max_rejected)
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Iterator[Release]:
+    (tmp_path / "dagster").mkdir()
+    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    overrides = {"telemetry": {"enabled": False}}
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=overrides) as instance:
+
+        def go(gate: Gate) -> dg.ExecuteInProcessResult:
+            return dg.materialize(
+                [version_asset("demo", gate)],
+                instance=instance,
+                resources={"root": RootResource(url=str(tmp_path / "root"))},
+                run_config=quiet,
+                raise_on_error=False,
+            )
+
+        yield go
+
+
+def failure_of(result: dg.ExecuteInProcessResult) -> str:
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    data = failed.step_failure_data.user_failure_data
+    return (data.description if data else None) or str(failed.step_failure_data.error)
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+    return {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
+
+
+def numbers(root: loader.Root) -> list[int]:
+    return [record.number for record in root.state.versions("demo")]
+
+
+def test_a_batch_that_keeps_to_everything(root: loader.Root, landing: Path, release: Release) -> None:
+    batch = cut(root, landing)
+    done = release(Gate())
+    assert done.success
+    assert checks(done) == {"expectations": True}
+    verdict = require_published(root.store, "demo", "version", batch)
+    assert root.open("demo@1").manifest["producer"]["audit_record"] == verdict.path
+    (found,) = done.get_asset_check_evaluations()
+    assert "row_count(1" in found.metadata[f"batch {batch}"].value
+    before = {info.key for info in root.store.list()}
+    again = release(Gate())
+    assert again.success
+    assert checks(again) == {"expectations": True}
+    assert {info.key for info in root.store.list()} == before
+
+
+def test_an_expectation_that_fails_stops_it_before_anything_is_published(
+    root: loader.Root, landing: Path, release: Release
+) -> None:
+    batch = cut(root, landing)
+    gate = Gate(suite=(*SUITE, WRONG))
+    stopped = release(gate)
+    assert not stopped.success
+    assert checks(stopped) == {"expectations": False}
+    assert "in_set(sample_rate_hz, 44100) where kind = audio: failed" in failure_of(stopped)
+    assert not stopped.asset_materializations_for_node("demo__version")
+    assert numbers(root) == []
+    record = current_record(root.store, "demo", "version", batch)
+    assert record is not None
+    assert (record.verdict, record.run_id) == ("failed", stopped.run_id)
+
+    again = release(gate)  # the verdict stands, and is not made anew
+    assert failure_of(again) == failure_of(stopped)
+    assert current_record(root.store, "demo", "version", batch) == record
+    with pytest.raises(StageNotPublished, match="nothing was published"):
+        publish_batches(root, "demo", "r", gate)
+    assert numbers(root) == []
+
+    assert release(Gate()).success  # other expectations are another question
+    assert numbers(root) == [1]
+
+
+def test_one_failing_batch_holds_the_others_up_once(
+    root: loader.Root, landing: Path, release: Release, tmp_path: Path, make_jpeg: Callable[..., bytes]
+) -> None:
+    bad = cut(root, landing)
+    other = tmp_path / "other"
+    (other / "cats").mkdir(parents=True)
+    (other / "cats/a.jpg").write_bytes(make_jpeg(44, 44))
+    good = cut(root, other)
+    gate = Gate(suite=(*SUITE, WRONG))
+    stopped = release(gate)
+    assert not stopped.success
+    assert bad in failure_of(stopped)
+    assert numbers(root) == []
+    done = release(gate)
+    assert done.success, failure_of(done)
+    assert checks(done) == {"expectations": False}  # still seen, and it fails nothing
+    (event,) = done.asset_materializations_for_node("demo__version")
+    assert event.metadata["published_batches"].value == good
+    assert event.metadata["held_back_batches"].value == bad
+    assert len(root.open("demo@1")) == 1
+    assert not release(gate).success  # only the bad one is left
+
+
+def test_what_cannot_be_evaluated_is_closed_and_tried_again(
+    root: loader.Root, landing: Path, release: Release
+) -> None:
+    batch = cut(root, landing)
+    gate = Gate(suite=(Expectation(kind="not_null", column="luma"),))
+    for attempt in (1, 2):
+        stopped = release(gate)
+        assert not stopped.success
+        assert "not_null(luma): error" in failure_of(stopped)
+        record = current_record(root.store, "demo", "version", batch)
+        assert record is not None
+        assert (record.verdict, record.r, record.body["broken"]) == ("failed", attempt, True)
+    assert numbers(root) == []
+
+
+def test_great_expectations_itself_failing_is_closed(
+    root: loader.Root, landing: Path, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = cut(root, landing)
+    with monkeypatch.context() as broken:
+        broken.setitem(sys.modules, "great_expectations", None)  # the import fails
+        stopped = release(Gate())
+    assert not stopped.success
+    assert checks(stopped) == {"expectations": False}
+    assert "could not run: MissingDependency" in failure_of(stopped)
+    record = current_record(root.store, "demo", "version", batch)
+    assert record is not None
+    assert record.verdict == "failed"
+    assert numbers(root) == []
+    assert release(Gate()).success
+
+
+def test_own_checks_have_names_and_a_baseline(
+    root: loader.Root, landing: Path, release: Release, tmp_path: Path, make_jpeg: Callable[..., bytes]
+) -> None:
+    def rates(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        return audio_rate(table.filter(pl.col("kind") == "audio"), {16000}, column="sample_rate_hz")
+
+    def rows(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        before = {} if baseline is None else {"samples": baseline.collect().height}
+        return counts({"samples": table.height}, before, severity="warn")
+
+    gate = Gate(checks={"rates": rates, "rows": rows})
+    cut(root, landing)
+    assert checks(release(gate)) == {"expectations": True, "rates": True, "rows": True}
+    other = tmp_path / "other"
+    (other / "cats").mkdir(parents=True)
+    (other / "cats/a.jpg").write_bytes(make_jpeg(44, 44))
+    cut(root, other)
+    done = release(Gate(suite=SUITE, checks={"rows": rows}))
+    assert done.success  # a warning stops nothing
+    evaluations = {found.check_name: found for found in done.get_asset_check_evaluations()}
+    assert not evaluations["rows"].passed
+    assert evaluations["rows"].severity == dg.AssetCheckSeverity.WARN
+    with pytest.raises(ValueError, match="the suite's own name"):
+        Gate(checks={"expectations": rates})
+
+
+def test_a_check_that_raises_is_closed(root: loader.Root, landing: Path, release: Release) -> None:
+    def broken(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        raise ZeroDivisionError("oh")
+
+    cut(root, landing)
+    stopped = release(Gate(checks={"mine": broken}))
+    assert checks(stopped) == {"expectations": True, "mine": False}
+    assert "could not run: ZeroDivisionError: oh" in failure_of(stopped)
+    assert numbers(root) == []
+
+
+def test_samples_cut_again_while_they_were_audited(
+    root: loader.Root, landing: Path, release: Release
+) -> None:
+    batch = cut(root, landing)
+
+    def meddle(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        cut_again(root, landing, batch, 1)
+        return CheckResult(name="x", passed=True)
+
+    stopped = release(Gate(checks={"meddle": meddle}))
+    assert "was cut again while it was audited" in failure_of(stopped)
+    assert numbers(root) == []
+    assert release(Gate()).success
+    assert numbers(root) == [1]

@@ -1,4 +1,5 @@
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,16 @@ def test_what_is_no_media(tmp_path: Path, encode_video: EncodeVideo, numbered_fr
         audit(encode_video(numbered_frames(3)), MP4, ("image",))
     with pytest.raises(KeyError, match="not columns"):
         media_row({"width": 3})
+
+
+def test_heic_without_its_package_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    assert refused(str(path), "image/heic")[:2] == ("rejected", "probe")  # the package is there, a picture is not
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    with pytest.raises(Unusable, match="pip install pi-heif") as caught:
+        audit(str(path), "image/heic")
+    assert caught.value.outcome == "dropped"
 
 
 def test_sound_beside_a_picture(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:

@@ -16,7 +16,7 @@ from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
 
 from .featurizers import Featurizer
-from .featurizing import Row, compute_part
+from .featurizing import Row, compute_part, inputs_of
 from .report import features_metadata
 from .spec import DatasetSpec, Feature, stage_name
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
@@ -47,12 +47,13 @@ def feature_stage(
     newest = current_record(root.store, dataset, stage, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
         return newest, read_table(root.store, newest.files[stage])
-    taken = [entry for entry in upstream.body["parts"] if entry["kind"] in featurizer.kinds]
+    parts = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
     shards, table = [], []
     with root.heartbeat(upstream.body["txn"]):
-        for entry in taken:
-            part = loader.Part.from_json(entry["part"])
-            rows = compute_part(root.store, compute, featurizer, entry["kind"], part, timeout_s, progress)
+        for kind, part in parts:
+            if not inputs_of(featurizer, kind, part):
+                continue
+            rows = compute_part(root.store, compute, featurizer, kind, part, timeout_s, progress)
             shards += _added_shard(root.store, featurizer.name, part, rows)
             table += [_table_row(row) for row in rows]
     refused = sum(1 for row in table if row["code"])

@@ -41,9 +41,15 @@ class Row:
     reason: str = ""
 
 
+def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> list[str]:
+    """The featurizer's inputs that this part has (a caption may be missing); none: it has nothing to take there."""
+    there = {field for shard in part.shards for field in shard.field_nbytes}
+    return [field for field in featurizer.inputs.get(kind, ()) if field in there]
+
+
 def featurize(stretch: Stretch) -> list[Row]:
     """The rows of a stretch, in order. Runs in a worker. Raises: StoreError, Corrupt when samples cannot be read."""
-    inputs = stretch.featurizer.inputs[stretch.kind]
+    inputs = inputs_of(stretch.featurizer, stretch.kind, stretch.part)
     rows = []
     for key, sample in read_part(stretch.store, stretch.part, inputs, range(stretch.start, stretch.stop)):
         try:

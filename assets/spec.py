@@ -13,6 +13,7 @@ from loader.errors import InvalidName
 
 from .featurizers import Featurizer, make
 from .media.unit import CutPolicy
+from .version_audit import GATE, Gate
 
 
 def stage_name(featurizer: str) -> str:
@@ -62,7 +63,8 @@ class DatasetSpec:
     policy: how raw objects are cut; features: what is computed of each sample; filters: which samples are left
     out; splits: name -> share, they sum to 1; split_by: "raw_sha256" or "subject" - all samples with one value are
     in one split, for ever; max_reject_rate: share of a batch's objects that may be damaged before the batch is
-    stopped, 0 to 1; work_timeout_s: longest time that one object may take in one stage.
+    stopped, 0 to 1; work_timeout_s: longest time that one object may take in one stage; gate: what the samples table of
+    a batch must pass to be published.
 
     Raises: InvalidName; ValueError for shares or rates out of range.
     """
@@ -75,6 +77,7 @@ class DatasetSpec:
     split_by: str = "raw_sha256"
     max_reject_rate: float = 0.0
     work_timeout_s: float = 600.0
+    gate: Gate = GATE
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)

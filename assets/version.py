@@ -12,8 +12,8 @@ from resources.storage import RootResource
 
 from . import samples as samples_stage
 from .report import Metadata, version_metadata
-from .samples import published_labels
 from .stages import StageRecord, current_record, partitions, require_published
+from .units import published_labels
 from .version_audit import GATE, STAGE, Audit, Gate, audit_batch
 
 
@@ -126,7 +126,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         "labels": labels,
     }
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
-    return root.publish(record.dataset, parts, producer=producer)
+    return root.publish(record.dataset, parts, exclude=record.body["exclude"], producer=producer)
 
 
 _CHECK_SAYS = (

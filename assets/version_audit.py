@@ -119,7 +119,10 @@ def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":
 
     files = [loader.Part.from_json(body).samples for body in samples.body["parts"]]
     frames = [pl.read_parquet(io.BytesIO(get_table_bytes(root.store, file))) for file in files if file]
-    return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
+    if not frames:
+        return pl.DataFrame()
+    left_out = list(samples.body["exclude"])
+    return pl.concat(frames, how="diagonal_relaxed").filter(~pl.col("key").is_in(left_out))
 
 
 def _run(root: loader.Root, samples: StageRecord, gate: Gate) -> tuple[tuple[CheckResult, ...], bool]:

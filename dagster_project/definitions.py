@@ -3,46 +3,69 @@
 dagster dev -w workspace.yaml          with PENSTOCK_ROOT and PENSTOCK_LANDING set
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
+from assets.features import feature_asset
 from assets.landing import raw_objects_asset
 from assets.samples import samples_asset
+from assets.spec import DatasetSpec
+from assets.units import units_asset
+from assets.validation import media_asset
 from assets.version import version_asset
+from dagster_project.datasets import specs
 from dagster_project.sensors import discovery_sensor
+from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
-DATASET = "demo"
-BATCHES = dg.DynamicPartitionsDefinition(name="raw_batch")
-"""A batch of raw objects that landed together; its key is what stage records and tables lie under."""
+
+def batches_of(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:
+    """The batches of a dataset: raw objects that landed together. Stage records and tables lie under their keys."""
+    return dg.DynamicPartitionsDefinition(name=f"{spec.name}_raw_batch")
 
 
-def build_defs(overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """The definitions. overrides: resources by name, in place of those that the environment describes."""
-    raw_objects, samples = raw_objects_asset(DATASET, BATCHES), samples_asset(DATASET, BATCHES)
-    version = version_asset(DATASET)
+def build_defs(
+    overrides: Mapping[str, Any] | None = None, datasets: Sequence[DatasetSpec] | None = None
+) -> dg.Definitions:
+    """The definitions. overrides: resources by name, in place of those that the environment describes; datasets: in
+    place of the registered ones."""
     resources: dict[str, Any] = {
         "root": RootResource(url=dg.EnvVar("PENSTOCK_ROOT")),
         "landing": LandingResource(url=dg.EnvVar("PENSTOCK_LANDING")),
+        "compute": ComputeResource(),
     }
+    parts = [_dataset_defs(spec) for spec in (specs() if datasets is None else datasets)]
+    shared = dg.Definitions(resources=resources | dict(overrides or {}), executor=dg.in_process_executor)
+    return dg.Definitions.merge(*parts, shared)
+
+
+def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
+    """Assets, jobs and sensor of one dataset."""
+    batches = batches_of(spec)
+    per_batch = [
+        raw_objects_asset(spec.name, batches),
+        media_asset(spec, batches),
+        units_asset(spec, batches),
+        *(feature_asset(spec, feature, batches) for feature in spec.features),
+        samples_asset(spec, batches),
+    ]
+    version = version_asset(spec.name, spec.gate)
     ingest = dg.define_asset_job(
-        "ingest",
-        selection=dg.AssetSelection.assets(raw_objects, samples),
-        description="One batch: what landed, checked and cut into samples. One run per batch.",
+        f"{spec.name}_ingest",
+        selection=dg.AssetSelection.assets(*per_batch),
+        description="One batch: what landed, checked, cut, featurized and put together. One run per batch.",
     )
     release = dg.define_asset_job(
-        "release",
+        f"{spec.name}_release",
         selection=dg.AssetSelection.assets(version),
-        description="Publish the batches that passed their check.",
+        description="Check the batches that are ready, and publish those that pass.",
     )
     return dg.Definitions(
-        assets=[raw_objects, samples, version],
+        assets=[*per_batch, version],
         jobs=[ingest, release],
-        sensors=[discovery_sensor(DATASET, BATCHES, "ingest")],
-        resources=resources | dict(overrides or {}),
-        executor=dg.in_process_executor,
+        sensors=[discovery_sensor(spec.name, batches, f"{spec.name}_ingest")],
     )
 
 

@@ -1,6 +1,6 @@
 """The main job from nothing: real files -> a checked version -> a training killed and resumed -> back to a file.
 
-    python -m examples.demo [--source FOLDER_OR_URL] [--into demo] [--max-rejected N]
+    python -m examples.demo [--source FOLDER_OR_URL] [--into demo] [--max-reject-rate SHARE]
 
 A second run finds everything there and changes nothing.
 """
@@ -9,15 +9,16 @@ import argparse
 import hashlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import loader
-from dagster_project.definitions import DATASET
+from dagster_project.datasets.demo import SPEC
 from examples.demo import training
-from examples.demo.pipeline import Pipeline, Places
-from examples.demo.publishing import BROKEN, publish
+from examples.demo.pipeline import DATASET, Pipeline, Places
+from examples.demo.publishing import publish_arrivals, publish_source
 from examples.demo.show import DemoFailed, Report, headline, line, size, table, working
-from examples.media import fetch
+from examples.media import ORIGINS, fetch
 from loader.errors import PenstockError
 from loader.storage import open_store
 
@@ -30,12 +31,15 @@ def main() -> int:
     places = _places(options)
     report = Report()
     try:
+        media = options.into / "media"
         if options.source is None:
-            _media(options, report)
+            _media(options, media, report)
         pipeline = Pipeline(places)
         try:
-            own = options.source is not None  # somebody's own files are only read: nothing is planted there
-            publish(places, pipeline, report, plant=not own, max_rejected=options.max_rejected)
+            if options.source is None:
+                publish_arrivals(media, places, pipeline, report)
+            else:
+                publish_source(places, pipeline, report)
             _train(options.into, places, pipeline, report)
         finally:
             pipeline.close()
@@ -53,39 +57,41 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--source", default=None, help="folder or URL of your own files, only read")
     parser.add_argument("--into", type=Path, default=Path("demo"))
     parser.add_argument("--cache", type=Path, default=Path("media-cache"))
-    allowed = os.environ.get("MAX_REJECTED", "0")  # how make hands its variables on
-    parser.add_argument("--max-rejected", type=int, default=allowed, help="damaged files a batch may hold")
+    parser.add_argument(
+        "--max-reject-rate",
+        type=float,
+        default=SPEC.max_reject_rate,
+        help="share of damaged files a batch may hold",
+    )
     return parser.parse_args()
 
 
 def _places(options: argparse.Namespace) -> Places:
     into = options.into.resolve()
-    if options.source is None:
-        return Places(root=into / "root", home=into / "dagster_home", source=str(into / "raw"))
-    source = options.source if "://" in options.source else str(Path(options.source).expanduser().resolve())
-    return Places(root=into / "root", home=into / "dagster_home", source=source)
+    spec = replace(SPEC, max_reject_rate=options.max_reject_rate)
+    source = str(into / "raw")
+    if options.source is not None:
+        source = (
+            options.source if "://" in options.source else str(Path(options.source).expanduser().resolve())
+        )
+    return Places(root=into / "root", home=into / "dagster_home", source=source, spec=spec)
 
 
-def _media(options: argparse.Namespace, report: Report) -> None:
-    into: Path = options.into
-    headline("1. Real media, through pip (licences: demo/raw/_origins.json)")
-    (into / "raw" / BROKEN).unlink(missing_ok=True)  # left by a demo that was interrupted
+def _media(options: argparse.Namespace, media: Path, report: Report) -> None:
+    headline(f"1. Real media, through pip (licences: {media / ORIGINS})")
     with working("fetching packages") as clock:
-        fetched = fetch(into / "raw", options.cache)
+        fetched = fetch(media, options.cache)
     for problem in fetched.problems:
         line(f"could not be had, going on without: {problem}")
-    there = {
-        path.relative_to(into / "raw").parts[0] for path in (into / "raw").rglob("*.*") if path.is_file()
-    }
+    there = {path.relative_to(media).parts[0] for path in media.rglob("*.*") if path.is_file()}
     if not {"photos", "videos", "speech"} <= there:
         missing = sorted({"photos", "videos", "speech"} - there)
         raise DemoFailed(
             f"there are no {', '.join(missing)}. Use your own files: make demo SOURCE=<folder or URL>"
         )
     line(f"{fetched.n_files} files, {size(fetched.nbytes)}, {fetched.n_new} new")
-    report.add(
-        "media", fetched.n_files, fetched.n_files, "-", clock.seconds if fetched.n_new else 0, fetched.nbytes
-    )
+    took = clock.seconds if fetched.n_new else 0
+    report.add("fetched", fetched.n_files, fetched.n_files, 0, 0, took, fetched.nbytes)
 
 
 def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> None:
@@ -119,7 +125,7 @@ def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> No
             raise DemoFailed(f"the digests differ at steps {list(found.different)}")
         line(f"digests of all {found.n_steps} steps are equal: OK (last loss {found.last_loss:.3f})")
         n_read = training.STEPS * training.GLOBAL_BATCH
-        report.add("training", n_read, training.STEPS, "-", seconds, view.mean_sample_bytes * n_read)
+        report.add("training", n_read, training.STEPS, 0, 0, seconds, view.mean_sample_bytes * n_read)
         _explain(plan, pipeline)
 
 
@@ -161,7 +167,7 @@ def _explain(plan: loader.Plan, pipeline: Pipeline) -> None:
 
 def _close(into: Path, report: Report) -> None:
     headline("Done")
-    table(["stage", "in", "out", "rejected", "seconds", "bytes"], report.rows)
+    table(["stage", "in", "out", "rejected", "dropped", "seconds", "bytes"], report.rows)
     root = os.path.relpath(into / "root")
     line("")
     line("next:  make ui                                  lineage, runs and checks at http://127.0.0.1:3000")

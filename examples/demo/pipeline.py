@@ -12,8 +12,10 @@ import loader
 from assets import samples as samples_stage
 from assets.discovery import discover
 from assets.manifests import Manifest, manifests
+from assets.spec import DatasetSpec
 from assets.stages import StageRecord, current_record
-from dagster_project.definitions import BATCHES, DATASET, build_defs
+from dagster_project.datasets.demo import SPEC
+from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
 
 SETTINGS = """\
@@ -31,16 +33,22 @@ retention:
   sensor:
     purge_after_days: 30
 """
+DATASET = SPEC.name
+STAGES = ("raw_objects", "media", "units", "features", "samples", "version")
+"""As the closing table has them; all featurizers are one row."""
+
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the demo keeps things. source: a folder or URL that is only read."""
+    """Where the demo keeps things. source: the landing place, a folder or URL; spec: the dataset, by default the
+    demo's own."""
 
     root: Path
     home: Path
     source: str
+    spec: DatasetSpec = SPEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +73,7 @@ class Pipeline:
         os.environ["PENSTOCK_LANDING"] = places.source
         logging.getLogger("dagster").setLevel(logging.CRITICAL)
         self._instance = dg.DagsterInstance.from_config(str(places.home))
-        self._defs = build_defs()
+        self._defs = build_defs(datasets=[places.spec])
 
     def discover(self) -> list[Manifest]:
         """Make batches of what has arrived in the source; all of its batches, the earlier ones too."""
@@ -78,15 +86,14 @@ class Pipeline:
         finally:
             landing.close()
 
-    def ingest(self, batch: str, max_rejected: int = 0) -> Run:
-        """raw_objects and samples of a batch."""
-        self._instance.add_dynamic_partitions(str(BATCHES.name), [batch])
-        ops = {f"{DATASET}__{samples_stage.STAGE}": {"config": {"max_rejected": max_rejected}}}
-        return self._run("ingest", {"ops": ops}, partition_key=batch)
+    def ingest(self, batch: str) -> Run:
+        """raw_objects to samples of a batch."""
+        self._instance.add_dynamic_partitions(str(batches_of(self.places.spec).name), [batch])
+        return self._run(f"{DATASET}_ingest", partition_key=batch)
 
     def release(self) -> Run:
         """version."""
-        return self._run("release", {})
+        return self._run(f"{DATASET}_release")
 
     def status_of(self, run_id: str) -> str:
         """'ingest, SUCCESS' for a run that the instance knows, else 'unknown'."""
@@ -97,18 +104,19 @@ class Pipeline:
         """Close the instance's databases."""
         self._instance.dispose()
 
-    def _run(self, job: str, config: dict[str, Any], **options: Any) -> Run:
+    def _run(self, job: str, **options: Any) -> Run:
         result = self._defs.resolve_job_def(job).execute_in_process(
-            instance=self._instance, run_config=_QUIET | config, raise_on_error=False, **options
+            instance=self._instance, run_config=_QUIET, raise_on_error=False, **options
         )
         failed = [event for event in result.all_events if event.is_step_failure]
         message = _why(failed[0]) if failed else ""
         checks = {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
-        seconds = {
-            str(event.step_key).removeprefix(f"{DATASET}__"): event.step_success_data.duration_ms / 1000
-            for event in result.all_events
-            if event.is_step_success
-        }
+        seconds: dict[str, float] = {}
+        for event in result.all_events:
+            if event.is_step_success:
+                stage = str(event.step_key).removeprefix(f"{DATASET}__")
+                stage = "features" if stage.startswith("feature_") else stage
+                seconds[stage] = seconds.get(stage, 0.0) + event.step_success_data.duration_ms / 1000
         return Run(
             id=result.run_id,
             success=result.success,

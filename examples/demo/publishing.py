@@ -1,113 +1,181 @@
-"""The demo's second act: files -> raw_objects -> samples -> version, and what the gate does to a broken one."""
+"""The demo's second act: what lands becomes versions through Dagster, and what the gate does to a bad batch."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import loader
-from dagster_project.definitions import DATASET
-from examples.demo.damage import plant_truncated
-from examples.demo.pipeline import Pipeline, Places, Run, is_published, record_of
+from assets.stages import current_record
+from assets.tables import read_table
+from examples.demo import arrivals
+from examples.demo.pipeline import DATASET, STAGES, Pipeline, Places, Run, is_published, record_of
 from examples.demo.show import DemoFailed, Report, headline, line, size, working
 
-BROKEN = "videos/broken.mp4"
+Seconds = dict[str, float]
+Arrival = Callable[[Path, Path], set[str]]
+"""Puts files of the media into the landing place; the keys of all that it puts there."""
 
 
-def publish(places: Places, pipeline: Pipeline, report: Report, *, plant: bool, max_rejected: int) -> None:
-    """Publish what the source holds, unless a version has it. plant: show first how a broken file is stopped.
-
-    Raises: DemoFailed.
-    """
-    headline(f"2. Dagster: {places.source} -> raw_objects -> samples -> version")
-    batches = _batches(places, pipeline, planted=plant)
+def publish_arrivals(media: Path, places: Places, pipeline: Pipeline, report: Report) -> None:
+    """Two arrivals become two versions, the third is stopped by the gate. Raises: DemoFailed."""
+    headline(
+        f"2. Dagster: {places.source} -> raw_objects -> media -> units -> features -> samples -> version"
+    )
+    raw, seconds = Path(places.source), Seconds()
+    line("first arrival: photos, clips and speech")
+    published = _arrive(arrivals.first, media, raw, places, pipeline, seconds)
+    line("second arrival: the rest, with a broken video, a truncated JPEG, a duplicate and a wrong suffix")
+    published += _arrive(arrivals.second, media, raw, places, pipeline, seconds)
     with loader.Root(places.root) as root:
-        todo = [batch for batch in batches if not is_published(root, batch)]
-    seconds: dict[str, float] = {}
-    if not todo:
-        line("a version has all of it already: nothing to do")
-    else:
-        if plant:
-            _show_gate(places, pipeline)
-        for batch in todo:
-            with working("landing, decoding, cutting"):
-                ingest = pipeline.ingest(batch, max_rejected)
-            if not ingest.success:
-                hint = (
-                    "Repair or move the files it names, or allow some: make demo MAX_REJECTED=<n> SOURCE=..."
-                )
-                raise DemoFailed(f"{ingest.message}\n{hint}" if ingest.checks else ingest.message)
-            _add(seconds, ingest)
-        with working("checking and publishing"):
-            release = pipeline.release()
-        if not release.success:
-            raise DemoFailed(release.message)
-        _add(seconds, release)
-        line(f"checks passed, published {', '.join(todo)} (Dagster run {release.id[:8]})")
+        _show_refusals(root, published)
+    line("third arrival: speech, half of it at half the sample rate")
+    _stopped(media, raw, places, pipeline)
+    _close(places, published, seconds, report)
+
+
+def publish_source(places: Places, pipeline: Pipeline, report: Report) -> None:
+    """Whatever lies in somebody's own place becomes versions; it is only read. Raises: DemoFailed."""
+    headline(
+        f"2. Dagster: {places.source} -> raw_objects -> media -> units -> features -> samples -> version"
+    )
+    seconds = Seconds()
+    batches = _discovered(pipeline)
+    if not batches:
+        raise DemoFailed(f"nothing has landed: {places.source} holds no objects; put files there")
+    for batch in batches:
+        _publish(batch, places, pipeline, seconds)
+    with loader.Root(places.root) as root:
+        _show_refusals(root, batches)
+    _close(places, batches, seconds, report)
+
+
+def _arrive(
+    put: Arrival, media: Path, raw: Path, places: Places, pipeline: Pipeline, seconds: Seconds
+) -> list[str]:
+    """Let files arrive, and publish the batches that discovery makes of them."""
+    batches = _discovered(pipeline, put(media, raw))
+    for batch in batches:
+        _publish(batch, places, pipeline, seconds)
+    return batches
+
+
+def _discovered(pipeline: Pipeline, keys: set[str] | None = None) -> list[str]:
+    """The batches, those of these objects only; in a second run an arrival finds its own batch again."""
+    with working("looking for what has arrived"):
+        found = pipeline.discover()
+    mine = [one for one in found if keys is None or {item.key for item in one.objects} <= keys]
+    for manifest in mine:
+        line(f"batch {manifest.batch}: {len(manifest.objects)} objects, {size(manifest.nbytes)}")
+    return [manifest.batch for manifest in mine]
+
+
+def _publish(batch: str, places: Places, pipeline: Pipeline, seconds: Seconds) -> None:
+    """Raises: DemoFailed when a stage or the release fails."""
+    with loader.Root(places.root) as root:
+        if is_published(root, batch):
+            line("a version has all of it already: nothing to do")
+            return
+    with working("landing, auditing, cutting, featurizing"):
+        ingest = pipeline.ingest(batch)
+    if not ingest.success:
+        raise DemoFailed(
+            f"{ingest.message}\nRepair or move the files it names, or allow more: --max-reject-rate"
+        )
+    with working("checking and publishing"):
+        release = pipeline.release()
+    if not release.success:
+        raise DemoFailed(release.message)
+    for run in (ingest, release):
+        _add(seconds, run)
+    with loader.Root(places.root) as root:
+        version = root.open(f"{DATASET}@latest")
+        line(
+            f"{len(release.checks)} checks passed, published {version.name}: {len(version)} samples "
+            f"(Dagster runs {ingest.id[:8]}, {release.id[:8]})"
+        )
+
+
+def _stopped(media: Path, raw: Path, places: Places, pipeline: Pipeline) -> None:
+    """Raises: DemoFailed when the batch gets through."""
+    batch = _discovered(pipeline, arrivals.third(media, raw))[-1]
+    with loader.Root(places.root) as root:
+        before = root.state.newest(DATASET)
+        verdict = current_record(root.store, DATASET, "version", batch)
+    if verdict is None:
+        with working("landing, auditing, cutting, featurizing"):
+            pipeline.ingest(batch)
+        with working("checking"):
+            stopped = pipeline.release()
+        line(f"run {stopped.id[:8]}: {stopped.message.splitlines()[0][:160]} ...")
+        with working("asking for a version all the same"):
+            again = pipeline.release()
+        if stopped.success or again.success or stopped.checks.get("audio_rate", True):
+            raise DemoFailed("a batch at the wrong sample rate passed the gate")
+    with loader.Root(places.root) as root:
+        after = root.state.newest(DATASET)
+        record = current_record(root.store, DATASET, "version", batch)
+    if before != after or record is None or record.verdict != "failed":
+        raise DemoFailed("a batch at the wrong sample rate is in a version")
+    line(f"nothing of it is in a version: {after.name if after else 'none'} is still the newest")
+
+
+def _show_refusals(root: loader.Root, batches: list[str]) -> None:
+    for batch in batches:
+        record = record_of(root, "samples", batch)
+        if record is not None:
+            for row in read_table(root.store, record.files["objects"]):
+                if row["outcome"] != "used":
+                    line(f"{row['outcome']:<8} {row['key']}: {row['code']} ({row['reason'][:80]})")
+
+
+def _add(seconds: Seconds, run: Run) -> None:
+    for stage, took in run.seconds.items():
+        seconds[stage] = seconds.get(stage, 0.0) + took
+
+
+def _close(places: Places, batches: list[str], seconds: Seconds, report: Report) -> None:
     with loader.Root(places.root) as root:
         version = root.open(f"{DATASET}@latest")
         line(
             f"{version.name}: {len(version)} samples, fields {', '.join(version.fields)}, {version.id[:18]}..."
         )
-        _rows(root, batches, version, seconds, report)
-
-
-def _batches(places: Places, pipeline: Pipeline, *, planted: bool) -> list[str]:
-    """The source's batches, but for those that a broken file was planted into. Raises: DemoFailed."""
-    with working("looking for what has arrived"):
-        found = pipeline.discover()
-    for manifest in found:
-        count, nbytes = len(manifest.objects), size(manifest.nbytes)
-        line(f"batch {manifest.batch}: {count} objects, {nbytes}")
-    if not found:
-        raise DemoFailed(f"nothing has landed: {places.source} holds no objects; put files there")
-    keys = {manifest.batch: {item.key for item in manifest.objects} for manifest in found}
-    return [batch for batch in keys if not planted or keys[batch] != {BROKEN}]
-
-
-def _add(seconds: dict[str, float], run: Run) -> None:
-    for stage, took in run.seconds.items():
-        seconds[stage] = seconds.get(stage, 0.0) + took
-
-
-def _show_gate(places: Places, pipeline: Pipeline) -> None:
-    """Plant a file whose second half is missing, and see it stopped in every way. Raises: DemoFailed."""
-    raw = Path(places.source)
-    whole = next(iter(sorted((raw / "videos").glob("*.mp4"))))
-    plant_truncated(whole, raw / BROKEN)
-    line(f"planted {BROKEN}: {whole.name} with its table of contents in front, and the second half missing")
-    try:
-        planted = pipeline.discover()[-1].batch
-        with working("landing, decoding, cutting"):
-            stopped = pipeline.ingest(planted)
-        line(f"run {stopped.id[:8]}, samples: {stopped.message}")
-        with working("asking for a version all the same"):
-            refused = pipeline.release()
-        line(f"run {refused.id[:8]}, version alone: {refused.message.splitlines()[0][:100]} ...")
-    finally:
-        (raw / BROKEN).unlink()
-    with loader.Root(places.root) as root:
-        published = [record.number for record in root.state.versions(DATASET) if record.retired is None]
-    if stopped.success or refused.success or stopped.checks.get("no_unreadable_file", True):
-        raise DemoFailed("a broken file passed the gate")
-    line(
-        f"nothing of it is in a version ({DATASET} has {published or 'none'}); the broken file is taken away"
+        counts = {
+            stage: _counts(root, stage, batches) for stage in ("raw_objects", "media", "units", "samples")
+        }
+    landed, media, units, samples = counts.values()
+    took = {stage: seconds.get(stage, 0.0) for stage in STAGES}
+    add, n = report.add, landed["landed"]
+    add("raw_objects", n, n, 0, 0, took["raw_objects"], landed["nbytes"])
+    add("media", n, media["admitted"], media["rejected"], media["dropped"], took["media"], landed["nbytes"])
+    add(
+        "units",
+        media["admitted"],
+        units["units"],
+        units["rejected"],
+        units["dropped"],
+        took["units"],
+        units["nbytes"],
     )
-
-
-def _rows(
-    root: loader.Root,
-    batches: list[str],
-    version: loader.Version,
-    seconds: dict[str, float],
-    report: Report,
-) -> None:
-    landed, cut = (_counts(root, stage, batches) for stage in ("raw_objects", "samples"))
-    rejected = f"{cut['rejected']} + {cut['dropped']} dropped"
+    add(
+        "features",
+        units["units"],
+        units["units"],
+        0,
+        0,
+        took["features"],
+        samples["nbytes"] - units["nbytes"],
+    )
+    add(
+        "samples",
+        units["units"],
+        samples["samples"],
+        0,
+        samples["left_out"],
+        took["samples"],
+        samples["nbytes"],
+    )
     nbytes = sum(group["nbytes"] for group in version.manifest["groups"].values())
-    took = {stage: seconds.get(stage, 0.0) for stage in ("raw_objects", "samples", "version")}
-    n_landed = landed["landed"]
-    report.add("raw_objects", n_landed, n_landed, "-", took["raw_objects"], landed["nbytes"])
-    report.add("samples", n_landed, cut["samples"], rejected, took["samples"], cut["nbytes"])
-    report.add(version.name, cut["samples"], len(version), "-", took["version"], nbytes)
+    add(version.name, samples["samples"], len(version), 0, 0, took["version"], nbytes)
 
 
 def _counts(root: loader.Root, stage: str, batches: list[str]) -> Counter[str]:

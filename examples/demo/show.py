@@ -74,9 +74,12 @@ class Report:
 
     rows: list[list[str]] = field(default_factory=list)
 
-    def add(self, stage: str, taken: int, made: int, rejected: str, seconds: float, nbytes: int) -> None:
+    def add(
+        self, stage: str, taken: int, made: int, rejected: int, dropped: int, seconds: float, nbytes: int
+    ) -> None:
+        """One row; no seconds: it had been done before."""
         told = f"{seconds:.1f}" if seconds else "done before"
-        self.rows.append([stage, str(taken), str(made), rejected, told, size(nbytes)])
+        self.rows.append([stage, str(taken), str(made), str(rejected), str(dropped), told, size(nbytes)])
 
 
 class DemoFailed(Exception):

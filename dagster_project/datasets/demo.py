@@ -1,0 +1,29 @@
+"""The demo's dataset: photos, clips with their sound, and speech, from whatever lands in $PENSTOCK_LANDING."""
+
+import polars as pl
+
+from assets.checks import CheckResult, audio_rate
+from assets.media.unit import CutPolicy
+from assets.spec import DatasetSpec, Feature, Filter
+from assets.version_audit import SUITE, Gate
+
+
+def speech_rate(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    """Speech is recorded at 16 kHz: anything else was resampled somewhere on the way."""
+    return audio_rate(table.filter(pl.col("kind") == "audio"), declared_hz=(16_000,))
+
+
+SPEC = DatasetSpec(
+    name="demo",
+    policy=CutPolicy(short_side_px=256, clip_s=2.5, max_clips=8, segment_s=5.0, sample_rate_hz=16_000),
+    features=(
+        Feature(name="picture"),
+        Feature(name="phash"),
+        Feature(name="loudness"),
+        Feature(name="tokens", parameters={"image": "caption.txt"}),
+    ),
+    filters=(Filter(column="black_ratio", maximum=0.9),),
+    splits={"train": 0.9, "validation": 0.1},
+    max_reject_rate=0.25,
+    gate=Gate(suite=SUITE, checks={"audio_rate": speech_rate}),
+)

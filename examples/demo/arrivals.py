@@ -1,0 +1,89 @@
+"""What lands in the demo, in three arrivals: sound files; more among damaged ones; a batch that must not pass."""
+
+import io
+import shutil
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+
+from examples.demo.damage import plant_truncated
+from examples.media import ORIGINS
+
+FIRST_SHARE = 2 / 3
+"""Of the media, in the order of their names, that arrive first."""
+
+BROKEN_VIDEO, TRUNCATED_PHOTO = "videos/broken.mp4", "photos/others/truncated.jpg"
+DUPLICATE, WRONG_SUFFIX = "photos/others/again.jpg", "photos/others/really-a-photo.mp4"
+
+
+AGAIN = "speech-2"
+
+
+def media_files(media: Path) -> list[Path]:
+    """Every file that was fetched, sorted by name inside its folder, folders taking turns."""
+    folders: dict[str, list[Path]] = {}
+    for path in sorted(path for path in media.rglob("*") if path.is_file() and path.name != ORIGINS):
+        folders.setdefault(path.relative_to(media).parts[0], []).append(path)
+    shares = ((place / len(paths), path) for paths in folders.values() for place, path in enumerate(paths))
+    return [path for _, path in sorted(shares)]
+
+
+def first(media: Path, raw: Path) -> set[str]:
+    """Two thirds of the media."""
+    files = media_files(media)
+    _put(raw / ORIGINS, (media / ORIGINS).read_bytes())
+    return _copy(media, raw, files[: round(len(files) * FIRST_SHARE)])
+
+
+def second(media: Path, raw: Path) -> set[str]:
+    """The rest, and among them a broken video, a truncated JPEG, a duplicate and a photo with a wrong suffix."""
+    files = media_files(media)
+    rest = files[round(len(files) * FIRST_SHARE) :]
+    keys = _copy(media, raw, rest)
+    photos = [path for path in files if path.suffix in (".jpg", ".jpeg")]
+    photo = photos[0].read_bytes()  # of the first arrival: its duplicate is found across batches
+    _put(raw / TRUNCATED_PHOTO, photo[: len(photo) // 2])
+    _put(raw / DUPLICATE, photo)
+    # A trailing comment after the end of the picture: other bytes than the original, the same picture.
+    _put(raw / WRONG_SUFFIX, photos[-1].read_bytes() + b"penstock")
+    if not (raw / BROKEN_VIDEO).exists():
+        plant_truncated(next(path for path in files if path.suffix == ".mp4"), raw / BROKEN_VIDEO)
+    return keys | {BROKEN_VIDEO, TRUNCATED_PHOTO, DUPLICATE, WRONG_SUFFIX}
+
+
+def third(media: Path, raw: Path) -> set[str]:
+    """Speech, half of it with every second sample thrown away: a rate that nobody declared."""
+    speech = [path for path in media_files(media) if path.suffix == ".wav"]
+    for place, path in enumerate(speech):
+        _put(raw / AGAIN / path.name, halved(path.read_bytes(), 2 if place % 2 else 1))
+    return {f"{AGAIN}/{path.name}" for path in speech}
+
+
+def halved(data: bytes, step: int) -> bytes:
+    """A wav file with every `step`-th sample, its rate divided by `step`, and one sample less than it was."""
+    with wave.open(io.BytesIO(data)) as source:
+        frames = source.readframes(source.getnframes())
+        params = source.getparams()
+    width = params.sampwidth * params.nchannels
+    kept = b"".join(frames[at : at + width] for at in range(0, len(frames) - width, step * width))
+    sink = io.BytesIO()
+    with wave.open(sink, "wb") as target:
+        target.setparams(params._replace(framerate=params.framerate // step, nframes=0))
+        target.writeframes(kept)
+    return sink.getvalue()
+
+
+def _copy(media: Path, raw: Path, files: Sequence[Path]) -> set[str]:
+    for path in files:
+        _put(raw / path.relative_to(media), path.read_bytes())
+    return {path.relative_to(media).as_posix() for path in files}
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Write a file that is not there yet: one that is keeps its time, and so is not taken for a new one."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_bytes(data)
+    shutil.move(partial, path)

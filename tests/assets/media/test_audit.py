@@ -13,7 +13,8 @@ from PIL import Image
 from assets.media.audit import audit
 from assets.media.media_table import MEDIA, media_row
 from assets.media.probe import orientation
-from assets.media.unit import Unusable
+from assets.media.unit import CutPolicy, Unusable
+from assets.media.video import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -106,7 +107,9 @@ def test_a_turned_video_is_told_upright(encode_video: EncodeVideo, numbered_fram
     assert (row["width_px"], row["upright_width_px"], row["rotation_deg"]) == (96, 64, 90)
 
 
-def test_frames_that_an_edit_list_hides(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+def test_frames_that_an_edit_list_hides(
+    tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames
+) -> None:
     path = Path(encode_video(numbered_frames(50)))
     data = bytearray(path.read_bytes())
     place = data.index(b"elst") + 4
@@ -119,6 +122,11 @@ def test_frames_that_an_edit_list_hides(encode_video: EncodeVideo, numbered_fram
     assert (row["n_packets"], row["n_discard_packets"], row["n_frames_decoded"]) == (50, 10, 40)
     assert (row["start_pts"], row["end_pts"]) == (0, 1600)
     assert row["luma_mean"] == pytest.approx(40 + 2 * 29.5, abs=1.5)  # of the frames that are seen
+    units = cut_video(str(path), tmp_path, CutPolicy(short_side_px=64, clip_s=0.8))
+    assert [unit.fields["json"]["pts"] for unit in units] == [
+        list(range(0, 800, 40)),
+        list(range(800, 1600, 40)),
+    ]
 
 
 def test_frames_of_avi_get_their_times_in_order(
@@ -155,7 +163,10 @@ def test_what_is_no_media(tmp_path: Path, encode_video: EncodeVideo, numbered_fr
 def test_heic_without_its_package_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
-    assert refused(str(path), "image/heic")[:2] == ("rejected", "probe")  # the package is there, a picture is not
+    assert refused(str(path), "image/heic")[:2] == (
+        "rejected",
+        "probe",
+    )  # the package is there, a picture is not
     monkeypatch.setitem(sys.modules, "pi_heif", None)
     with pytest.raises(Unusable, match="pip install pi-heif") as caught:
         audit(str(path), "image/heic")

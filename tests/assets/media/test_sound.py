@@ -180,3 +180,13 @@ def test_pieces_lie_where_their_spans_say(tmp_path: Path) -> None:
     assert behind[1] == 1600
     assert np.array_equal(behind[0], [*count[30400:], *[0] * 1600])
     assert (outside[1], len(outside[0]), int(outside[0].any())) == (0, 16000, 0)
+
+
+def test_pieces_of_sound_that_begins_late(tmp_path: Path) -> None:
+    count = np.arange(1, 16001, dtype=np.int16)
+    path = with_hole(tmp_path / "a", count, 4800, at=0)  # begins at 0.3 s
+    with opened(path) as container:
+        timeline = Timeline(container, first_audio(container), 16000)
+        ((found, n_real),) = pieces_at(timeline, [(Fraction(1, 5), Fraction(1, 2))], 16000)
+    assert n_real == 3200
+    assert np.array_equal(found, [*[0] * 1600, *count[:3200]])

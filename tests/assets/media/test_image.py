@@ -147,3 +147,53 @@ def test_an_animation_is_dropped_and_rubbish_rejected(tmp_path: Path) -> None:
 def test_a_policy_out_of_range_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="accepted"):
         CutPolicy(**wrong)  # type: ignore[arg-type]
+
+
+# CIE 15: the sRGB primaries, white and middle grey, in L*a*b* of the D50 that profiles use.
+@pytest.mark.parametrize(
+    ("lab", "rgb"),
+    [
+        ((54.29, 80.80, 69.89), (255, 0, 0)),
+        ((87.82, -79.27, 80.99), (0, 255, 0)),
+        ((29.57, 68.29, -112.03), (0, 0, 255)),
+        ((100.0, 0.0, 0.0), (255, 255, 255)),
+        ((53.39, 0.0, 0.0), (127, 127, 127)),
+    ],
+)
+def test_lab_is_converted_by_its_own_formula(
+    tmp_path: Path, lab: tuple[float, float, float], rgb: tuple[int, int, int]
+) -> None:
+    stored = (round(lab[0] * 2.55), round(lab[1]) + 128, round(lab[2]) + 128)
+    unit, pixels = cut(tmp_path, Image.new("LAB", (64, 64), stored), format="TIFF")
+    assert unit.metadata["colour"] == "lab"
+    assert near(pixels[30, 30], rgb, by=24)  # whole numbers of L*, a* and b* are that coarse
+
+
+def test_a_wide_profile_changes_the_numbers(tmp_path: Path) -> None:
+    """A matrix profile whose red and green change places: the simplest that cannot be overlooked."""
+    data = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    tags = {
+        bytes(data[at : at + 4]): at for at in range(132, 132 + 12 * int.from_bytes(data[128:132], "big"), 12)
+    }
+    red, green = tags[b"rXYZ"], tags[b"gXYZ"]
+    data[red : red + 4], data[green : green + 4] = b"gXYZ", b"rXYZ"
+    unit, pixels = cut(tmp_path, Image.new("RGB", (64, 64), (220, 20, 20)), icc_profile=bytes(data))
+    assert unit.metadata["colour"] == "icc"
+    assert near(pixels[30, 30], (20, 220, 20))
+
+
+def test_cmyk_and_damaged_metadata(tmp_path: Path) -> None:
+    _, pixels = cut(tmp_path, Image.new("CMYK", (64, 64), (0, 255, 255, 0)), format="JPEG", quality=95)
+    assert near(pixels[30, 30], (255, 0, 0), by=20)
+    _, pixels = cut(
+        tmp_path, Image.new("RGB", (64, 64), (10, 200, 10)), format="JPEG", exif=b"Exif\0\0rubbish"
+    )
+    assert near(pixels[30, 30], (10, 200, 10))
+
+
+def test_the_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: MakePicture) -> None:
+    """A phone's photo with a preview or a gain map behind it."""
+    first, second = half_red_blue(64, 64), Image.new("RGB", (32, 32), "white")
+    unit, pixels = cut(tmp_path, first, format="MPO", save_all=True, append_images=[second])
+    assert unit.fields["json"]["raw"]["format"] == "MPO"
+    assert near(pixels[40, 10], (200, 30, 30))

@@ -1,5 +1,6 @@
 """From a step back to its samples: version, part, bytes, checksum, raw object, Dagster run."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +105,8 @@ def explain(
                 f"source {name!r} has no bytes to explain; it is a {type(source.view).__name__}"
             )
         version = source.view.version
-        addresses = version.address(slots.ordinal[mine], source.view.fields)
+        with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
+            addresses = version.address(slots.ordinal[mine], source.view.fields, pool.map)
         for number, address, row in zip(
             mine.tolist(), addresses, provenance(version, addresses), strict=True
         ):

@@ -76,7 +76,9 @@ class Root:
             lease.beat()
             # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
             record = resolve(self.state, record.id)
-        return open_record(self.store, record)
+        version = open_record(self.store, record)
+        version.reader = self  # the lease is given back with the last of root and versions
+        return version
 
     def datasets(self) -> list[str]:
         """Names of the datasets that have a version, sorted."""

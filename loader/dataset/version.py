@@ -36,6 +36,7 @@ class Version:
     def __init__(self, store: Store, *, dataset: str, number: int, id: str, manifest: dict[str, Any]) -> None:
         self.store = store
         self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
+        self.reader: object = None  # whoever opened it and holds its lease; kept alive with it, not pickled
         self._lock = threading.Lock()
         self._parts: PartsTable | None = None
         self._indexes: IndexCache | None = None

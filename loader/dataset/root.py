@@ -71,8 +71,8 @@ class Root:
         warning is logged. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
         """
         record = resolve(self.state, ref)
-        if record.id not in self._leases:
-            self._leases[record.id] = lease = Lease(self.store, record.id)
+        lease = Lease(self.store, record.id)
+        if self._leases.setdefault(record.id, lease) is lease:  # the first of several threads leaves one
             lease.beat()
             # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
             record = resolve(self.state, record.id)

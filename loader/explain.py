@@ -127,7 +127,8 @@ def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[st
     """The provenance columns of these samples; only the runs of parts that hold them are read."""
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
-    place = [int(first_row[parts.position(address.part)]) + address.row for address in addresses]
+    positions = parts.positions([address.part for address in addresses])
+    place = (first_row[positions] + [address.row for address in addresses]).tolist()
     out: list[dict[str, str]] = [{} for _ in addresses]
     start = 0
     for entry in version.manifest["samples"]:

@@ -13,7 +13,7 @@ from ..storage import Store
 from .address import FieldAddress, SampleAddress
 from .index import IndexPlace, IndexRows
 from .index_cache import IndexCache
-from .parquet import TableFile, get_table
+from .parquet import TableFile, get_tables
 from .parts_table import PartsTable
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ class Version:
         """The parts, read at first use. Raises: Corrupt when a table is not the one the manifest names."""
         with self._lock:
             if self._parts is None:
-                shards = [
-                    get_table(self.store, TableFile.from_json(file)) for file in self.manifest["shards"]
-                ]
-                gone = [
-                    get_table(self.store, TableFile.from_json(file)) for file in self.manifest["exclusions"]
-                ]
+                files = [*self.manifest["shards"], *self.manifest["exclusions"]]
+                tables = list(get_tables(self.store, [TableFile.from_json(file) for file in files]))
+                shards, gone = (
+                    tables[: len(self.manifest["shards"])],
+                    tables[len(self.manifest["shards"]) :],
+                )
                 parts = PartsTable(pa.concat_tables(shards), gone, self.name)
                 if int(parts.first_ordinal[-1]) != len(self):
                     raise Corrupt(

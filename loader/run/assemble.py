@@ -19,7 +19,7 @@ from ..order.plan import Plan
 from ..order.rng import field_rng_key, sample_rng_key
 from ..order.slots import Slots
 from .batch import Batch, fields_nbytes
-from .collate import collate
+from .collate import BatchRows, collate
 from .decode import Decode, Transform, apply_transform, decode_sample, decoders
 from .metrics import Metrics
 from .world import World
@@ -79,7 +79,7 @@ class Assembler:
             addresses = self._addresses(slots, np.flatnonzero(everyone)[:1] if shape_only else real)
             data, crcs = self._fetch(slots, addresses)
         with self._metrics.timed("decode"):
-            samples = {slot: self._sample(slots, slot, addresses[slot], data[slot]) for slot in addresses}
+            samples = self._samples(slots, addresses, data, BatchRows(len(mine)), int(mine[0]))
         with self._metrics.timed("collate"):
             rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.tolist()]
             like = next(iter(samples.values())) if shape_only else None
@@ -137,6 +137,21 @@ class Assembler:
             "fetched_bytes", sum(len(value) for fields in data.values() for value in fields.values())
         )
         return data, {slot: sample_crc(address) for slot, address in addresses.items()}
+
+    def _samples(
+        self,
+        slots: Slots,
+        addresses: Mapping[int, SampleAddress],
+        data: dict[int, dict[str, bytes]],
+        rows: BatchRows,
+        first: int,
+    ) -> dict[int, dict[str, Any]]:
+        """slot -> decoded sample; arrays of the rank's own slots lie in the batch's memory."""
+        out: dict[int, dict[str, Any]] = {}
+        for slot, address in addresses.items():
+            sample = self._sample(slots, slot, address, data.pop(slot))
+            out[slot] = rows.take(slot - first, sample) if 0 <= slot - first < len(rows) else sample
+        return out
 
     def _sample(
         self, slots: Slots, slot: int, address: SampleAddress, data: Mapping[str, bytes]

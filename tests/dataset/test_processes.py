@@ -171,10 +171,10 @@ def test_20_processes_publish_at_once_on_a_disk(tmp_path, properties):
     check_all_there(url, {}, 20, properties)
 
 
-def test_8_processes_publish_at_once_on_s3(bucket, properties):
+def test_20_processes_publish_at_once_on_s3(bucket, properties):
     url, options = bucket
-    assert at_once(f"{url}/at-once", options, 8) == list(range(1, 9))
-    check_all_there(f"{url}/at-once", options, 8, properties)
+    assert at_once(f"{url}/at-once", options, 20) == list(range(1, 21))
+    check_all_there(f"{url}/at-once", options, 20, properties)
 
 
 def test_two_processes_add_one_group_at_once(tmp_path, properties):

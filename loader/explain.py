@@ -1,5 +1,6 @@
 """From a step back to its samples: version, part, bytes, checksum, raw object, Dagster run."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +105,8 @@ def explain(
                 f"source {name!r} has no bytes to explain; it is a {type(source.view).__name__}"
             )
         version = source.view.version
-        addresses = version.address(slots.ordinal[mine], source.view.fields)
+        with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
+            addresses = version.address(slots.ordinal[mine], source.view.fields, pool.map)
         for number, address, row in zip(
             mine.tolist(), addresses, provenance(version, addresses), strict=True
         ):
@@ -125,7 +127,8 @@ def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[st
     """The provenance columns of these samples; only the runs of parts that hold them are read."""
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
-    place = [int(first_row[parts.position(address.part)]) + address.row for address in addresses]
+    positions = parts.positions([address.part for address in addresses])
+    place = (first_row[positions] + [address.row for address in addresses]).tolist()
     out: list[dict[str, str]] = [{} for _ in addresses]
     start = 0
     for entry in version.manifest["samples"]:

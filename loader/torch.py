@@ -17,8 +17,9 @@ def torch_dataset(
 
     Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn, so the batches are those of
     `Loader`, in order, for every N. options: as for `Loader`; inside a worker process `workers` is 0 unless given.
-    The position: `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating, and
-    `plan.state(batch.step + 1)` after a batch was used (what DataLoader has made ahead does not count).
+    Every pass over the dataset begins at the same step; it is endless, or ends at `steps=`. The position:
+    `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating, and `plan.state(batch.step + 1)` after a
+    batch was used (what DataLoader has made ahead does not count).
 
     Raises: MissingDependency without torch; Unpicklable when worker processes cannot receive a transform.
     """

@@ -116,8 +116,11 @@ def verify(arguments: Namespace) -> Answer:
 def order(arguments: Namespace) -> Answer:
     """The planned batch of a step over one version; the source has the dataset's name."""
     version = loader.Root(arguments.root).open(arguments.ref)
+    # Which fields are read changes no order; those of a group that some parts lack would leave samples out.
+    groups = version.manifest["groups"].values()
+    whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     plan = loader.plan(
-        {version.dataset: version.select(where_present=True)},
+        {version.dataset: version.select(*(field for group in whole for field in group["field_nbytes"]))},
         seed=arguments.seed,
         global_batch=arguments.batch,
         allow_repeats=True,

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..errors import Conflict, EmptyVersion, InvalidKey, VersionNotFound
 from ..storage import Store
 from .bitmap import pack
 from .manifest import Change
-from .parquet import TableFile, get_table, put_table
+from .parquet import TableFile, get_tables, put_table
 from .parts_table import EXCLUSIONS_SCHEMA
 from .version import Version
 
@@ -47,16 +48,16 @@ def _find(version: Version, keys: frozenset[str]) -> Rows:
     """Where these keys are. Reads the key column of every run: a scan of the version's keys."""
     rows: Rows = {}
     found: set[str] = set()
-    for entry in version.manifest["samples"]:
-        if entry["group"] != "keys":
-            continue
-        table = get_table(version.store, TableFile.from_json(entry), ["part", "row", "key"])
-        for at, key in enumerate(table["key"].to_pylist()):
-            if key in keys:
-                part, row = table["part"][at].as_py(), table["row"][at].as_py()
-                if version.parts.live_members(version.parts.position(part))[row]:
-                    rows.setdefault(part, []).append(row)
-                    found.add(key)
+    wanted = pa.array(sorted(keys), pa.string())
+    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    for table in get_tables(version.store, files, ["part", "row", "key"]):
+        mine = table.filter(pc.is_in(table["key"], value_set=wanted))
+        for position, at in zip(
+            version.parts.positions(mine["part"]).tolist(), mine.to_pylist(), strict=True
+        ):
+            if version.parts.live_members(position)[at["row"]]:
+                rows.setdefault(at["part"], []).append(at["row"])
+                found.add(at["key"])
     if missing := sorted(keys - found):
         raise VersionNotFound(
             f"{version.name} has no live sample {missing[0]!r}"

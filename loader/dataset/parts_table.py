@@ -59,8 +59,7 @@ class PartsTable:
     def _live_rows(self, exclusions: Sequence[pa.Table]) -> dict[int, SelectTable]:
         excluded: dict[int, Bools] = {}
         for table in exclusions:
-            for row in table.to_pylist():
-                position = self.position(row["part"])
+            for position, row in zip(self.positions(table["part"]).tolist(), table.to_pylist(), strict=True):
                 gone = unpack(row["bitmap"], row["n_rows"])
                 excluded[position] = excluded.get(position, np.zeros(row["n_rows"], bool)) | gone
         return {
@@ -68,12 +67,20 @@ class PartsTable:
             for position, gone in excluded.items()
         }
 
+    def positions(self, parts: pa.Array | pa.ChunkedArray | Sequence[str]) -> Int64s:
+        """Where these parts stand in the version's order. Raises: Corrupt for an unknown part."""
+        wanted = (
+            parts if isinstance(parts, pa.ChunkedArray) else pa.chunked_array([pa.array(parts, pa.string())])
+        )
+        found = pc.index_in(wanted, value_set=self.ids)
+        if found.null_count:
+            unknown = wanted.filter(found.is_null())[0].as_py()
+            raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
+        return np.asarray(found.to_numpy(), np.int64)
+
     def position(self, part: str) -> int:
         """Where a part stands in the version's order. Raises: Corrupt for an unknown part."""
-        found = pc.index(self.ids, part).as_py()
-        if found < 0:
-            raise Corrupt(f"a table names part {part!r}, which no shard of the version has")
-        return int(found)
+        return int(self.positions([part])[0])
 
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
         """(part position, row in the part) of live ordinals; int64 arrays of the same length.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
 from ..storage import Store
@@ -19,7 +20,7 @@ from .entries import canonical
 from .history import State, VersionRecord
 from .log import Log
 from .manifest import Change, child, read_manifest
-from .parquet import TableFile, get_table
+from .parquet import TableFile, get_tables
 from .version import Version
 
 logger = logging.getLogger(__name__)
@@ -101,22 +102,22 @@ class NewKeys:
     """Checks that none of a run's keys is live in the newest version; reads each run of the dataset once."""
 
     def __init__(self, store: Store, keys: list[str]) -> None:
-        self._store, self._keys = store, frozenset(keys)
+        self._store, self._keys = store, pa.array(keys, pa.string())
         self._clashes: dict[str, pa.Table] = {}
 
     def __call__(self, parent: Version | None) -> None:
         """Raises: DuplicateKey. Costs one request per run of the dataset that was not checked before."""
         if parent is None:
             return
-        for entry in parent.manifest["samples"]:
-            if entry["group"] != "keys":
-                continue
-            if entry["path"] not in self._clashes:
-                table = get_table(self._store, TableFile.from_json(entry), ["part", "row", "key"])
-                mine = [key in self._keys for key in table["key"].to_pylist()]
-                self._clashes[entry["path"]] = table.filter(pa.array(mine, pa.bool_()))
-            # Which rows are live is asked again each time: a retirement may bring back what was excluded.
-            _refuse_live(parent, self._clashes[entry["path"]])
+        runs = [
+            TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"
+        ]
+        new = [file for file in runs if file.path not in self._clashes]
+        for file, table in zip(new, get_tables(self._store, new, ["part", "row", "key"]), strict=True):
+            self._clashes[file.path] = table.filter(pc.is_in(table["key"], value_set=self._keys))
+        # Which rows are live is asked again each time: a retirement may bring back what was excluded.
+        for file in runs:
+            _refuse_live(parent, self._clashes[file.path])
 
 
 class FreeGroup:

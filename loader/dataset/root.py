@@ -71,12 +71,14 @@ class Root:
         warning is logged. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
         """
         record = resolve(self.state, ref)
-        if record.id not in self._leases:
-            self._leases[record.id] = lease = Lease(self.store, record.id)
+        lease = Lease(self.store, record.id)
+        if self._leases.setdefault(record.id, lease) is lease:  # the first of several threads leaves one
             lease.beat()
             # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
             record = resolve(self.state, record.id)
-        return open_record(self.store, record)
+        version = open_record(self.store, record)
+        version.reader = self  # the lease is given back with the last of root and versions
+        return version
 
     def datasets(self) -> list[str]:
         """Names of the datasets that have a version, sorted."""

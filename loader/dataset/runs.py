@@ -9,7 +9,7 @@ from ..storage import Store
 from .columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
 from .exclude import put_exclusions
 from .manifest import Change, GroupExtent, SamplesFile
-from .parquet import get_table, put_table
+from .parquet import get_tables, put_table
 from .part import Part, shards_table
 from .spill import duplicate
 from .stats import column_stats
@@ -102,13 +102,15 @@ def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
 
 
 def _samples(store: Store, parts: Sequence[Part]) -> pa.Table:
-    tables = []
+    files = []
     for part in parts:
         if part.samples is None:
             raise InvalidSample(
                 f"part {part.id} has no samples table; root.publish takes parts made by write_part"
             )
-        table = get_table(store, part.samples)
+        files.append(part.samples)
+    tables = []
+    for part, table in zip(parts, get_tables(store, files), strict=True):
         if table.num_rows != part.n_rows or any(shard.n_rows != part.n_rows for shard in part.shards):
             raise FieldMismatch(
                 f"part {part.id} says {part.n_rows} rows; its samples table has {table.num_rows}"

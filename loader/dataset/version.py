@@ -13,7 +13,7 @@ from ..storage import Store
 from .address import FieldAddress, SampleAddress
 from .index import IndexPlace, IndexRows
 from .index_cache import IndexCache
-from .parquet import TableFile, get_table
+from .parquet import TableFile, get_tables
 from .parts_table import PartsTable
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Version:
     def __init__(self, store: Store, *, dataset: str, number: int, id: str, manifest: dict[str, Any]) -> None:
         self.store = store
         self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
+        self.reader: object = None  # whoever opened it and holds its lease; kept alive with it, not pickled
         self._lock = threading.Lock()
         self._parts: PartsTable | None = None
         self._indexes: IndexCache | None = None
@@ -64,12 +65,12 @@ class Version:
         """The parts, read at first use. Raises: Corrupt when a table is not the one the manifest names."""
         with self._lock:
             if self._parts is None:
-                shards = [
-                    get_table(self.store, TableFile.from_json(file)) for file in self.manifest["shards"]
-                ]
-                gone = [
-                    get_table(self.store, TableFile.from_json(file)) for file in self.manifest["exclusions"]
-                ]
+                files = [*self.manifest["shards"], *self.manifest["exclusions"]]
+                tables = list(get_tables(self.store, [TableFile.from_json(file) for file in files]))
+                shards, gone = (
+                    tables[: len(self.manifest["shards"])],
+                    tables[len(self.manifest["shards"]) :],
+                )
                 parts = PartsTable(pa.concat_tables(shards), gone, self.name)
                 if int(parts.first_ordinal[-1]) != len(self):
                     raise Corrupt(

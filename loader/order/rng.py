@@ -1,5 +1,7 @@
 """Randomness of a sample's augmentation: the same wherever and whenever the sample is decoded."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from .keys import key
@@ -12,5 +14,19 @@ def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> 
     The *version* ordinal is used, so that a predicate does not change what happens to a sample.
     numpy refuses `Generator.spawn` here, which is right: its children would not follow from the key.
     """
-    words = [key(seed, source, "augment", epoch, int(version_ordinal), word) for word in (0, 1)]
-    return np.random.Generator(np.random.Philox(key=np.array(words, dtype=np.uint64)))
+    return _philox(key(seed, source, "augment", epoch, int(version_ordinal), word) for word in (0, 1))
+
+
+def field_rng_key(
+    seed: int, source: str, epoch: int, version_ordinal: int, field: str
+) -> np.random.Generator:
+    """A fresh Philox generator for what a decoder of one field draws (a place in a video).
+
+    Its key is the words key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1): apart
+    from `sample_rng_key`, so that selecting one more field does not change what a transform draws.
+    """
+    return _philox(key(seed, source, "decode", epoch, int(version_ordinal), field, word) for word in (0, 1))
+
+
+def _philox(words: Iterable[int]) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=np.array(list(words), dtype=np.uint64)))

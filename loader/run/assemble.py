@@ -16,11 +16,11 @@ from ..modalities import Decoder
 from ..order.assign import rank_slice
 from ..order.digest import delivered_digest, slot_identities
 from ..order.plan import Plan
-from ..order.rng import sample_rng_key
+from ..order.rng import field_rng_key, sample_rng_key
 from ..order.slots import Slots
 from .batch import Batch, fields_nbytes
-from .collate import collate
-from .decode import Decode, Transform, apply_transform, decode_sample, decoders, draws
+from .collate import BatchRows, collate
+from .decode import Decode, Transform, apply_transform, decode_sample, decoders
 from .metrics import Metrics
 from .world import World
 
@@ -56,7 +56,6 @@ class Assembler:
         ]
         wanted = dict.fromkeys(field for view in self._views for field in view.fields)
         self._decoders: Mapping[str, Decoder] = decoders(list(wanted), recipe.decode)
-        self._draws = recipe.transform is not None or any(map(draws, self._decoders.values()))
         self._pins: dict[str, str] = {}
 
     def batch(self, step: int) -> Batch:
@@ -80,7 +79,7 @@ class Assembler:
             addresses = self._addresses(slots, np.flatnonzero(everyone)[:1] if shape_only else real)
             data, crcs = self._fetch(slots, addresses)
         with self._metrics.timed("decode"):
-            samples = {slot: self._sample(slots, slot, addresses[slot], data[slot]) for slot in addresses}
+            samples = self._samples(slots, addresses, data, BatchRows(len(mine)), int(mine[0]))
         with self._metrics.timed("collate"):
             rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.tolist()]
             like = next(iter(samples.values())) if shape_only else None
@@ -139,18 +138,35 @@ class Assembler:
         )
         return data, {slot: sample_crc(address) for slot, address in addresses.items()}
 
+    def _samples(
+        self,
+        slots: Slots,
+        addresses: Mapping[int, SampleAddress],
+        data: dict[int, dict[str, bytes]],
+        rows: BatchRows,
+        first: int,
+    ) -> dict[int, dict[str, Any]]:
+        """slot -> decoded sample; arrays of the rank's own slots lie in the batch's memory."""
+        out: dict[int, dict[str, Any]] = {}
+        for slot, address in addresses.items():
+            sample = self._sample(slots, slot, address, data.pop(slot))
+            out[slot] = rows.take(slot - first, sample) if 0 <= slot - first < len(rows) else sample
+        return out
+
     def _sample(
         self, slots: Slots, slot: int, address: SampleAddress, data: Mapping[str, bytes]
     ) -> dict[str, Any]:
-        plan, recipe = self.recipe.plan, self.recipe
-        rng = None
-        if self._draws:
-            name = plan.source_names[int(slots.source[slot])]
-            rng = sample_rng_key(plan.seed, name, int(slots.epoch[slot]), int(slots.ordinal[slot]))
-        sample = decode_sample(data, address, self._decoders, rng)
-        if recipe.transform is None or rng is None:
+        plan, transform = self.recipe.plan, self.recipe.transform
+        place = (
+            plan.seed,
+            plan.source_names[int(slots.source[slot])],
+            int(slots.epoch[slot]),
+            int(slots.ordinal[slot]),
+        )
+        sample = decode_sample(data, address, self._decoders, lambda field: field_rng_key(*place, field))
+        if transform is None:
             return sample
-        return apply_transform(recipe.transform, sample, address, rng)
+        return apply_transform(transform, sample, address, sample_rng_key(*place))
 
 
 def sample_crc(address: SampleAddress) -> int:

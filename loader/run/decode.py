@@ -39,7 +39,7 @@ def decoders(fields: Sequence[str], decode: Decode) -> dict[str, Decoder]:
 
 
 def draws(decoder: Decoder) -> bool:
-    """Whether a decoder may use the sample's generator: ours that are plain functions never do. Making a
+    """Whether a decoder may use its generator: ours that are plain functions never do. Making a
     generator costs as much as decoding a small field, so samples that need none get none."""
     return not (isfunction(decoder) and decoder.__module__.startswith(_MODALITIES))
 
@@ -48,14 +48,20 @@ def decode_sample(
     data: Mapping[str, bytes],
     address: SampleAddress,
     by_field: Mapping[str, Decoder],
-    rng: np.random.Generator | None,
+    rng_of: Callable[[str], np.random.Generator],
 ) -> dict[str, Any]:
-    """field -> decoded value. Raises: DecodeFailed with the sample's full address."""
+    """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw.
+
+    Raises: DecodeFailed with the sample's full address.
+    """
     out: dict[str, Any] = {}
     for field, value in data.items():
         decoder = by_field.get(field)
         try:
-            out[field] = value if decoder is None else decoder(value, rng)
+            if decoder is None:
+                out[field] = value
+            else:
+                out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
         except DecodeFailed as error:
             raise DecodeFailed(f"{address.describe(field)}: {error}") from error
         except PenstockError as error:

@@ -305,3 +305,20 @@ def test_a_sound_version_has_no_problems(made):
         report = verify(made, ref, full=True)
         assert report.problems == []
         assert (report.shards, report.rows) == ((3, 10) if ref == "d@1" else (6, 20))
+
+
+@pytest.mark.parametrize("kind", ["shards", "samples-keys-0"])
+def test_a_damaged_table_among_many_runs_is_named(root, kind):
+    """They are fetched side by side; the one that is wrong is the one in the message."""
+    for run in range(20):
+        with root.write("d") as writer:
+            writer.add(f"k{run}", {"cls": run})
+    path = [e["path"] for e in root.open("d").manifest[kind.split("-")[0]] if kind in e["path"]][13]
+    change(root, path, flip(50))
+    actions = {
+        "shards": lambda: root.open("d").keys(np.arange(20)),
+        "samples-keys-0": lambda: root.exclude("d", ["k3"], reason="x"),
+    }
+    with pytest.raises(Corrupt, match=re.escape(path)):
+        actions[kind]()
+    assert [problem.address for problem in verify(root, "d").problems] == [f"d@20 {path}"]

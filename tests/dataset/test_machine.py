@@ -60,6 +60,31 @@ def machine(properties):
                 self.metadata[key, self.count] = self.count if split else None
             self.published(writer.version, {**self.content(), **samples})
 
+        @rule(
+            keys=st.lists(st.sampled_from(KEYS), min_size=2, max_size=5, unique=True),
+            dropped=st.integers(0, 4),
+        )
+        def publish_with_drops(self, keys, dropped):
+            """Parts whose first samples the version leaves out; those may be keys that it has already."""
+            self.count += 1
+            gone, kept = keys[:dropped], keys[dropped:]
+            txn = self.root.begin("d")
+            rows = [(key, {"cls": self.count, "x": b"new"}, {"w": self.count}) for key in keys]
+            parts = [
+                loader.write_part(self.root, txn, some, groups={"x": "extra"})
+                for some in (rows[:1], rows[1:])
+            ]
+            after = {**self.content(), **{key: {"cls": b"%d" % self.count, "x": b"new"} for key in kept}}
+            drops = dict.fromkeys(gone, "filtered")
+            if any(key in self.content() for key in kept):
+                properties.raised(DuplicateKey, lambda: self.root.publish("d", parts, exclude=drops))
+            elif not after:
+                properties.raised(EmptyVersion, lambda: self.root.publish("d", parts, exclude=drops))
+            else:
+                for key in kept:
+                    self.metadata[key, self.count] = self.count
+                self.published(self.root.publish("d", parts, exclude=drops), after)
+
         @precondition(lambda self: self.newest())
         @rule(group=st.sampled_from(["g", "h"]))
         def add_group(self, group):

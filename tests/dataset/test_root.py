@@ -239,3 +239,18 @@ def test_a_lease_is_given_back_at_the_end_of_the_process(tmp_path):
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "1\n", "")
     assert list(open_store(tmp_path).list(f"leases/{version.id}/")) == []
+
+
+def test_threads_share_a_root(root):
+    """Sixteen publish at once through one Root, and all open the result: one lease is left."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(16) as pool:
+        written = list(pool.map(lambda i: write(root, f"a{i}", f"b{i}"), range(16)))
+        assert sorted(version.number for version in written) == list(range(1, 17))
+        opened = list(pool.map(lambda _: root.open("d@16"), range(16)))
+        assert {len(version) for version in opened} == {32}
+        shared = opened[0]
+        ordinals = list(pool.map(lambda i: shared.keys(np.array([i])), range(32)))
+    assert len({key for (key,) in ordinals}) == 32
+    assert len(list(root.store.list("leases/"))) == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from loader.errors import InvalidRuntime
-from loader.run.collate import collate
+from loader.run.collate import BatchRows, collate
 
 DTYPES = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16", "?"]
 
@@ -171,3 +171,46 @@ def test_the_tensor_is_the_stacked_memory():
 def test_other_frameworks_are_refused():
     with pytest.raises(InvalidRuntime, match="'jax'"):
         collate([], "jax")
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_arrays_moved_into_the_batch_are_collated_as_if_they_were_not(framework):
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (40, 50, 3), np.uint8) for _ in range(4)]
+    odd = rng.integers(0, 256, (41, 50, 3), np.uint8)
+    for samples in (
+        [{"x": picture, "n": i, "small": np.zeros(2)} for i, picture in enumerate(pictures)],
+        [{"x": pictures[0]}, None, {"x": pictures[2]}, None],
+        [{"x": pictures[0]}, {"x": odd}, {"x": pictures[2]}],
+        [{"x": pictures[0]}, {"y": pictures[1]}],
+        [{"x": picture.astype(">u2")} for picture in pictures],
+        [{"x": picture.astype(kind)} for picture, kind in zip(pictures, "BBhB", strict=True)],
+    ):
+        rows = BatchRows(len(samples))
+        moved = [s if s is None else rows.take(slot, s) for slot, s in enumerate(samples)]
+        got, got_mask = collate(moved, framework)
+        want, want_mask = collate(samples, framework)
+        assert got_mask.tolist() == want_mask.tolist()
+        assert got.keys() == want.keys()
+        for name in want:
+            assert type(got[name]) is type(want[name])
+            assert as_lists(got[name]) == as_lists(want[name])
+
+
+def as_lists(value):
+    return (
+        [as_lists(item) for item in value]
+        if isinstance(value, list)
+        else getattr(value, "tolist", lambda: value)()
+    )
+
+
+def test_moved_arrays_are_not_copied_again():
+    samples = [{"x": np.full((64, 64), i, np.float32)} for i in range(3)]
+    rows = BatchRows(3)
+    moved = [rows.take(slot, sample) for slot, sample in enumerate(samples)]
+    batch = collate(moved, "numpy")[0]["x"]
+    assert all(np.shares_memory(batch[slot], moved[slot]["x"]) for slot in range(3))
+    assert not np.shares_memory(batch[0], samples[0]["x"])
+    swapped = collate(moved[::-1], "numpy")[0]["x"]
+    assert swapped[:, 0, 0].tolist() == [2, 1, 0]

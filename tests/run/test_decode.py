@@ -165,6 +165,18 @@ def test_a_decoder_of_the_callers_that_fails(version):
         one_batch(version, ["blob"], decode={"blob": decoder}, workers=2)
 
 
+def test_a_field_more_does_not_change_what_a_transform_draws(version):
+    def decoder(data, rng):
+        return int(rng.integers(2**60))
+
+    def transform(sample, rng):
+        return {"noise": rng.random(3)}
+
+    alone, _ = one_batch(version, ["cls"], transform=transform)
+    beside, _ = one_batch(version, ["blob", "cls"], transform=transform, decode={"blob": decoder})
+    assert alone["noise"].tolist() == beside["noise"].tolist()
+
+
 def test_transforms_see_decoded_fields_and_decide_the_result(version):
     def transform(sample, rng):
         assert isinstance(rng.bit_generator, np.random.Philox)

@@ -1,0 +1,309 @@
+"""`penstock VERB`: text and JSON, exit status 0 done, 1 the data or the store, 2 the caller."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loader
+
+EVERY_VERB = [
+    ("ls",),
+    ("ls", "d"),
+    ("show", "d@4"),
+    ("diff", "d@1", "d@4"),
+    ("verify", "d@4"),
+    ("verify", "d@4", "--full"),
+    ("order", "d@4", "--step", "3", "--batch", "6"),
+    ("lease", "ls"),
+]
+
+
+@pytest.mark.parametrize("verb", EVERY_VERB, ids=" ".join)
+def test_every_verb_as_a_process(penstock, cli, filled, verb):
+    root, _ = filled
+    done = penstock(*verb, root=root)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == cli(*verb, root=root).out
+
+
+def test_errors_as_a_process(penstock, filled, tmp_path):
+    root, plan = filled
+    for arguments, where, code in (
+        (("explain", plan, "--step", "2"), root, 0),
+        (("show", "d@9"), root, 2),
+        (("ls",), tmp_path, 2),
+        (("ls",), None, 2),
+        (("nope",), None, 2),
+    ):
+        done = penstock(*arguments, root=where)
+        assert done.code == code
+        assert bool(done.err) == bool(code) != bool(done.out)
+        assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("verb", EVERY_VERB, ids=" ".join)
+def test_text_and_json(cli, filled, verb):
+    root, _ = filled
+    text = cli(*verb, root=root)
+    assert (text.code, text.err) == (0, "")
+    assert text.out.strip()
+    body = cli(*verb, "--json", root=root)
+    assert (body.code, body.err) == (0, "")
+    assert body.json is not None
+
+
+def test_ls(cli, filled):
+    root, _ = filled
+    lines = cli("ls", root=root).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["d@1", "d@2", "d@3", "d@4", "other@1"]
+    assert lines[0].endswith("paper")
+    assert lines[1].endswith("(retired: leak)")
+    assert lines[3].endswith("prod")
+    body = cli("ls", "d", "--json", root=root).json
+    ids = {record.name: record.id for record in loader.Root(root).versions("d")}
+    assert [(row["name"], row["id"]) for row in body] == list(ids.items())
+    assert [row["retired"] for row in body] == [None, "leak", None, None]
+    assert [row["refs"] for row in body] == [["paper"], [], [], ["prod"]]
+
+
+def test_ls_of_a_root_without_versions(cli, tmp_path):
+    loader.Root(tmp_path).create()
+    assert cli("ls", root=tmp_path).out == f"{tmp_path} has no versions yet\n"
+    assert cli("ls", "--json", root=tmp_path).json == []
+
+
+def test_show(cli, filled):
+    root, _ = filled
+    text = cli("show", "d@prod", root=root).out
+    for part in (
+        "d@4  v-",
+        "13 samples (1 excluded) in 4 parts",
+        "cls, x.npy",
+        "emb.npy",
+        "score",
+        "double",
+        "parent v-",
+    ):
+        assert part in text
+    assert "run_id: r-1" in cli("show", "d@1", root=root).out
+    body = cli("show", "d@1", "--json", root=root).json
+    assert body["manifest"] == loader.Root(root).open("d@1").manifest
+    assert body["fields"] == ["cls", "x.npy"]
+
+
+def test_order_is_the_plans(cli, filled):
+    root, _ = filled
+    version = loader.Root(root).open("d@4")  # "emb" is there for some samples only
+    plan = loader.plan({"d": version.select("cls")}, seed=5, global_batch=6)
+    expected = [[slot, *one] for slot, one in enumerate(plan.batch_ids(7))]
+    arguments = ("order", "d@4", "--step", "7", "--batch", "6", "--seed", "5")
+    assert cli(*arguments, "--json", root=root).json["ids"] == expected
+    ranks = [
+        cli(*arguments, "--world", "4", "--rank", rank, "--json", root=root).json["ids"] for rank in range(4)
+    ]
+    assert [one for rank in ranks for one in rank] == expected
+    assert cli(*arguments, root=root).out.split()[2::3] == [key for _, _, key in expected]
+
+
+def test_explain(cli, filled):
+    root, plan = filled
+    body = cli("explain", plan, "--step", "2", "--json", root=root).json
+    assert [one["slot"] for one in body] == list(range(6))
+    (one,) = cli("explain", plan, "--step", "2", "--slot", "3", "--json", root=root).json
+    assert one == body[3]
+    data = (Path(root) / one["fields"]["cls"]["path"]).read_bytes()
+    at = one["fields"]["cls"]
+    assert data[at["offset"] : at["offset"] + at["nbytes"]].decode() == one["key"].removeprefix("k")
+    number = int(one["key"].removeprefix("k"))
+    assert one["provenance"] == (
+        {"raw_uri": f"s3://raw/{number}", "unit_id": f"u{number}"} if number < 10 else {}
+    )
+    text = cli("explain", plan, "--step", "2", "--world", "3", "--rank", "1", root=root).out
+    assert text.count("step 2 slot") == 2
+    assert "step 2 slot 2:" in text
+    assert at["path"] in cli("explain", plan, "--step", "2", "--slot", "3", root=root).out
+
+
+def test_retire(cli, own):
+    done = cli("retire", "d@3", "--reason", "wrong crops", root=own)
+    assert (done.code, done.out) == (0, "d@3 is retired: wrong crops\n")
+    again = cli("show", "d@3", root=own)
+    assert again.code == 2
+    assert "VersionRetired" in again.err
+    assert "wrong crops" in again.err
+    assert cli("retire", "d@3", "--reason", "x", "--json", root=own).json["name"] == "d@3"
+    assert cli("retire", "d@3", root=own).code == 2
+
+
+def test_lease(cli, own):
+    root = loader.Root(own)
+    root.open("d@1")
+    (line,) = cli("lease", "ls", root=own).out.splitlines()
+    assert line.split()[0] == "d@1"
+    (row,) = cli("lease", "ls", "--json", root=own).json
+    assert row["version"] == "d@1"
+    root.close()
+    assert cli("lease", "ls", root=own).out == "no leases\n"
+
+
+CALLERS_MISTAKES = [
+    (("show", "d@9"), "VersionNotFound", "d has versions 1..4 (retired 2), tags paper, aliases prod"),
+    (("show", "nope"), "VersionNotFound", "datasets here: d, other"),
+    (("show", "d@2"), "VersionRetired", "leak"),
+    (("show", "a b"), "InvalidName", "'a b'"),
+    (("ls", "nope"), "VersionNotFound", "no dataset 'nope'"),
+    (("diff", "d@1", "d@9"), "VersionNotFound", "d@9"),
+    (("verify", "v-0123456789"), "VersionNotFound", "v-0123456789"),
+    (("order", "d@1", "--step", "-1", "--batch", "4"), "Invalid", "step"),
+    (("order", "d@1", "--step", "0", "--batch", "0"), "Invalid", "global_batch"),
+    (("order", "d@1", "--step", "0", "--batch", "4", "--world", "2"), "InvalidRuntime", "world_size = 2"),
+    (
+        ("order", "d@1", "--step", "0", "--batch", "4", "--world", "2", "--rank", "2"),
+        "InvalidRuntime",
+        "rank = 2",
+    ),
+    (("explain", "p-nope", "--step", "0"), "InvalidPlan", "has no plan 'p-nope'"),
+    (("explain", "../x", "--step", "0"), "InvalidStore", "../x"),
+    (("retire", "d@9", "--reason", "x"), "VersionNotFound", "d@9"),
+]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "words"), CALLERS_MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
+)
+def test_the_callers_mistakes(cli, filled, verb, name, words):
+    root, _ = filled
+    run = cli(*verb, "--json", root=root)
+    assert run.code == 2
+    assert run.err.startswith("penstock: ")
+    assert "Traceback" not in run.err
+    assert name in run.err
+    assert words in run.err
+    assert set(run.json) == {"error", "message"}
+    assert name in run.json["error"]
+
+
+def test_a_slot_out_of_range(cli, filled):
+    root, plan = filled
+    run = cli("explain", plan, "--step", "2", "--slot", "6", root=root)
+    assert (run.code, run.out) == (2, "")
+    assert "slots 0 to 5" in run.err
+
+
+def test_wrong_roots(cli, tmp_path):
+    nowhere = cli("ls", root=tmp_path / "none")
+    assert nowhere.code == 2
+    assert "NotARoot" in nowhere.err
+    (tmp_path / "file").write_text("")
+    assert "it holds other things (file" in cli("ls", root=tmp_path).err
+    assert "is a file" in cli("ls", root=tmp_path / "file").err
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    (newer / "penstock.json").write_text('{"format":2}')
+    assert "FormatTooNew" in cli("ls", root=newer).err
+
+
+def test_no_root(cli, monkeypatch):
+    monkeypatch.delenv("PENSTOCK_ROOT", raising=False)
+    none = cli("ls")
+    assert none.code == 2
+    assert "PENSTOCK_ROOT" in none.err
+
+
+def test_the_environments_root(penstock, filled):
+    root, _ = filled
+    assert penstock("ls", env={"PENSTOCK_ROOT": root}).out == penstock("ls", root=root).out
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("nope",), ("show",), ("order", "d@1"), ("lease", "rm"), ("order", "d", "--step", "x")]
+)
+def test_usage_errors(cli, arguments):
+    run = cli(*arguments)
+    assert (run.code, run.out) == (2, "")
+    assert "usage: penstock" in run.err
+
+
+def test_help_lists_the_verbs(cli):
+    run = cli("--help")
+    assert run.code == 0
+    for verb in ("ls", "show", "diff", "verify", "order", "explain", "retire", "lease"):
+        assert f"\n    {verb} " in run.out
+        assert cli(verb, "--help").code == 0
+
+
+def test_damaged_data_is_status_1(cli, own):
+    root = loader.Root(own)
+    shard = root.open("d@4").parts.shard("media", 0)
+    path = Path(own) / shard["path"]
+    data = bytearray(path.read_bytes())
+    data[512] ^= 1
+    path.write_bytes(data)
+    assert cli("verify", "d@4", root=own).code == 0
+    run = cli("verify", "d@4", "--full", root=own)
+    assert (run.code, run.err) == (1, "")
+    first, *_, last = run.out.splitlines()
+    assert first.startswith(f"d@4/{shard['part']} media[512:513] sample 'k")
+    assert "field 'cls': its CRC-32C is" in first
+    assert last.endswith("checked every byte: 2 problems")
+    body = cli("verify", "d@4", "--full", "--json", root=own).json
+    assert [sorted(problem) for problem in body["problems"]] == [["address", "what"]] * 2
+
+
+def test_a_damaged_log_is_status_1(cli, own):
+    path = Path(own) / "log" / "000000000002.json"
+    path.write_bytes(path.read_bytes().replace(b'"number":1', b'"number":2'))
+    run = cli("verify", "d@1", root=own)
+    assert run.code == 1
+    assert "Corrupt" in run.err
+    assert "000000000002.json" in run.err
+
+
+def test_a_missing_object_is_status_1(cli, own):
+    manifest = loader.Root(own).record("d@1").manifest
+    (Path(own) / manifest).unlink()
+    run = cli("show", "d@1", root=own)
+    assert run.code == 1
+    assert manifest in run.err
+
+
+def test_a_closed_pipe_is_no_error(filled, tmp_path):
+    """`penstock ls | head -1`, with more to say than a pipe holds."""
+    root = loader.Root(tmp_path / "root")
+    with root.write("d") as writer:
+        for i in range(4000):
+            writer.add(f"{'k' * 60}{i}", {"cls": 1})
+    command = f"{sys.executable} -W error -m penstock order d --step 0 --batch 4000 --root {root.url} 2>err | head -1"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert run.stdout.startswith("     0  d  k")
+    assert (tmp_path / "err").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["loader.py", "loader/__init__.py"])
+def test_somebody_elses_loader(penstock, filled, tmp_path, name):
+    """A module of that name beside train.py: its file is named, and it is not run."""
+    root, _ = filled
+    foreign = tmp_path / name
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_text("raise SystemExit('ran the training')")
+    run = penstock("ls", root=root, cwd=tmp_path)
+    assert run.code == 2
+    assert str(foreign) in run.err
+    assert "which is not penstock's; rename that file" in run.err
+    assert "ran the training" not in run.err
+
+
+def test_json_is_one_document(cli, filled):
+    root, _ = filled
+    run = cli("show", "d@1", "--json", root=root)
+    assert json.dumps(json.loads(run.out), indent=2) == run.out.rstrip("\n")
+
+
+def test_the_script_is_the_module(filled):
+    root, _ = filled
+    script = Path(sys.executable).parent / "penstock"
+    run = subprocess.run([script, "ls", "--root", root], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("d@1 ")

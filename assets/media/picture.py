@@ -1,5 +1,6 @@
 """Opening a photo: decoded whole, or refused with the reason."""
 
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,19 @@ MAX_PX = 80_000_000
 _STILL_WITH_MORE = ("MPO", "HEIF")
 """Phones store a preview, a depth map or a gain map behind a photo."""
 
+DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    RuntimeError,  # of libavif and libheif
+    LookupError,
+    ArithmeticError,
+    struct.error,
+)
+"""What Pillow's decoders and metadata readers raise for damaged files."""
+
 
 @contextmanager
 def loaded(path: str) -> Iterator["Image"]:
@@ -30,22 +44,24 @@ def loaded(path: str) -> Iterator["Image"]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata, which are not used
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            source = Image.open(path)
-        with source:
-            if source.width * source.height > MAX_PX:
-                size = f"{source.width} x {source.height} px"
-                raise rejected("probe", "too_large", f"{size}; at most {MAX_PX} px")
-            n_frames = getattr(source, "n_frames", 1)
-            if n_frames > 1 and source.format not in _STILL_WITH_MORE:
-                raise dropped("probe", "animation", f"{n_frames} frames or pages; a photo has one")
-            source.load()
-            yield source
+            with Image.open(path) as source:
+                _check(source)
+                source.load()
+                yield source
     except UnidentifiedImageError as error:
         raise rejected("probe", "unreadable", "no decoder recognises it as a picture") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise rejected("probe", "too_large", error) from error
-    except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:  # what Pillow's decoders raise
+    except DAMAGE as error:
         raise rejected("decode", "undecodable", error) from error
+
+
+def _check(picture: "Image") -> None:
+    if picture.width * picture.height > MAX_PX:
+        raise rejected("probe", "too_large", f"{picture.width} x {picture.height} px; at most {MAX_PX} px")
+    n_frames = getattr(picture, "n_frames", 1)
+    if n_frames > 1 and picture.format not in _STILL_WITH_MORE:
+        raise dropped("probe", "animation", f"{n_frames} frames or pages; a photo has one")
 
 
 def read_heif() -> None:

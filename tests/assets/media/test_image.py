@@ -197,3 +197,14 @@ def test_the_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: 
     unit, pixels = cut(tmp_path, first, format="MPO", save_all=True, append_images=[second])
     assert unit.fields["json"]["raw"]["format"] == "MPO"
     assert near(pixels[40, 10], (200, 30, 30))
+
+
+def test_a_damaged_avif_is_rejected(tmp_path: Path) -> None:
+    sink = io.BytesIO()
+    Image.effect_noise((64, 64), 60).convert("RGB").save(sink, "AVIF", speed=10)
+    whole = bytearray(sink.getvalue())
+    start = whole.index(b"mdat") + 4
+    whole[start : start + 60] = bytes(60)
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, bytes(whole))
+    assert (refused.value.outcome, refused.value.code) == ("rejected", "undecodable")

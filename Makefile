@@ -22,10 +22,11 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own
-	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)')
+	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)') \
+	    $(if $(MAX_REJECT_RATE),--max-reject-rate $(MAX_REJECT_RATE))
 
-media: $(READY) ## only fetch the demo's real media, into demo/raw
-	@$(BIN)/python -m examples.media --into demo/raw --cache media-cache
+media: $(READY) ## only fetch the demo's real media, into demo/media
+	@$(BIN)/python -m examples.media --into demo/media --cache media-cache
 
 ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui

@@ -14,7 +14,7 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.errors import StageNotPublished
+from loader.errors import StageNotPublished, StoreError
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import LandingResource, RootResource
@@ -126,7 +126,10 @@ def cut_objects(
     published: Mapping[str, str],
     progress: Progress | None = None,
 ) -> tuple[list[CutUnit], list[Row]]:
-    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset."""
+    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset.
+
+    Raises: StoreError when this machine has no room, or the store does not answer.
+    """
     refusals: list[Row] = []
     wanted: list[Row] = []
     for row in audits:
@@ -156,6 +159,8 @@ def cut_objects(
             result = CutResult(
                 key=row["key"], refusal=refusal_row(row["key"], row["sha256"], rejected("cut", code, reason))
             )
+        if result.fault:
+            raise StoreError(f"{row['key']!r} could not be cut: {result.fault}")
         if result.refusal is not None:
             refusals.append(result.refusal)
         elif result.kind is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.errors import StageNotPublished
+from loader.errors import StageNotPublished, StoreError
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Outcome, Progress
 from resources.storage import LandingResource, RootResource
@@ -126,8 +126,10 @@ def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> No
 
 
 def _audited(row: Row, outcome: Outcome[AuditResult]) -> AuditResult:
-    """The result, or a refusal for an object that no worker survived."""
+    """The result, or a refusal for an object that no worker survived. Raises: StoreError for a fault."""
     if outcome.value is not None:
+        if outcome.value.fault:
+            raise StoreError(f"{row['key']!r} could not be audited: {outcome.value.fault}")
         return outcome.value
     error = outcome.error
     code, reason = (error.code, error.summary) if error else ("exception", "no result")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loader.errors import StoreError
+from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
 from .audit import audit
@@ -23,6 +23,7 @@ from .scratch import check_scratch, scratch_error
 from .unit import CutPolicy, Kind, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
+_NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
 Result = TypeVar("Result")
 
 
@@ -42,11 +43,13 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
-    """row: one of the `media` table, or None; refusal: one of the `refusals` table, or None. Exactly one is there."""
+    """row: one of the `media` table; refusal: one of the `refusals` table; fault: what is wrong with this machine or
+    the store, and not with the object. Exactly one is there."""
 
     key: str
     row: Row | None = None
     refusal: dict[str, Any] | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +67,18 @@ class CutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult:
-    """units: with their files in the request's scratch folder, which is the caller's to delete; none when refused."""
+    """units: with their files in the request's scratch folder, which is the caller's to delete; none when refused, or
+    when there is a fault: something wrong with this machine or the store."""
 
     key: str
     kind: Kind | None = None
     units: tuple[Unit, ...] = field(default=())
     refusal: dict[str, Any] | None = None
+    fault: str = ""
 
 
 def audit_object(request: AuditRequest) -> AuditResult:
-    """Audit one object; its scratch folder is left empty. Raises: StoreError when this machine has no room."""
+    """Audit one object; its scratch folder is left empty."""
 
     def work(path: str) -> AuditResult:
         row = audit(path, request.mime, request.kinds)
@@ -83,10 +88,12 @@ def audit_object(request: AuditRequest) -> AuditResult:
         return _on_local_copy(request, work)
     except Unusable as unusable:
         return AuditResult(key=request.key, refusal=refusal_row(request.key, request.sha256, unusable))
+    except StoreError as error:
+        return AuditResult(key=request.key, fault=f"{type(error).__name__}: {error}")
 
 
 def cut_object(request: CutRequest) -> CutResult:
-    """Cut one object. A refused one leaves no file. Raises: StoreError when this machine has no room."""
+    """Cut one object. One that is refused, or meets a fault, leaves no file."""
     scratch = Path(request.scratch)
 
     def work(path: str) -> CutResult:
@@ -99,6 +106,9 @@ def cut_object(request: CutRequest) -> CutResult:
     except Unusable as unusable:
         shutil.rmtree(scratch, ignore_errors=True)
         return CutResult(key=request.key, refusal=refusal_row(request.key, request.sha256, unusable))
+    except StoreError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        return CutResult(key=request.key, fault=f"{type(error).__name__}: {error}")
 
 
 def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
@@ -139,10 +149,15 @@ def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Res
 
 
 def _fetch(request: AuditRequest | CutRequest, write: Callable[[bytes], object]) -> None:
-    """Copy the object; it must be the bytes that landed. Raises: Unusable; OSError of the scratch disk."""
+    """Copy the object; it must be the bytes that landed.
+
+    Raises: Unusable; OSError of the scratch disk; Throttled, Transient when the store does not answer.
+    """
     digest = hashlib.sha256()
     try:
         stream = request.store.open_stream(request.key)
+    except _NOT_THE_OBJECTS_FAULT:
+        raise
     except StoreError as error:
         raise rejected("fetch", type(error).__name__, error) from error
     with stream:
@@ -156,6 +171,8 @@ def _fetch(request: AuditRequest | CutRequest, write: Callable[[bytes], object])
 def _read(stream: Any) -> bytes:
     try:
         data: bytes = stream.read(_CHUNK_BYTES)
+    except _NOT_THE_OBJECTS_FAULT:
+        raise
     except StoreError as error:
         raise rejected("fetch", type(error).__name__, error) from error
     return data

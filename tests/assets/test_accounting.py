@@ -8,15 +8,17 @@ import polars as pl
 import pytest
 
 import loader
-from assets import features, landing, units, validation
+from assets import features, units, validation
+from assets import landing as landing_stage
 from assets.discovery import discover
+from assets.media.objects import AuditRequest
 from assets.samples import samples_stage
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.stages import StageRecord
+from assets.stages import StageRecord, current_record, require_published
 from assets.tables import read_table
-from loader.errors import Fenced, StageNotPublished
+from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
-from resources.compute import Compute, LocalCompute
+from resources.compute import Compute, InlineCompute, LocalCompute
 
 SPEC = DatasetSpec(
     name="demo",
@@ -46,7 +48,7 @@ def ingest(
     """All stages up to samples over what has arrived: the last record, and key -> account."""
     store = open_store(str(place))
     (batch,) = discover(root.store, store, spec.name)
-    landing.land(root.store, store, dataset=spec.name, partition=batch, run_id=run_id)
+    landing_stage.land(root.store, store, dataset=spec.name, partition=batch, run_id=run_id)
     return cut_again(root, place, compute, batch, spec, run_id)
 
 
@@ -150,7 +152,7 @@ def test_an_object_that_changes_or_goes_after_discovery_is_a_row(
     store = open_store(str(trouble))
     (batch,) = discover(root.store, store, "demo")
     (trouble / "photos/dogs/狗.jpg").unlink()
-    landing.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
     (trouble / "photos/cats/a cat.jpg").write_bytes(make_jpeg(33, 44))
     shutil.rmtree(trouble / "speech")
     record, accounts = cut_again(root, trouble, compute, batch)
@@ -180,7 +182,7 @@ def test_too_many_damaged_objects_stop_the_batch_for_good(
     strict = DatasetSpec(name="demo", max_reject_rate=0.1)
     store = open_store(str(trouble))
     (batch,) = discover(root.store, store, "demo")
-    landing.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
     record, _, refusals = validation.media_stage(root, store, compute, strict, partition=batch, run_id="r")
     assert (record.verdict, len(refusals)) == ("failed", 6)
     assert "objects are unreadable, allowed are 10.0%" in record.reason
@@ -191,7 +193,7 @@ def test_too_many_damaged_objects_stop_the_batch_for_good(
 def test_a_failed_samples_audit_fences_its_parts(root: loader.Root, trouble: Path, compute: Compute) -> None:
     store = open_store(str(trouble))
     (batch,) = discover(root.store, store, "demo")
-    landing.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
     lenient, strict = (
         DatasetSpec(name="demo", max_reject_rate=1.0),
         DatasetSpec(name="demo", max_reject_rate=0.1),
@@ -236,3 +238,31 @@ def test_one_poison_sample_costs_itself(
     assert "crashed" in accounts["photos/dogs/狗.jpg"]["reason"]
     assert accounts["photos/cats/a cat.jpg"]["outcome"] == "used"
     assert record.verdict == "published"
+
+
+def test_a_fault_of_this_machine_is_nobodys_reject_row(
+    root: loader.Root, landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(landing))
+    (batch,) = discover(root.store, store, "demo")
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    (tmp_path / "not a folder").write_bytes(b"")
+    rows = read_table(
+        root.store, require_published(root.store, "demo", "raw_objects", batch).files["raw_objects"]
+    )
+    asked = [
+        AuditRequest(
+            store=store,
+            key=row["key"],
+            sha256=row["sha256"],
+            mime=row["mime"],
+            scratch=str(tmp_path / "not a folder" / "x"),
+        )
+        for row in rows
+    ]
+    monkeypatch.setattr(
+        validation, "AuditRequest", lambda **given: next(one for one in asked if one.key == given["key"])
+    )
+    with pytest.raises(StoreError, match=r"could not be audited: StoreError.*Set TMPDIR"):
+        validation.media_stage(root, store, InlineCompute(), SPEC, partition=batch, run_id="r")
+    assert current_record(root.store, "demo", "media", batch) is None

@@ -58,9 +58,10 @@ def train_step(
 ) -> float:
     """One optimizer step over the global batch, whatever share of it this rank holds. The global mean loss."""
     optimizer.zero_grad(set_to_none=False)
-    pictures = batch["jpg"].float().div_(255).sub_(0.5)
+    device = next(model.parameters()).device
+    pictures = batch["jpg"].to(device, non_blocking=True).float().div_(255).sub_(0.5)
     # batch.weight makes up for ranks with unequal shares: the mean over ranks is the mean over samples.
-    loss = functional.cross_entropy(model(pictures), batch["cls"]) * batch.weight
+    loss = functional.cross_entropy(model(pictures), batch["cls"].to(device)) * batch.weight
     loss.backward()  # type: ignore[no-untyped-call]
     shared = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     total = loss.detach().clone()
@@ -101,11 +102,11 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
     with loader.Root(options.root) as root:
         plan = open_plan(root, options)
         labels = root.open(options.ref).manifest["producer"].get("labels", [])
-        model = build_model(len(labels) or options.classes)
+        model = build_model(len(labels) or options.classes).to(device_of_this_rank())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         with loader.Loader(plan, rank, world_size, transform=augment, steps=options.steps) as batches:
             if (out / CHECKPOINT).exists():
-                saved = torch.load(out / CHECKPOINT, weights_only=True)
+                saved = torch.load(out / CHECKPOINT, weights_only=True, map_location=device_of_this_rank())
                 model.load_state_dict(saved["model"])
                 optimizer.load_state_dict(saved["optimizer"])
                 batches.load_state_dict(saved["loader"])
@@ -121,6 +122,13 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
                     if rank == 0 and (batch.step + 1) % options.checkpoint_every == 0:
                         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                         save_checkpoint(out / CHECKPOINT, state | {"loader": batches.state_dict()})
+
+
+def device_of_this_rank() -> torch.device:
+    """This rank's GPU on its node where there are any, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def die(world_size: int) -> None:
@@ -154,7 +162,8 @@ def main() -> None:
     if world_size == 1:
         run(options, rank, world_size)
         return
-    distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, rank=rank, world_size=world_size)
     try:
         run(options, rank, world_size)
     finally:

@@ -17,7 +17,7 @@ from resources.storage import RootResource
 
 from .featurizers import Featurizer
 from .featurizing import Row, compute_part, inputs_of
-from .report import features_metadata
+from .report import dagster_name, features_metadata
 from .spec import DatasetSpec, Feature, stage_name
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_wide_table
@@ -106,7 +106,7 @@ def feature_asset(
         deps=[dg.AssetKey([spec.name, "units"])],
         partitions_def=batches,
         code_version=f"{CODE_VERSION}/{featurizer.version}",
-        group_name=spec.name,
+        group_name=dagster_name(spec.name),
         kinds={"python"},
         description=f"{featurizer.name} of every {' and '.join(sorted(featurizer.kinds))} of a batch.",
     )

@@ -26,7 +26,7 @@ from resources.storage import LandingResource, RootResource
 from .discovery import ORIGINS
 from .manifests import Manifest, RawObject, read_manifest
 from .media.sniff import HEAD_BYTES, sniff
-from .report import raw_objects_metadata
+from .report import dagster_name, raw_objects_metadata
 from .stages import StageRecord, append_record, current_record, fingerprint
 from .tables import write_table
 
@@ -168,7 +168,7 @@ def raw_objects_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg
         key=[dataset, STAGE],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=dataset,
+        group_name=dagster_name(dataset),
         kinds={"parquet"},
         description="Every object of a batch, where it landed: address, SHA-256, type by content, licence.",
     )

@@ -1,19 +1,28 @@
-"""What Dagster's pages show of a stage: counts, bytes and small Markdown tables."""
+"""What Dagster's pages show of a stage: counts, bytes, small Markdown tables and plots."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from . import plots
 from .stages import StageRecord
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from .version import Release
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 _MAX_ROWS = 50
 _BAR = "█"
+
+
+def dagster_name(dataset: str) -> str:
+    """The name of a dataset where Dagster takes letters, digits and '_' only: groups, jobs, sensors."""
+    return re.sub(r"\W", "_", dataset, flags=re.ASCII)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -46,10 +55,15 @@ def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]])
     }
 
 
-def samples_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Of the asset [dataset, samples]."""
+def samples_metadata(
+    record: StageRecord, refusals: Sequence[Mapping[str, Any]], table: "pl.DataFrame"
+) -> Metadata:
+    """Of the asset [dataset, samples]. table: the rows that the batch would add to the samples table."""
     kinds = {kind: record.counts.get(kind, 0) for kind in ("image", "video", "audio", "text")}
-    return check_metadata(record, refusals) | {"kinds": dg.MetadataValue.md(bars(kinds))}
+    told = check_metadata(record, refusals) | {"kinds": dg.MetadataValue.md(bars(kinds))}
+    named = {name: table[name].to_list() for name in ("kind", "split", "licence") if name in table.columns}
+    groups = {name: Counter(str(value or "unknown") for value in values) for name, values in named.items()}
+    return told | _plot(plots.counts(groups))
 
 
 def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
@@ -99,14 +113,19 @@ def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) ->
         )
         table.append((name, known, *spread))
     refused = [(row["key"], row["code"], row["reason"]) for row in rows if row["code"]]
-    return _of_record(record) | {
-        "scores": dg.MetadataValue.md(
-            markdown_table(("column", "known", "min", "mean", "max"), table) if table else "none"
-        ),
-        "refused_samples": dg.MetadataValue.md(
-            markdown_table(("sample", "code", "reason"), refused) if refused else "none"
-        ),
-    }
+    scores = {name: [row[name] for row in rows if name in row] for name in names}
+    return (
+        _of_record(record)
+        | _plot(plots.histograms(scores))
+        | {
+            "scores": dg.MetadataValue.md(
+                markdown_table(("column", "known", "min", "mean", "max"), table) if table else "none"
+            ),
+            "refused_samples": dg.MetadataValue.md(
+                markdown_table(("sample", "code", "reason"), refused) if refused else "none"
+            ),
+        }
+    )
 
 
 def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
@@ -123,8 +142,8 @@ def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -
     }
 
 
-def version_metadata(release: "Release") -> Metadata:
-    """Of the asset [dataset, version]."""
+def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata:
+    """Of the asset [dataset, version]. history: samples by version number."""
     version = release.version
     groups = [
         (name, body["n_rows"], body["nbytes"], ", ".join(sorted(body["field_nbytes"])))
@@ -138,7 +157,11 @@ def version_metadata(release: "Release") -> Metadata:
         "held_back_batches": dg.MetadataValue.text(", ".join(release.held_back) or "none"),
         "groups": dg.MetadataValue.md(markdown_table(("group", "samples", "bytes", "fields"), groups)),
         "dagster/row_count": dg.MetadataValue.int(len(version)),
-    }
+    } | _plot(plots.growth(history, {name: nbytes for name, _, nbytes, _ in groups}))
+
+
+def _plot(image: str) -> Metadata:
+    return {"plot": dg.MetadataValue.md(image)} if image else {}
 
 
 def _of_record(record: StageRecord) -> Metadata:

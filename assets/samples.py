@@ -12,10 +12,11 @@ from . import landing as landing_stage
 from . import units as units_stage
 from . import validation
 from .assembly import Assembled, assemble, audit
-from .report import check_metadata, samples_metadata
+from .report import check_metadata, dagster_name, samples_metadata
 from .spec import DatasetSpec, stage_name
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_table
+from .version_audit import candidate
 
 STAGE = "samples"
 CODE_VERSION = "2"
@@ -147,7 +148,7 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
         deps=[dg.AssetKey([spec.name, stage]) for stage in stages],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=spec.name,
+        group_name=dagster_name(spec.name),
         kinds={"parquet"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="Parts, features and score columns together; filtered, with every object accounted for.",
@@ -157,11 +158,12 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
             record, objects = samples_stage(
                 opened, spec, partition=context.partition_key, run_id=context.run.run_id
             )
+            table = candidate(opened, record)
         passed = record.verdict == "published"
         yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=check_metadata(record, objects))
         if not passed:
             # The check makes it visible; the record, which is already written, makes it true.
             raise dg.Failure(record.reason, metadata=check_metadata(record, objects), allow_retries=False)
-        yield dg.MaterializeResult(metadata=samples_metadata(record, objects))
+        yield dg.MaterializeResult(metadata=samples_metadata(record, objects, table))
 
     return samples

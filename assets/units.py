@@ -24,7 +24,7 @@ from . import validation
 from .media.cutters import ALL_KINDS, CUTTERS
 from .media.objects import CutRequest, CutResult, cut_object, refusal_row
 from .media.unit import CutPolicy, Kind, Unit, dropped, rejected
-from .report import units_metadata
+from .report import dagster_name, units_metadata
 from .spec import DatasetSpec
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_table
@@ -344,7 +344,7 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         deps=[dg.AssetKey([spec.name, validation.STAGE])],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=spec.name,
+        group_name=dagster_name(spec.name),
         kinds={"ffmpeg", "webdataset"},
         description="Clips, upright photos, segments of sound and documents, written as parts of a transaction.",
     )

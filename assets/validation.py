@@ -20,7 +20,7 @@ from . import landing as landing_stage
 from .media.cutters import ALL_KINDS
 from .media.objects import AuditRequest, AuditResult, audit_object, refusal_row
 from .media.unit import Unusable, dropped, rejected
-from .report import check_metadata, media_metadata
+from .report import check_metadata, dagster_name, media_metadata
 from .spec import DatasetSpec
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_table
@@ -171,7 +171,7 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         deps=[dg.AssetKey([spec.name, landing_stage.STAGE])],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=spec.name,
+        group_name=dagster_name(spec.name),
         kinds={"ffmpeg", "pillow"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="What every object of a batch is, as probed and as decoded to its end.",

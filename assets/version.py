@@ -7,11 +7,13 @@ from typing import Any
 import dagster as dg
 
 import loader
+from loader.dataset.publish import open_record
 from loader.errors import StageNotPublished
 from resources.storage import RootResource
 
 from . import samples as samples_stage
-from .report import Metadata, version_metadata
+from .plots import MAX_VERSIONS
+from .report import Metadata, dagster_name, version_metadata
 from .stages import StageRecord, current_record, partitions, require_published
 from .units import published_labels
 from .version_audit import GATE, STAGE, Audit, Gate, audit_batch
@@ -24,6 +26,13 @@ class Release:
     version: loader.Version
     published: tuple[str, ...]
     held_back: tuple[str, ...]
+
+
+def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
+    """Live samples by version number, of the newest versions that are not retired. Costs a manifest each; a
+    version that is only counted is given no lease."""
+    living = [record for record in root.state.versions(dataset) if record.retired is None]
+    return {record.number: len(open_record(root.store, record)) for record in living[-newest:]}
 
 
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
@@ -143,7 +152,7 @@ def version_asset(dataset: str, gate: Gate = GATE) -> dg.AssetsDefinition:
     @dg.asset(
         key=key,
         deps=[dg.AssetKey([dataset, samples_stage.STAGE])],
-        group_name=dataset,
+        group_name=dagster_name(dataset),
         kinds={"webdataset", "parquet"},
         check_specs=[
             dg.AssetCheckSpec(name, asset=key, blocking=True, description=_CHECK_SAYS) for name in gate.names
@@ -162,7 +171,7 @@ def version_asset(dataset: str, gate: Gate = GATE) -> dg.AssetsDefinition:
                 release = _publish_passed(opened, dataset, context.run.run_id, audits)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
-            yield dg.MaterializeResult(metadata=version_metadata(release))
+            yield dg.MaterializeResult(metadata=version_metadata(release, sizes(opened, dataset)))
 
     return version
 

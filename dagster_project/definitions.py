@@ -10,6 +10,7 @@ import dagster as dg
 
 from assets.features import feature_asset
 from assets.landing import raw_objects_asset
+from assets.report import dagster_name
 from assets.samples import samples_asset
 from assets.spec import DatasetSpec
 from assets.units import units_asset
@@ -53,19 +54,19 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
     ]
     version = version_asset(spec.name, spec.gate)
     ingest = dg.define_asset_job(
-        f"{spec.name}_ingest",
+        f"{dagster_name(spec.name)}_ingest",
         selection=dg.AssetSelection.assets(*per_batch),
         description="One batch: what landed, checked, cut, featurized and put together. One run per batch.",
     )
     release = dg.define_asset_job(
-        f"{spec.name}_release",
+        f"{dagster_name(spec.name)}_release",
         selection=dg.AssetSelection.assets(version),
         description="Check the batches that are ready, and publish those that pass.",
     )
     return dg.Definitions(
         assets=[*per_batch, version],
         jobs=[ingest, release],
-        sensors=[discovery_sensor(spec.name, batches, f"{spec.name}_ingest")],
+        sensors=[discovery_sensor(spec.name, batches, f"{dagster_name(spec.name)}_ingest")],
     )
 
 

@@ -1,12 +1,12 @@
 """Sensors: what has arrived becomes batches, and every batch a run."""
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import dagster as dg
 
 from assets.discovery import BatchLimits, discover, pending
+from assets.report import dagster_name
 from resources.storage import LandingResource, RootResource
 
 PER_TICK = BatchLimits(max_batches=64)
@@ -35,7 +35,7 @@ def discovery_sensor(
     """
 
     @dg.sensor(
-        name=re.sub(r"\W", "_", f"{dataset}_discovery"),
+        name=f"{dagster_name(dataset)}_discovery",
         job_name=job,
         minimum_interval_seconds=minimum_interval_s,
         default_status=default_status,

@@ -1,16 +1,19 @@
 """The demo's dataset: photos, clips with their sound, and speech, from whatever lands in $PENSTOCK_LANDING."""
 
-import polars as pl
+from typing import TYPE_CHECKING
 
 from assets.checks import CheckResult, audio_rate
 from assets.media.unit import CutPolicy
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.version_audit import SUITE, Gate
 
+if TYPE_CHECKING:
+    import polars as pl
 
-def speech_rate(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+
+def speech_rate(table: "pl.DataFrame", baseline: "pl.LazyFrame | None") -> CheckResult:
     """Speech is recorded at 16 kHz: anything else was resampled somewhere on the way."""
-    return audio_rate(table.filter(pl.col("kind") == "audio"), declared_hz=(16_000,))
+    return audio_rate(table.filter(table["kind"] == "audio"), declared_hz=(16_000,))
 
 
 SPEC = DatasetSpec(

@@ -1,11 +1,13 @@
 import subprocess
 import sys
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 
-from dagster_project.definitions import build_defs, defs
+from assets.spec import DatasetSpec, Feature, stage_name
+from dagster_project.datasets.demo import SPEC
+from dagster_project.definitions import batches_of, build_defs, defs
 from resources.storage import RootResource
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,25 +29,61 @@ def test_the_definitions_load_without_anything_heavy() -> None:
 
 def test_the_graph() -> None:
     graph = defs.resolve_asset_graph()
-    chain = [dg.AssetKey(["demo", stage]) for stage in ("raw_objects", "samples", "version")]
-    assert set(graph.get_all_asset_keys()) == set(chain)
-    for before, after in pairwise(chain):
-        assert graph.get(after).parent_keys == {before}
-    checks = {(check.asset_key, check.name) for check in graph.asset_check_keys}
-    assert checks == {(chain[1], "no_unreadable_file"), (chain[2], "expectations")}
+    features = {stage_name(feature.name) for feature in SPEC.features}
+    parents = {
+        "raw_objects": set(),
+        "media": {"raw_objects"},
+        "units": {"media"},
+        **{feature: {"units"} for feature in features},
+        "samples": {"units", *features},
+        "version": {"samples"},
+    }
+    found = {
+        key.path[-1]: {parent.path[-1] for parent in graph.get(key).parent_keys}
+        for key in graph.get_all_asset_keys()
+    }
+    assert found == parents
+    assert all(key.path[0] == "demo" for key in graph.get_all_asset_keys())
+    checks = {(check.asset_key.path[-1], check.name) for check in graph.asset_check_keys}
+    assert checks == {
+        ("media", "readable"),
+        ("samples", "accounted_for"),
+        ("version", "expectations"),
+        ("version", "audio_rate"),
+    }
     assert all(graph.get_check_spec(check).blocking for check in graph.asset_check_keys)
     assert [sensor.name for sensor in defs.sensors or ()] == ["demo_discovery"]
-    assert {job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("__")} == {
-        "ingest",
-        "release",
+    jobs = {job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
+    assert jobs == {"demo_ingest", "demo_release"}
+    by_batch = {key.path[-1] for key in graph.get_all_asset_keys() if graph.get(key).is_partitioned}
+    assert by_batch == set(parents) - {"version"}
+
+
+def test_a_featurizer_with_other_parameters_is_stale_in_the_graph() -> None:
+    tokens = {
+        "tokens": defs,
+        "other": build_defs(datasets=[replace(SPEC, features=(Feature(name="tokens"),))]),
     }
+    key = dg.AssetKey(["demo", "feature_tokens"])
+    codes = {made.resolve_asset_graph().get(key).code_version for made in tokens.values()}
+    assert len(codes) == 2
+
+
+def test_datasets_stand_side_by_side() -> None:
+    other = DatasetSpec(name="my.other-set", features=(Feature(name="picture"),))
+    made = build_defs(datasets=[SPEC, other])
+    jobs = {job.name for job in made.resolve_all_job_defs() if not job.name.startswith("__")}
+    assert {"demo_ingest", "demo_release"} < jobs
+    assert len(jobs) == 4
+    assert len({str(batches_of(spec).name) for spec in (SPEC, other)}) == 2
+    assert len(made.resolve_asset_graph().get_all_asset_keys()) == 9 + 6
 
 
 def test_overrides_stand_in_for_what_the_environment_says(tmp_path: Path) -> None:
     made = build_defs({"root": RootResource(url=str(tmp_path))})
     assert made.resources is not None
     assert made.resources["root"].url == str(tmp_path)
-    assert set(made.resources) == {"root", "landing"}
+    assert set(made.resources) == {"root", "landing", "compute"}
 
 
 def test_the_workspace_loads_from_any_directory(tmp_path: Path) -> None:

@@ -9,14 +9,18 @@ import pytest
 import loader
 from assets.discovery import BatchLimits, discover
 from assets.manifests import manifests
+from assets.spec import DatasetSpec
 from assets.stages import partitions
-from dagster_project.definitions import BATCHES, DATASET, build_defs
+from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors import discovery_sensor
 from loader.storage import Store, open_store
+from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-ALLOWED = {"ops": {"demo__samples": {"config": {"max_rejected": 99}}}}
+DATASET = "demo"
+SPEC = DatasetSpec(name=DATASET, max_reject_rate=1.0)
+BATCHES = batches_of(SPEC)
 
 
 @pytest.fixture
@@ -42,9 +46,10 @@ class Daemon:
             "root": RootResource(url=str(folder / "root")),
             "landing": LandingResource(url=str(folder / "landing")),
         }
-        self.defs = build_defs(self.resources)
+        inline = {"compute": ComputeResource(engine="inline")}
+        self.defs = build_defs(self.resources | inline, [SPEC])
         self.sensor = discovery_sensor(
-            DATASET, BATCHES, "ingest", limits=BatchLimits(max_objects=2), max_runs=3
+            DATASET, BATCHES, "demo_ingest", limits=BatchLimits(max_objects=2), max_runs=3
         )
 
     def tick(self) -> list[dg.RunRequest]:
@@ -59,11 +64,11 @@ class Daemon:
         return list(answer.run_requests or ())
 
     def launch(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-        return self.defs.resolve_job_def("ingest").execute_in_process(
+        return self.defs.resolve_job_def("demo_ingest").execute_in_process(
             instance=self.instance,
             partition_key=request.partition_key,
             tags={**request.tags, "dagster/run_key": str(request.run_key)},
-            run_config=QUIET | ALLOWED,
+            run_config=QUIET,
             raise_on_error=False,
         )
 
@@ -134,7 +139,7 @@ def test_a_failed_run_is_not_started_again_by_itself_and_does_not_hold_up_others
 
 
 def test_the_sensor_is_off_until_somebody_starts_it() -> None:
-    sensor = discovery_sensor("my.data-set", BATCHES, "ingest", minimum_interval_s=5)
+    sensor = discovery_sensor("my.data-set", BATCHES, "demo_ingest", minimum_interval_s=5)
     assert sensor.name == "my_data_set_discovery"
     assert sensor.minimum_interval_seconds == 5
     assert sensor.default_status == dg.DefaultSensorStatus.STOPPED

@@ -51,19 +51,19 @@ def test_own_files(tmp_path: Path, source: Path) -> None:
     stopped = demo(into, source)
     assert stopped.returncode == 1
     assert "'broken.mp4' (truncated" in stopped.stderr
-    assert "MAX_REJECTED" in stopped.stderr
+    assert "--max-reject-rate" in stopped.stderr
     with loader.Root(into / "root") as root:
         assert root.datasets() == []
 
-    done = demo(into, source, "--max-rejected", "1")
+    done = demo(into, source, "--max-reject-rate", "0.5")
     assert done.returncode == 0, done.stderr
     assert "demo@1: 2 samples" in done.stdout
-    assert "the raw file has that sha256; the Dagster run: job ingest, SUCCESS" in done.stdout
-    assert "1 + 0 dropped" in done.stdout
+    assert "the raw file has that sha256; the Dagster run: job demo_ingest, SUCCESS" in done.stdout
+    assert "rejected broken.mp4: truncated" in done.stdout
     assert stored(source) == before  # somebody's own files are only read
 
     kept = stored(into / "root")
-    again = demo(into, source, "--max-rejected", "1")
+    again = demo(into, source, "--max-reject-rate", "0.5")
     assert again.returncode == 0, again.stderr
     assert "nothing to do" in again.stdout
     assert stored(into / "root") == kept

@@ -158,12 +158,12 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
             record, objects = samples_stage(
                 opened, spec, partition=context.partition_key, run_id=context.run.run_id
             )
-            table = candidate(opened, record)
-        passed = record.verdict == "published"
+            passed = record.verdict == "published"
+            made = samples_metadata(record, objects, candidate(opened, record)) if passed else {}
         yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=check_metadata(record, objects))
         if not passed:
             # The check makes it visible; the record, which is already written, makes it true.
             raise dg.Failure(record.reason, metadata=check_metadata(record, objects), allow_retries=False)
-        yield dg.MaterializeResult(metadata=samples_metadata(record, objects, table))
+        yield dg.MaterializeResult(metadata=made)
 
     return samples

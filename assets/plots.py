@@ -1,0 +1,243 @@
+"""Small pictures for Dagster's pages: histograms, counts and the growth of a dataset, as Markdown images.
+
+A picture is a PNG of at most 44 kB, so that its data URI takes at most 60 kB in Dagster's event log. Nothing is
+kept after a call: figures are made without pyplot, which would hold on to every one.
+"""
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_COLUMNS = 6
+"""Histograms in one picture."""
+MAX_BARS = 8
+"""Names with a bar of their own; the rest is one bar together."""
+MAX_VERSIONS = 30
+MAX_PNG_BYTES = 44_000
+
+_DPI = 100
+_FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same on every machine
+_BINS = 20
+_COLOURS = 32
+_FILL, _INK, _FAINT = "#4f43dd", "#23252d", "#d9dbe3"
+_UNITS = {
+    "ratio": "0 to 1",
+    "lufs": "LUFS",
+    "dbtp": "dBTP",
+    "db": "dB",
+    "s": "s",
+    "px": "px",
+    "hz": "Hz",
+    "bytes": "bytes",
+    "var": "variance",
+}
+
+
+def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> str:
+    """One histogram per column of numbers or booleans, at most six, as a Markdown image; "" when there is none.
+
+    Values that are no finite number are left out and counted in the title. The unit is read off the end of a
+    column's name.
+    """
+    shown = list(islice(((name, values) for name, values in columns.items() if numbers(values)), MAX_COLUMNS))
+    if not shown:
+        return ""
+    wide = min(3, len(shown))
+    tall = math.ceil(len(shown) / wide)
+    figure, axes = _figure(wide, tall, width_in=2.6 * wide, height_in=1.95 * tall)
+    for axis, (name, values) in zip(axes, shown, strict=False):
+        _histogram(axis, name, values, of)
+    for axis in axes[len(shown) :]:
+        axis.set_visible(False)
+    return _image(figure, "histograms of " + ", ".join(name for name, _ in shown))
+
+
+def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> str:
+    """Side by side, a bar per name of each group, as a Markdown image; "" when everything is empty.
+
+    At most eight bars each, the largest; the others are one bar together.
+    """
+    shown = {title: _largest(named) for title, named in groups.items() if named}
+    if not shown:
+        return ""
+    rows = max(len(named) for named in shown.values())
+    figure, axes = _figure(len(shown), 1, width_in=3.1 * len(shown), height_in=0.85 + 0.24 * rows)
+    for axis, (title, named) in zip(axes, shown.items(), strict=True):
+        _bars(axis, f"{of} per {title}", named, rows)
+    return _image(figure, f"{of} per " + ", ".join(shown))
+
+
+def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
+    """Samples by version number (the newest 30), and bytes per group, as a Markdown image; "" without either."""
+    newest = dict(sorted(samples.items())[-MAX_VERSIONS:])
+    largest = _largest(nbytes)
+    if not newest or not largest:
+        return ""
+    figure, axes = _figure(2, 1, width_in=7.6, height_in=0.95 + 0.24 * max(4, len(largest)))
+    left, right = axes
+    places = range(len(newest))
+    left.bar(places, list(newest.values()), width=min(0.7, 0.14 * len(newest)), color=_FILL)
+    every = math.ceil(len(newest) / 10)
+    left.set_xticks(list(places)[::every], [f"@{number}" for number in newest][::every])
+    left.set_xlim(-0.7, len(newest) - 0.3)
+    left.set_title("samples per version")
+    left.set_ylabel("samples")
+    _count_axis(left, max(newest.values()))
+    unit, scale = _byte_unit(max(largest.values()))
+    scaled = {name: n / scale for name, n in largest.items()}
+    _bars(right, f"{unit} per group", scaled, len(scaled), digits=0 if scale == 1 else 2)
+    return _image(figure, "samples per version, bytes per group")
+
+
+def numbers(values: Sequence[Any]) -> list[float]:
+    """The finite numbers among the values, booleans as 0 and 1; those beyond 1e150 are no measure of anything."""
+    return [
+        float(value)
+        for value in values
+        if isinstance(value, bool | int | float) and -1e150 < value < 1e150  # NaN is not
+    ]
+
+
+def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
+    import numpy as np
+
+    found = numbers(values)
+    low, high = min(found), max(found)
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
+        low, high = low - 0.5, high + 0.5
+    whole = all(value.is_integer() for value in found)
+    if whole and high - low < _BINS:
+        edges = np.arange(math.floor(low) - 0.5 + (low % 1 > 0), math.ceil(high) + 0.5 + 0.25)
+    else:
+        edges = np.linspace(low, high, _BINS + 1)
+    heights, edges = np.histogram(found, bins=edges)
+    axis.bar(edges[:-1], heights, width=np.diff(edges), align="edge", color=_FILL, edgecolor="white", lw=0.4)
+    missing = len(values) - len(found)
+    axis.set_title(_text(name) + (f"  ({missing} unknown)" if missing else ""))
+    axis.set_xlabel(_UNITS.get(name.rpartition("_")[2], ""))
+    axis.set_ylabel(of)
+    if all(isinstance(value, bool) for value in values if value is not None):
+        axis.set_xlim(-0.6, 1.6)
+        axis.set_xticks([0, 1], ["no", "yes"])
+    else:
+        axis.locator_params(axis="x", nbins=4)
+    _count_axis(axis, int(heights.max()))
+
+
+def _count_axis(axis: "Axes", most: int) -> None:
+    """Counts from 0 upwards, at whole numbers."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axis.set_ylim(0, max(1, most) * 1.1)
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digits: int = 0) -> None:
+    """One horizontal bar per name, its number beside it, room for `rows` of them."""
+    places = range(len(named))
+    axis.barh(places, list(named.values()), height=0.65, color=_FILL)
+    most = max(named.values())
+    for place, n in zip(places, named.values(), strict=True):
+        axis.text(
+            n + 0.03 * (most or 1), place, _short(n, digits), va="center", color=_INK, size=7.5, family=_FONT
+        )
+    axis.set_yticks(list(places), [_text(name) for name in named])
+    axis.set_ylim(rows - 0.4, -0.6)
+    axis.set_xlim(0, (most or 1) * 1.3)
+    axis.set_xticks([])
+    axis.spines["bottom"].set_visible(False)
+    axis.set_title(title)
+
+
+def _short(n: float, digits: int) -> str:
+    """1,234 or 12.3M: what fits beside a bar."""
+    for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if n >= 10 * scale:
+            return f"{n / scale:,.1f}{letter}"
+    return f"{n:,.{digits}f}"
+
+
+def _largest(named: Mapping[str, int]) -> dict[str, int]:
+    """The largest eight, largest first (equal ones by name), with all others as one."""
+    ordered = sorted(named.items(), key=lambda item: (-item[1], item[0]))
+    if len(ordered) <= MAX_BARS:
+        return dict(ordered)
+    rest = ordered[MAX_BARS - 1 :]
+    return dict(ordered[: MAX_BARS - 1]) | {f"{len(rest)} others": sum(n for _, n in rest)}
+
+
+def _byte_unit(nbytes: int) -> tuple[str, int]:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            return unit, scale
+    return "bytes", 1
+
+
+def _figure(wide: int, tall: int, *, width_in: float, height_in: float) -> "tuple[Figure, list[Axes]]":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependency("plots need matplotlib: pip install 'penstock[pipeline]'") from error
+    figure = Figure(figsize=(width_in, height_in), dpi=_DPI, layout="constrained", facecolor="white")
+    axes = list(figure.subplots(tall, wide, squeeze=False).flat)
+    for axis in axes:
+        axis.set_facecolor("white")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color(_FAINT)
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def _image(figure: "Figure", alt: str) -> str:
+    png = _png(figure)
+    # Alt text is part of the Markdown: only what cannot end it.
+    said = "".join(c for c in alt if c.isalnum() or c in " ,_-.")
+    return f"![{said}](data:image/png;base64,{base64.b64encode(png).decode()})"
+
+
+def _png(figure: "Figure") -> bytes:
+    """The figure as a PNG with a palette: a third of the bytes of full colour. Nothing of the time or the machine
+    is written into it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    for axis in figure.axes:
+        axis.title.set(fontsize=8.5, color=_INK, fontfamily=_FONT)
+        axis.tick_params(labelsize=7, labelcolor=_INK, labelfontfamily=_FONT, length=2, color=_FAINT)
+        for label in (axis.xaxis.label, axis.yaxis.label):
+            label.set(fontsize=7, color=_INK, fontfamily=_FONT)
+        for offset in (axis.xaxis.get_offset_text(), axis.yaxis.get_offset_text()):
+            offset.set(fontsize=7, color=_INK, fontfamily=_FONT)
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    picture = Image.frombytes("RGBA", canvas.get_width_height(), bytes(canvas.buffer_rgba())).convert("RGB")
+    buffer = io.BytesIO()
+    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+    return buffer.getvalue()
+
+
+@lru_cache(maxsize=1)
+def _drawable() -> frozenset[int]:
+    """Code points that the font has: others would be boxes, and a warning each."""
+    from matplotlib.font_manager import findfont, get_font
+
+    return frozenset(get_font(findfont(_FONT)).get_charmap())
+
+
+def _text(name: str, longest: int = 22) -> str:
+    """As a label: short, in the font's own characters, and never read as mathematics."""
+    name = " ".join(str(name).split()) or "(empty)"
+    if len(name) > longest:
+        name = name[: longest - 1] + "…"
+    return "".join(c if ord(c) in _drawable() else "?" for c in name).replace("$", r"\$")

@@ -8,11 +8,10 @@ from typing import Any
 import loader
 from loader.dataset.part import ShardFile
 from loader.dataset.part_extension import add_part_columns, part_rows
-from loader.errors import StageNotPublished
 from loader.storage import Store
 
 from .spec import DatasetSpec
-from .stages import StageRecord
+from .stages import StageRecord, require_read
 from .tables import read_table
 
 Row = dict[str, Any]
@@ -47,11 +46,7 @@ def assemble(
     Raises: StageNotPublished when a feature was computed of other units than these.
     """
     for record in features:
-        if any(read.r != units.r for read in record.upstream):
-            raise StageNotPublished(
-                f"{record.stage} of batch {record.partition} was computed of other units than the current ones; "
-                f"materialize [{record.dataset}, {record.stage}] again"
-            )
+        require_read(record, units)
     scores = _scores(store, features)
     exclude: dict[str, str] = {}
     parts, samples = [], []

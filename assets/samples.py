@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 import loader
+from loader.errors import StageNotPublished
 from resources.storage import RootResource
 
 from . import landing as landing_stage
@@ -14,7 +15,15 @@ from . import validation
 from .assembly import Assembled, assemble, audit
 from .report import check_metadata, dagster_name, samples_metadata
 from .spec import DatasetSpec, stage_name
-from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from .stages import (
+    StageRecord,
+    Upstream,
+    append_record,
+    current_record,
+    fingerprint,
+    require_published,
+    require_read,
+)
 from .tables import read_table, write_table
 from .version_audit import candidate
 
@@ -40,9 +49,11 @@ def samples_stage(
     features = [
         require_published(store, spec.name, stage_name(feature.name), partition) for feature in spec.features
     ]
+    require_read(media, landed)
+    require_read(units, media)
     upstream = [landed, media, units, *features]
     read = [[one.stage, one.r] for one in upstream]
-    filters = [str(one) for one in spec.filters]
+    filters = [one.identity() for one in spec.filters]
     wanted = fingerprint(CODE_VERSION, read, filters, str(spec.max_reject_rate))
     newest = current_record(store, spec.name, STAGE, partition)
     if newest is not None and newest.fingerprint == wanted:
@@ -155,9 +166,12 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
     )
     def samples(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[SamplesEvent]:
         with root.opened() as opened:
-            record, objects = samples_stage(
-                opened, spec, partition=context.partition_key, run_id=context.run.run_id
-            )
+            try:
+                record, objects = samples_stage(
+                    opened, spec, partition=context.partition_key, run_id=context.run.run_id
+                )
+            except StageNotPublished as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
             passed = record.verdict == "published"
             made = samples_metadata(record, objects, candidate(opened, record)) if passed else {}
         yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=check_metadata(record, objects))

@@ -43,6 +43,11 @@ class Filter:
     allowed: frozenset[str] | None = None
     required: bool = False
 
+    def identity(self) -> list[str]:
+        """Plain words that are the same for the same filter, in every process."""
+        allowed = ["any"] if self.allowed is None else sorted(map(repr, self.allowed))
+        return [self.column, str(self.minimum), str(self.maximum), str(self.required), *allowed]
+
     def reason(self, value: Any) -> str:
         """Why a sample with this value is dropped, or ""."""
         if value is None:

@@ -106,6 +106,15 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
     return record
 
 
+def require_read(record: StageRecord, upstream: StageRecord) -> None:
+    """Raises: StageNotPublished unless the record was made of exactly that upstream record."""
+    if not any((read.stage, read.r) == (upstream.stage, upstream.r) for read in record.upstream):
+        raise StageNotPublished(
+            f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made of other "
+            f"{upstream.stage} than the current ones; materialize [{record.dataset}, {record.stage}] again"
+        )
+
+
 def partitions(store: Store, dataset: str, stage: str) -> list[str]:
     """Every partition for which the stage has a record, sorted."""
     folder = _folder(dataset, stage)

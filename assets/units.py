@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 
 import loader
+from loader.dataset.part_extension import part_rows
 from loader.errors import StageNotPublished, StoreError
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Progress
@@ -26,7 +27,15 @@ from .media.objects import CutRequest, CutResult, cut_object, refusal_row
 from .media.unit import CutPolicy, Kind, Unit, dropped, rejected
 from .report import dagster_name, units_metadata
 from .spec import DatasetSpec
-from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from .stages import (
+    StageRecord,
+    Upstream,
+    append_record,
+    current_record,
+    fingerprint,
+    require_published,
+    require_read,
+)
 from .tables import read_table, write_table
 from .validation import refusal_counts
 
@@ -80,6 +89,7 @@ def units_stage(
     if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
         return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
     landed = require_published(store, spec.name, landing_stage.STAGE, partition)
+    require_read(media, landed)
     raws = {row["key"]: row for row in read_table(store, landed.files[landing_stage.STAGE])}
     audits = read_table(store, media.files[validation.STAGE])
     txn = root.begin(spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"))
@@ -299,6 +309,21 @@ def published_labels(root: loader.Root, dataset: str) -> list[str]:
     return [str(label) for label in found]
 
 
+def clash(root: loader.Root, dataset: str, labels: Sequence[str], parts: Sequence[loader.Part]) -> str:
+    """Why parts that wait do not fit what was published since they were cut, or "": numbers that mean another
+    class now, or the same raw bytes."""
+    known = published_labels(root, dataset)
+    shared = min(len(known), len(labels))
+    if known[:shared] != list(labels[:shared]):
+        return f"it was cut with the classes {list(labels)}, the newest version has {known}"
+    published = published_objects(root, dataset)
+    for part in parts if published else ():
+        for row in part_rows(root.store, part):
+            if row["raw_sha256"] in published:
+                return f"{row['raw_key']!r} has the same bytes as {published[row['raw_sha256']]}"
+    return ""
+
+
 def published_objects(root: loader.Root, dataset: str) -> dict[str, str]:
     """sha256 of every raw object that the newest version has samples of -> words for where."""
     newest = root.state.newest(dataset)
@@ -322,10 +347,14 @@ def _splits(spec: DatasetSpec) -> list[str]:
 
 
 def _still_good(root: loader.Root, record: StageRecord) -> bool:
-    """Whether what an earlier attempt wrote can stand: its transaction was not aborted."""
+    """Whether what an earlier attempt wrote can stand: it is published, or still can be."""
     if not record.body["parts"]:
         return True
-    return root.state.txns[record.body["txn"]].status != "aborted"
+    status = root.state.txns[record.body["txn"]].status
+    parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
+    return status == "committed" or (
+        status != "aborted" and not clash(root, record.dataset, record.body["labels"], parts)
+    )
 
 
 def _attempt(newest: StageRecord | None) -> int:

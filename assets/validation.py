@@ -49,7 +49,7 @@ def media_stage(
     """
     store = root.store
     upstream = require_published(store, spec.name, landing_stage.STAGE, partition)
-    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, str(spec.max_reject_rate))
+    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate))
     newest = current_record(store, spec.name, STAGE, partition)
     if newest is not None and newest.fingerprint == wanted:
         return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])

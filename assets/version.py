@@ -15,7 +15,7 @@ from . import samples as samples_stage
 from .plots import MAX_VERSIONS
 from .report import Metadata, dagster_name, version_metadata
 from .stages import StageRecord, current_record, partitions, require_published
-from .units import published_labels
+from .units import clash, published_labels
 from .version_audit import GATE, STAGE, Audit, Gate, audit_batch
 
 
@@ -77,13 +77,22 @@ def _publish_passed(root: loader.Root, dataset: str, run_id: str, audits: list[A
     passed = [audit.record for audit in audits if audit.passed]
     if not passed and held_back:
         raise StageNotPublished(_refusal(root, dataset, held_back[0]))
+    unfit: dict[str, str] = {}
     for verdict in passed:
-        _publish(root, records[verdict.partition], verdict, run_id)
+        record = records[verdict.partition]
+        if reason := _unfit(root, record):
+            unfit[record.partition] = reason
+        else:
+            _publish(root, record, verdict, run_id)
+    taken = tuple(record.partition for record in passed if record.partition not in unfit)
+    if unfit and not taken:
+        raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
-    taken = tuple(record.partition for record in passed)
-    return Release(version=root.open(newest.id), published=taken, held_back=held_back)
+    return Release(
+        version=root.open(newest.id), published=taken, held_back=tuple(sorted({*held_back, *unfit}))
+    )
 
 
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
@@ -102,6 +111,22 @@ def _is_waiting(root: loader.Root, record: StageRecord) -> bool:
     return transaction is None or transaction.status != "committed"
 
 
+def _unfit(root: loader.Root, record: StageRecord) -> str:
+    """Why a batch that passed has to wait, or "": a stage before failed since, or another batch was published."""
+    for read in record.upstream:
+        try:
+            require_published(root.store, record.dataset, read.stage, record.partition)
+        except StageNotPublished as error:
+            return str(error)
+    parts = [loader.Part.from_json(body) for body in record.body["parts"]]
+    if reason := clash(root, record.dataset, record.body["labels"], parts):
+        return (
+            f"batch {record.partition}: another batch was published since it was cut ({reason}); materialize "
+            f"[{record.dataset}, units], its features and samples again"
+        )
+    return ""
+
+
 def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
     try:
         require_published(root.store, dataset, samples_stage.STAGE, partition)
@@ -111,20 +136,14 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
 
 
 def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
-    """Raises: StageNotPublished when the verdict is of another samples record, or the record's class numbers
-    are not those of the newest version."""
+    """Raises: StageNotPublished when the verdict is of another samples record; DuplicateKey; Fenced; Conflict."""
     if verdict.verdict != "published" or verdict.upstream[0].r != record.r:
         raise StageNotPublished(
             f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
             f"verdict is of {verdict.upstream[0].r}): run the release again"
         )
-    known, labels = published_labels(root, record.dataset), list(record.body["labels"])
-    if labels[: len(known)] != known:
-        raise StageNotPublished(
-            f"batch {record.partition} was cut with the classes {labels}, the newest version has {known}: "
-            "another batch was published meanwhile; "
-            f"materialize [{record.dataset}, samples] for this batch again"
-        )
+    known = published_labels(root, record.dataset)
+    labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other: they do not clash
     producer: dict[str, Any] = {
         "dagster_run_id": run_id,
         "asset_key": f"{record.dataset}/{STAGE}",

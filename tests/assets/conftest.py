@@ -1,15 +1,26 @@
 """Media that the tests make themselves: small, and known to the pixel."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import av
+import dagster as dg
 import numpy as np
 import pytest
 from PIL import Image
 
+import loader
+from assets.discovery import discover
+from assets.spec import DatasetSpec
+from dagster_project.definitions import batches_of, build_defs
+from loader.storage import open_store
+from resources.compute import ComputeResource
+from resources.storage import LandingResource, RootResource
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+Run = Callable[..., dg.ExecuteInProcessResult]
 MakeVideo = Callable[..., bytes]
 
 
@@ -107,3 +118,85 @@ def landing(tmp_path: Path, make_jpeg: Callable[..., bytes], make_video: MakeVid
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(data)
     return place
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[loader.Root]:
+    with loader.Root(tmp_path / "root") as made:
+        made.create()
+        yield made
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    (tmp_path / "dagster").mkdir()
+    quiet = {"telemetry": {"enabled": False}}
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=quiet) as made:
+        yield made
+
+
+@pytest.fixture
+def arrive(root: loader.Root) -> Callable[[Path], str]:
+    """The batch of what has arrived in a place."""
+
+    def go(place: Path) -> str:
+        (batch,) = discover(root.store, open_store(str(place)), "demo")
+        return batch
+
+    return go
+
+
+@pytest.fixture
+def run(tmp_path: Path, landing: Path, instance: dg.DagsterInstance) -> Run:
+    """Run a job of a dataset, or some of its assets alone, on a real instance.
+
+    run("ingest", spec, batch) or run("release", spec); run(["units", "samples"], spec, batch): only these.
+    """
+
+    def go(
+        what: str | list[str], spec: DatasetSpec, batch: str | None = None, place: Path | None = None
+    ) -> dg.ExecuteInProcessResult:
+        instance.add_dynamic_partitions(str(batches_of(spec).name), [batch] if batch else [])
+        defs = build_defs(
+            {
+                "root": RootResource(url=str(tmp_path / "root")),
+                "landing": LandingResource(url=str(place or landing)),
+                "compute": ComputeResource(engine="inline"),
+            },
+            [spec],
+        )
+        job = f"{spec.name}_{what}" if isinstance(what, str) else "__ASSET_JOB"
+        only = [] if isinstance(what, str) else [dg.AssetKey([spec.name, stage]) for stage in what]
+        return defs.resolve_job_def(job).execute_in_process(
+            instance=instance,
+            partition_key=batch,
+            asset_selection=only or None,
+            run_config=QUIET,
+            raise_on_error=False,
+        )
+
+    return go
+
+
+@pytest.fixture
+def failure_of() -> Callable[[dg.ExecuteInProcessResult], str]:
+    """Why a run failed: what its `dg.Failure` says, with "error: " in front where it raised something else."""
+
+    def told(result: dg.ExecuteInProcessResult) -> str:
+        (failed,) = [event for event in result.all_events if event.is_step_failure]
+        data = failed.step_failure_data.user_failure_data
+        return (data.description if data else None) or f"error: {failed.step_failure_data.error}"
+
+    return told
+
+
+@pytest.fixture
+def checks_of() -> Callable[[dg.ExecuteInProcessResult], dict[str, bool]]:
+    """check -> passed."""
+    return lambda result: {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
+
+
+@pytest.fixture
+def numbers(root: loader.Root) -> Callable[[], list[int]]:
+    """The numbers of the versions that there are."""
+    return lambda: [record.number for record in root.state.versions("demo")]

@@ -1,7 +1,7 @@
 """The gate before a version: expectations and checks over what would be published, closed when anything breaks."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
@@ -12,58 +12,53 @@ import loader
 from assets.checks import CheckResult, Expectation, audio_rate, counts
 from assets.discovery import discover
 from assets.landing import land
-from assets.media.unit import CutPolicy
-from assets.samples import Batch, cut_stage
+from assets.samples import samples_stage
+from assets.spec import DatasetSpec
 from assets.stages import current_record, require_published
+from assets.units import units_stage
+from assets.validation import media_stage
 from assets.version import publish_batches, version_asset
 from assets.version_audit import SUITE, Gate
 from loader.errors import StageNotPublished
 from loader.storage import open_store
+from resources.compute import InlineCompute
 from resources.storage import RootResource
 
-KEY = dg.AssetKey(["demo", "version"])
 WRONG = Expectation(kind="in_set", column="sample_rate_hz", values=(44100,), where=("kind", "audio"))
 Release = Callable[[Gate], dg.ExecuteInProcessResult]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[loader.Root]:
-    with loader.Root(tmp_path / "root") as made:
-        made.create()
-        yield made
-
-
-def cut(root: loader.Root, place: Path, max_rejected: int = 0) -> str:
+def cut(root: loader.Root, place: Path, max_reject_rate: float = 0.0) -> str:
     """Discover, land and cut; the batch's key."""
     store = open_store(str(place))
     (batch,) = discover(root.store, store, "demo")
     land(root.store, store, dataset="demo", partition=batch, run_id="r")
-    cut_again(root, place, batch, max_rejected)
+    cut_again(root, place, batch, max_reject_rate)
     return batch
 
 
-def cut_again(root: loader.Root, place: Path, batch: str, max_rejected: int) -> None:
-    words = Batch(dataset="demo", partition=batch, run_id=f"r{max_rejected}")
-    cut_stage(root, open_store(str(place)), words, CutPolicy(), max_rejected)
+def cut_again(root: loader.Root, place: Path, batch: str, max_reject_rate: float) -> None:
+    store, compute = open_store(str(place)), InlineCompute()
+    spec = DatasetSpec(name="demo", max_reject_rate=max_reject_rate)
+    media_stage(root, store, compute, spec, partition=batch, run_id="r")
+    units_stage(root, store, compute, spec, partition=batch, run_id="r")
+    samples_stage(root, spec, partition=batch, run_id="r")
 
 
 @pytest.fixture
-def release(tmp_path: Path) -> Iterator[Release]:
-    (tmp_path / "dagster").mkdir()
+def release(tmp_path: Path, instance: dg.DagsterInstance) -> Release:
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    overrides = {"telemetry": {"enabled": False}}
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=overrides) as instance:
 
-        def go(gate: Gate) -> dg.ExecuteInProcessResult:
-            return dg.materialize(
-                [version_asset("demo", gate)],
-                instance=instance,
-                resources={"root": RootResource(url=str(tmp_path / "root"))},
-                run_config=quiet,
-                raise_on_error=False,
-            )
+    def go(gate: Gate) -> dg.ExecuteInProcessResult:
+        return dg.materialize(
+            [version_asset("demo", gate)],
+            instance=instance,
+            resources={"root": RootResource(url=str(tmp_path / "root"))},
+            run_config=quiet,
+            raise_on_error=False,
+        )
 
-        yield go
+    return go
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
@@ -220,7 +215,7 @@ def test_samples_cut_again_while_they_were_audited(
     batch = cut(root, landing)
 
     def meddle(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
-        cut_again(root, landing, batch, 1)
+        cut_again(root, landing, batch, 1.0)
         return CheckResult(name="x", passed=True)
 
     stopped = release(Gate(checks={"meddle": meddle}))

@@ -123,7 +123,7 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
     heights, edges = np.histogram(found, bins=edges)
     axis.bar(edges[:-1], heights, width=np.diff(edges), align="edge", color=_FILL, edgecolor="white", lw=0.4)
     missing = len(values) - len(found)
-    axis.set_title(_text(name) + (f"  ({missing} unknown)" if missing else ""))
+    axis.set_title(_text(name, 28) + (f"  ({missing} unknown)" if missing else ""))
     axis.set_xlabel(_UNITS.get(name.rpartition("_")[2], ""))
     axis.set_ylabel(of)
     if all(isinstance(value, bool) for value in values if value is not None):

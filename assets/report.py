@@ -59,13 +59,11 @@ def samples_metadata(
     record: StageRecord, refusals: Sequence[Mapping[str, Any]], table: "pl.DataFrame"
 ) -> Metadata:
     """Of the asset [dataset, samples]. table: the rows that the batch would add to the samples table."""
-    kinds = {kind: record.counts.get(kind, 0) for kind in ("image", "video", "audio", "text")}
-    told = check_metadata(record, refusals) | {"kinds": dg.MetadataValue.md(bars(kinds))}
     named = {name: table[name] for name in ("kind", "split", "licence") if name in table.columns}
     groups: dict[str, Counter[str]] = {
         name: Counter(str(value or "unknown") for value in values) for name, values in named.items()
     }
-    return told | _plot(plots.counts(groups))
+    return check_metadata(record, refusals) | _plot(plots.counts(groups))
 
 
 def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:

@@ -206,9 +206,15 @@ def _check_events(gate: Gate, audits: list[Audit], *, stopping: bool) -> Iterato
         stops = stopping and any(result.stops for result in wrong)
         severity = dg.AssetCheckSeverity.ERROR if stops else dg.AssetCheckSeverity.WARN
         metadata: Metadata = {"batches": dg.MetadataValue.int(len(found))}
+        failed = [
+            f"{record.partition}: {result.explanation}" for record, result in found if not result.passed
+        ]
+        if failed:
+            metadata["failed"] = dg.MetadataValue.text("; ".join(failed))
         for record, result in found:
             told = f"{result.explanation}\n\n{result.table_markdown}"
             metadata[f"batch {record.partition}"] = dg.MetadataValue.md(told)
             if result.value is not None:
-                metadata[f"value of {record.partition}"] = dg.MetadataValue.float(result.value)
+                # The newest batch's: Dagster plots it over the runs.
+                metadata["value"] = dg.MetadataValue.float(result.value)
         yield dg.AssetCheckResult(check_name=name, passed=not wrong, severity=severity, metadata=metadata)

@@ -17,6 +17,7 @@ from assets.stages import StageRecord, current_record
 from dagster_project.datasets.demo import SPEC
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
+from resources.compute import ComputeResource
 
 SETTINGS = """\
 # Written by `make demo`; `make ui` reads it.
@@ -43,12 +44,13 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Where the demo keeps things. source: the landing place, a folder or URL; spec: the dataset, by default the
-    demo's own."""
+    demo's own; engine: where heavy work runs, see `resources.compute`."""
 
     root: Path
     home: Path
     source: str
     spec: DatasetSpec = SPEC
+    engine: str = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class Pipeline:
         os.environ["PENSTOCK_LANDING"] = places.source
         logging.getLogger("dagster").setLevel(logging.CRITICAL)
         self._instance = dg.DagsterInstance.from_config(str(places.home))
-        self._defs = build_defs(datasets=[places.spec])
+        self._defs = build_defs({"compute": ComputeResource(engine=places.engine)}, [places.spec])
 
     def discover(self) -> list[Manifest]:
         """Make batches of what has arrived in the source; all of its batches, the earlier ones too."""

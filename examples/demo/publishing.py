@@ -106,7 +106,7 @@ def _stopped(media: Path, raw: Path, places: Places, pipeline: Pipeline) -> None
             pipeline.ingest(batch)
         with working("checking"):
             stopped = pipeline.release()
-        line(f"run {stopped.id[:8]}: {stopped.message.splitlines()[0][:160]} ...")
+        line(f"run {stopped.id[:8]}: {stopped.message.splitlines()[0][:260]} ...")
         with working("asking for a version all the same"):
             again = pipeline.release()
         if stopped.success or again.success or stopped.checks.get("audio_rate", True):

@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -17,19 +19,37 @@ def main() -> int:
         prog="python -m examples.demo.ui", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--into", type=Path, default=Path("demo"))
-    parser.add_argument("--port", default="3000")
+    parser.add_argument("--port", type=int, default=3000)
     options = parser.parse_args()
     into: Path = options.into.resolve()
     if not (into / "root").is_dir():
         print(f"there is no demo in {into} yet: run make demo first", file=sys.stderr)
         return 1
+    if _is_taken(options.port):
+        print(
+            f"port {options.port} is in use: end what listens there, or take --port <another>",
+            file=sys.stderr,
+        )
+        return 1
     write_settings(into / "dagster_home")
     places = {"PENSTOCK_ROOT": "root", "PENSTOCK_LANDING": "raw", "DAGSTER_HOME": "dagster_home"}
     os.environ.update({name: str(into / folder) for name, folder in places.items()})
-    return _become(["-m", "dagster", "dev", "-w", str(WORKSPACE), "-h", "127.0.0.1", "-p", options.port])
+    return _become(["-m", "dagster", "dev", "-w", str(WORKSPACE), "-h", "127.0.0.1", "-p", str(options.port)])
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def _become(arguments: list[str]) -> NoReturn:
+    # A shell without job control starts its background commands deaf to Ctrl-C, and that is inherited: not here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.execv(sys.executable, [sys.executable, *arguments])
 
 

@@ -1,0 +1,74 @@
+"""`make ui`: what is started, and that all of it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def pages(into: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    """`make ui` as a shell without job control starts it in the background: with SIGINT ignored."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.demo.ui", "--into", str(into), "--port", str(port)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    try:
+        with process:
+            yield process
+            process.kill()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_to_one_process_ends_everything(sent: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    with pages(tmp_path, free_port()) as process:
+        assert process.stdout is not None
+        heard = []
+        for line in process.stdout:
+            heard.append(line)
+            if "Serving dagster-webserver" in line:
+                break
+        assert "Serving" in heard[-1], "".join(heard)
+        process.send_signal(sent)
+        process.communicate(timeout=100)  # its end: the last process that could write has gone
+
+
+def test_without_a_demo_there_is_nothing_to_show(tmp_path: Path) -> None:
+    with pages(tmp_path, free_port()) as process:
+        said, _ = process.communicate()
+    assert process.returncode == 1
+    assert "run make demo first" in said
+
+
+def test_a_port_in_use_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pages(tmp_path, port) as process:
+            said, _ = process.communicate()
+    assert process.returncode == 1
+    assert f"port {port} is in use" in said

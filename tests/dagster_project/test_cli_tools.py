@@ -1,7 +1,6 @@
 """Dagster's own command lines over this checkout, each in a process of its own."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path

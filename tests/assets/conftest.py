@@ -127,11 +127,11 @@ def root(tmp_path: Path) -> Iterator[loader.Root]:
         yield made
 
 
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    (tmp_path / "dagster").mkdir()
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    """Dagster's own databases, on disk; making them costs a second, and what a test may do is in its own root."""
     quiet = {"telemetry": {"enabled": False}}
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=quiet) as made:
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster")), overrides=quiet) as made:
         yield made
 
 

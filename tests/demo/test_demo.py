@@ -1,7 +1,6 @@
 """The demo over somebody's own files, as `make demo SOURCE=...` starts it. Without photos: no training, so quick."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import av
@@ -12,9 +11,8 @@ import loader
 from assets.media.speech import write_flac
 from assets.media.unit import CutPolicy, Unusable
 from assets.media.video import cut_video
+from examples.demo.__main__ import main
 from examples.demo.damage import plant_truncated
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -33,55 +31,61 @@ def source(tmp_path: Path) -> Path:
     return place
 
 
-def demo(into: Path, source: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "examples.demo", "--into", str(into), "--source", str(source), *options]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
+Demo = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Demo:
+    """The program in this process: its exit status and what it prints."""
+
+    def go(into: Path, source: Path, *options: str) -> tuple[int, str, str]:
+        for name in ("PENSTOCK_ROOT", "PENSTOCK_LANDING"):
+            monkeypatch.setenv(name, "")  # the program sets them, and they are put back
+        monkeypatch.setattr("sys.argv", ["demo", "--into", str(into), "--source", str(source), *options])
+        status = main()
+        return status, *capsys.readouterr()
+
+    return go
 
 
 def stored(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_own_files(tmp_path: Path, source: Path) -> None:
+def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     into = tmp_path / "demo"
     broken = source / "broken.mp4"
     plant_truncated(source / "grey.mp4", broken)
     before = stored(source)
 
-    stopped = demo(into, source)
-    assert stopped.returncode == 1
-    assert "'broken.mp4' (truncated" in stopped.stderr
-    assert "--max-reject-rate" in stopped.stderr
+    stopped, out, err = demo(into, source)
+    assert stopped == 1
+    assert "'broken.mp4' (truncated" in err
+    assert "--max-reject-rate" in err
     with loader.Root(into / "root") as root:
         assert root.datasets() == []
 
-    done = demo(into, source, "--max-reject-rate", "0.5")
-    assert done.returncode == 0, done.stderr
-    assert "demo@1: 2 samples" in done.stdout
-    assert "the raw file has that sha256; the Dagster run: job demo_ingest, SUCCESS" in done.stdout
-    assert "rejected broken.mp4: truncated" in done.stdout
+    done, out, err = demo(into, source, "--max-reject-rate", "0.5")
+    assert done == 0, err
+    assert "demo@1: 2 samples" in out
+    assert "the raw file has that sha256; the Dagster run: job demo_ingest, SUCCESS" in out
+    assert "rejected broken.mp4: truncated" in out
     assert stored(source) == before  # somebody's own files are only read
 
     kept = stored(into / "root")
-    again = demo(into, source, "--max-reject-rate", "0.5")
-    assert again.returncode == 0, again.stderr
-    assert "nothing to do" in again.stdout
+    again, out, err = demo(into, source, "--max-reject-rate", "0.5")
+    assert again == 0, err
+    assert "nothing to do" in out
     assert stored(into / "root") == kept
 
-    broken.unlink()
-    write_flac(source / "new.flac", np.random.default_rng(4).integers(-900, 900, 32000, np.int16), 16000)
-    more = demo(into, source)
-    assert more.returncode == 0, more.stderr
-    assert "demo@2: 3 samples" in more.stdout
 
-
-def test_a_source_that_is_empty_or_not_there(tmp_path: Path) -> None:
+def test_a_source_that_is_empty_or_not_there(tmp_path: Path, demo: Demo) -> None:
     for place in (tmp_path / "empty", tmp_path / "nowhere"):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        done = demo(tmp_path / "demo", place)
-        assert done.returncode == 1
-        assert str(place) in done.stderr
-        assert "Traceback" not in done.stderr
+        done, _, err = demo(tmp_path / "demo", place)
+        assert done == 1
+        assert str(place) in err
+        assert "Traceback" not in err
 
 
 def test_the_planted_file_opens_and_is_refused(tmp_path: Path, source: Path) -> None:

@@ -118,6 +118,11 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
             require_published(root.store, record.dataset, read.stage, record.partition)
         except StageNotPublished as error:
             return str(error)
+    if root.state.txns[record.body["txn"]].status == "aborted":
+        return (
+            f"batch {record.partition} was stopped before and its parts were given up; materialize "
+            f"[{record.dataset}, units], its features and samples again"
+        )
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     if reason := clash(root, record.dataset, record.body["labels"], parts):
         return (

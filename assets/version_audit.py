@@ -87,7 +87,8 @@ def audit_batch(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str
     """The verdict on publishing what a samples record holds; made now, unless it stands already.
 
     A verdict stands when it is of this samples record under this gate, and no check was broken. Whatever goes
-    wrong while checking is a failed verdict, written down: nothing is published because a check did not run.
+    wrong while checking is a failed verdict, written down: nothing is published because a check did not run. A batch
+    that failed a check is fenced: it has to be cut again, under whatever gate.
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
@@ -110,7 +111,11 @@ def audit_batch(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str
         counts={"checks": len(results), "failed": len(stopping)},
         body={"checks": [result.to_json() for result in results], "broken": broken},
     )
-    return Audit(record=append_record(root.store, record), results=results, fresh=True)
+    audit = Audit(record=append_record(root.store, record), results=results, fresh=True)
+    if stopping and not broken:
+        # So that nobody commits these parts by hand either. A check that could not run is tried again instead.
+        root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
+    return audit
 
 
 def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":

@@ -14,12 +14,12 @@ from assets.discovery import discover
 from assets.landing import land
 from assets.samples import samples_stage
 from assets.spec import DatasetSpec
-from assets.stages import current_record, require_published
+from assets.stages import StageRecord, current_record, require_published
 from assets.units import units_stage
 from assets.validation import media_stage
 from assets.version import publish_batches, version_asset
 from assets.version_audit import SUITE, Gate
-from loader.errors import StageNotPublished
+from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store
 from resources.compute import InlineCompute
 from resources.storage import RootResource
@@ -59,6 +59,12 @@ def release(tmp_path: Path, instance: dg.DagsterInstance) -> Release:
         )
 
     return go
+
+
+def samples_of(root: loader.Root, batch: str) -> StageRecord:
+    found = current_record(root.store, "demo", "samples", batch)
+    assert found is not None
+    return found
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
@@ -113,7 +119,14 @@ def test_an_expectation_that_fails_stops_it_before_anything_is_published(
         publish_batches(root, "demo", "r", gate)
     assert numbers(root) == []
 
-    assert release(Gate()).success  # other expectations are another question
+    parts = [loader.Part.from_json(body) for body in samples_of(root, batch).body["parts"]]
+    with pytest.raises(Fenced):  # nor by hand
+        root.publish("demo", parts)
+
+    # Other expectations are another question, but these parts were given up: the batch is cut again.
+    assert "its parts were given up" in failure_of(release(Gate()))
+    cut_again(root, landing, batch, max_reject_rate=1.0)
+    assert release(Gate()).success
     assert numbers(root) == [1]
 
 

@@ -28,6 +28,9 @@ from .tables import read_table, write_table
 STAGE = "media"
 CODE_VERSION = "1"
 CHECK = "readable"
+_SUPERSEDED = ("Changed", "ObjectNotFound")
+"""Somebody repaired the object (it lands again, in a later batch) or took it away: the way out for a batch that was
+stopped because of it. Not damage."""
 
 Row = dict[str, Any]
 
@@ -119,6 +122,8 @@ def audit_objects(
 
 def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> None:
     """Raises: Unusable for an object that could not be read at landing, or whose bytes came before."""
+    if row["error_code"] in _SUPERSEDED:
+        raise dropped("land", row["error_code"], row["error_reason"])
     if row["error_code"]:
         raise rejected("land", row["error_code"], row["error_reason"])
     if row["sha256"] in first_with:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -188,6 +189,25 @@ def test_too_many_damaged_objects_stop_the_batch_for_good(
     assert "objects are unreadable, allowed are 10.0%" in record.reason
     with pytest.raises(StageNotPublished, match="failed its check"):
         units.units_stage(root, store, compute, strict, partition=batch, run_id="r")
+
+
+def test_taking_the_damaged_files_away_lets_the_batch_through(
+    root: loader.Root, trouble: Path, compute: Compute
+) -> None:
+    strict = DatasetSpec(name="demo", max_reject_rate=0.0)
+    store = open_store(str(trouble))
+    (batch,) = discover(root.store, store, "demo")
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    stopped, _, refusals = validation.media_stage(root, store, compute, strict, partition=batch, run_id="r")
+    assert stopped.verdict == "failed"
+    for row in refusals:
+        if row["outcome"] == "rejected":
+            (trouble / row["key"]).unlink()
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    record, accounts = cut_again(root, trouble, compute, batch, replace(SPEC, max_reject_rate=0.0))
+    assert record.verdict == "published"
+    assert accounts["photos/truncated.jpg"]["outcome"] == "dropped"
+    assert record.counts["landed"] == sum(record.counts[name] for name in ("used", "rejected", "dropped"))
 
 
 def test_a_failed_samples_audit_fences_its_parts(root: loader.Root, trouble: Path, compute: Compute) -> None:

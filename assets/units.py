@@ -265,15 +265,14 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
 
 def _source(unit: CutUnit) -> dict[str, str]:
     raw = unit.raw
-    return {
+    place = {"raw_start": unit.unit.start, "raw_end": unit.unit.end} if unit.unit.end else {}
+    return place | {
         "source_key": raw["key"],
         "unit_id": unit.unit_id,
         "raw_uri": raw["uri"],
         "raw_key": raw["key"],
         "raw_etag": raw["etag"],
         "raw_sha256": raw["sha256"],
-        "raw_start": unit.unit.start,
-        "raw_end": unit.unit.end,
     }
 
 

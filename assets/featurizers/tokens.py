@@ -18,7 +18,7 @@ from loader.errors import MissingDependency
 from .decoding import STAGE, decoded, field_of, inputs_of
 from .featurizer import Column, Features, version_of
 
-CODE = 1
+CODE = 2
 
 VOCABULARY = "tekken_240718.json"
 VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516"
@@ -36,7 +36,7 @@ class Tokens:
     Field `tokens.npy`: int32 [n], each from 1000 to 131,071; the first 1000 ids are kept for special tokens,
     of which none is added: a text that spells one out, like `</s>`, is text.
 
-    Columns: n_tokens; n_chars (Unicode code points).
+    Columns: n_tokens. (The number of characters is a fact of the unit, not of the tokenizer.)
     """
 
     text: str | None = "txt"
@@ -68,7 +68,7 @@ class Tokens:
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind != "text" and not sample.get(field):
-            return _features([], 0 if field in sample else None)
+            return _features([] if field in sample else None)
         n_bytes = len(sample.get(field, b""))
         if n_bytes > self.max_bytes:
             raise rejected(STAGE, "too_large", f"{n_bytes} bytes of text; at most {self.max_bytes}")
@@ -77,12 +77,13 @@ class Tokens:
             ids = _tokenizer().encode(text, bos=False, eos=False)
         except ValueError as error:  # its regular expression gives up
             raise rejected(STAGE, "untokenizable", error) from error
-        return _features(ids, len(text))
+        return _features(ids)
 
 
-def _features(ids: list[int], n_chars: int | None) -> Features:
-    columns: dict[str, Column] = {"n_tokens": None if n_chars is None else len(ids), "n_chars": n_chars}
-    return Features(fields={"tokens.npy": np.array(ids, np.int32)}, columns=columns)
+def _features(ids: list[int] | None) -> Features:
+    """None: there was no text."""
+    columns: dict[str, Column] = {"n_tokens": None if ids is None else len(ids)}
+    return Features(fields={"tokens.npy": np.array(ids or [], np.int32)}, columns=columns)
 
 
 @cache

@@ -23,7 +23,12 @@ from resources.compute import Compute, InlineCompute, LocalCompute
 
 SPEC = DatasetSpec(
     name="demo",
-    features=(Feature(name="picture"), Feature(name="phash"), Feature(name="loudness")),
+    features=(
+        Feature(name="picture"),
+        Feature(name="phash"),
+        Feature(name="loudness"),
+        Feature(name="tokens"),
+    ),
     splits={"train": 0.8, "validation": 0.2},
     max_reject_rate=1.0,
 )

@@ -34,7 +34,7 @@ def test_the_text_comes_back(text: str) -> None:
     assert (ids.dtype, ids.ndim) == (np.int32, 1)
     assert 1000 <= ids.min() <= ids.max() < 131_072  # no special token, whatever the text spells
     assert module._tokenizer().decode(ids.tolist(), SpecialTokenPolicy.IGNORE) == text
-    assert made.columns == {"n_tokens": len(ids), "n_chars": len(text)}
+    assert made.columns == {"n_tokens": len(ids)}
 
 
 def test_golden_ids() -> None:
@@ -57,9 +57,9 @@ def test_captions_may_be_empty_or_missing() -> None:
     assert tokens.inputs["audio"] == ("transcript.txt",)
     said = tokens("audio", {"transcript.txt": b"Hello, world!"})
     empty, missing = tokens("image", {"caption.txt": b""}), tokens("image", {})
-    assert said.columns == {"n_tokens": 4, "n_chars": 13}
-    assert empty.columns == {"n_tokens": 0, "n_chars": 0}
-    assert missing.columns == {"n_tokens": None, "n_chars": None}
+    assert said.columns == {"n_tokens": 4}
+    assert empty.columns == {"n_tokens": 0}
+    assert missing.columns == {"n_tokens": None}
     for made in (empty, missing):
         assert (made.fields["tokens.npy"].dtype, made.fields["tokens.npy"].shape) == (np.int32, (0,))
 

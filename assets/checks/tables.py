@@ -49,6 +49,15 @@ def audio_rate(
     """
     import polars as pl
 
+    if not len(units):
+        return CheckResult(
+            name="audio_rate",
+            passed=True,
+            severity=severity,
+            value=0.0,
+            limit=max_share,
+            explanation="there are no audio units",
+        )
     if column not in units.columns:
         return _absent("audio_rate", column, units, severity)
     found = units.group_by(column).agg(pl.len().alias("n")).sort(column, nulls_last=True)

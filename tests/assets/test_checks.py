@@ -229,3 +229,8 @@ def test_results_come_back_from_json() -> None:
     assert CheckResult.from_json(json.loads(canonical(found.to_json()))) == found
     bare = CheckResult(name="n", passed=True)
     assert CheckResult.from_json(json.loads(canonical(bare.to_json()))) == bare
+
+
+def test_without_audio_there_is_no_rate_to_be_wrong() -> None:
+    assert audio_rate(pl.DataFrame({"kind": []}), {16_000}).passed
+    assert not audio_rate(pl.DataFrame({"kind": ["audio"]}), {16_000}).passed

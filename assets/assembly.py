@@ -13,6 +13,7 @@ from loader.storage import Store
 from .spec import DatasetSpec
 from .stages import StageRecord, require_read
 from .tables import read_table
+from .validation import reject_reason
 
 Row = dict[str, Any]
 
@@ -143,19 +144,8 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
 
 def audit(spec: DatasetSpec, assembled: Assembled) -> str:
     """Why the batch may not be published, or "" when it may: the accounting equation and the reject rate."""
-    outcomes, landed = assembled.outcomes(), len(assembled.objects)
-    if outcomes["lost"]:
-        lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
+    landed = len(assembled.objects)
+    lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
+    if lost:
         return f"{len(lost)} of {landed} landed objects are neither used, rejected nor dropped: {lost[:3]}"
-    if outcomes["rejected"] > spec.max_reject_rate * landed:
-        named = [
-            f"{row['key']!r} ({row['code']}: {row['reason']})"
-            for row in assembled.objects
-            if row["outcome"] == "rejected"
-        ]
-        more = f"; and {len(named) - 3} more" if len(named) > 3 else ""
-        return (
-            f"{len(named)} of {landed} objects are unreadable, allowed are {spec.max_reject_rate:.1%}: "
-            f"{'; '.join(named[:3])}{more}"
-        )
-    return ""
+    return reject_reason(assembled.objects, landed, spec.max_reject_rate)

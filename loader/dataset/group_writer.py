@@ -15,7 +15,7 @@ from ..errors import (
     TransformFailed,
 )
 from ..modalities import decoder_for
-from .address import FieldAddress, SampleAddress
+from .address import SampleAddress
 from .index import IndexPlace
 from .member_names import check_field, check_group
 from .part import Part
@@ -103,14 +103,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
         places = {}
         for field, group in chosen.items():
             found, local = index[group]
-            places[field] = FieldAddress(
-                field=field,
-                group=group,
-                path=shards[group]["path"],
-                offset=int(found.offset[field][local]),
-                nbytes=int(found.nbytes[field][local]),
-                crc32c=int(found.crc32c[field][local]),
-            )
+            places[field] = found.address(field, group, shards[group]["path"], local)
         out.append(
             SampleAddress(
                 key=first.keys[at],

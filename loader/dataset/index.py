@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ..errors import Corrupt
 from ..storage import Store
+from .address import FieldAddress
 from .parquet import check_schema_version, table_bytes
 from .shard import crc32c
 from .window import Window
@@ -48,6 +49,17 @@ class IndexRows:
     offset: dict[str, Int64s]
     nbytes: dict[str, Int64s]
     crc32c: dict[str, Int64s]
+
+    def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
+        """Where a field of row `first_row + local` lies in the shard at `path`."""
+        return FieldAddress(
+            field=field,
+            group=group,
+            path=path,
+            offset=int(self.offset[field][local]),
+            nbytes=int(self.nbytes[field][local]),
+            crc32c=int(self.crc32c[field][local]),
+        )
 
 
 def index_bytes(keys: list[str], fields: dict[str, Int64s]) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import Conflict, FieldMismatch, FieldNotFound
 from ..storage import Store
-from .address import FieldAddress, SampleAddress
+from .address import SampleAddress
 from .columns import check_metadata, metadata_table
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 from .parquet import get_table, put_table
@@ -128,14 +128,7 @@ def _address(
     part: Part, rows: Mapping[str, IndexRows], keyed: ShardFile, shards: Mapping[str, ShardFile], local: int
 ) -> SampleAddress:
     places = {
-        field: FieldAddress(
-            field=field,
-            group=shard.group,
-            path=shard.path,
-            offset=int(rows[shard.path].offset[field][local]),
-            nbytes=int(rows[shard.path].nbytes[field][local]),
-            crc32c=int(rows[shard.path].crc32c[field][local]),
-        )
+        field: rows[shard.path].address(field, shard.group, shard.path, local)
         for field, shard in shards.items()
     }
     index = rows[keyed.path]

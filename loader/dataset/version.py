@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..errors import Corrupt, FieldNotFound
 from ..storage import Store
-from .address import FieldAddress, SampleAddress
+from .address import SampleAddress
 from .index import IndexPlace, IndexRows
 from .index_cache import IndexCache
 from .parquet import TableFile, get_tables
@@ -138,15 +138,7 @@ class Version:
             places = {}
             for field, group in groups.items():
                 found, path = rows[group][i]
-                local = at - found.first_row
-                places[field] = FieldAddress(
-                    field=field,
-                    group=group,
-                    path=path,
-                    offset=int(found.offset[field][local]),
-                    nbytes=int(found.nbytes[field][local]),
-                    crc32c=int(found.crc32c[field][local]),
-                )
+                places[field] = found.address(field, group, path, at - found.first_row)
             out.append(
                 SampleAddress(
                     key=index.keys[at - index.first_row],

@@ -12,7 +12,7 @@ from loader.dataset.names import check_dataset_name
 from loader.errors import InvalidName
 
 from .featurizers import Featurizer, make
-from .media.unit import CutPolicy
+from .media.policy import CutPolicy
 from .version_audit import GATE, Gate
 
 

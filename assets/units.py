@@ -7,7 +7,7 @@ transaction stays open: feature stages add groups to these parts, and `version` 
 import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from . import landing as landing_stage
 from . import validation
 from .media.cutters import ALL_KINDS, CUTTERS
 from .media.objects import CutRequest, CutResult, cut_object, refusal_row
-from .media.unit import CutPolicy, Kind, Unit, dropped, rejected
+from .media.policy import CutPolicy
+from .media.unit import Kind, Unit, dropped, rejected
 from .report import dagster_name, units_metadata
 from .spec import DatasetSpec
 from .stages import (
@@ -180,7 +181,7 @@ def cut_objects(
 
 def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutPolicy) -> Iterator[CutUnit]:
     for unit in units:
-        unit_id = fingerprint(raw["sha256"], unit.start, unit.end, _plain(policy))
+        unit_id = fingerprint(raw["sha256"], unit.start, unit.end, _plain(policy, kind))
         yield CutUnit(
             key=f"{kind}/{unit_id[:20]}", unit_id=unit_id, kind=kind, unit=unit, raw=raw, audit=audit
         )
@@ -334,11 +335,11 @@ def published_objects(root: loader.Root, dataset: str) -> dict[str, str]:
 
 def policy_fingerprint(policy: CutPolicy) -> str:
     """sha256 hex of a policy."""
-    return fingerprint(_plain(policy))
+    return fingerprint([_plain(policy, kind) for kind in ALL_KINDS])
 
 
-def _plain(policy: CutPolicy) -> dict[str, str]:
-    return {name: str(value) for name, value in asdict(policy).items()}
+def _plain(policy: CutPolicy, kind: Kind) -> dict[str, str]:
+    return {name: str(value) for name, value in policy.of(kind).items()}
 
 
 def _splits(spec: DatasetSpec) -> list[str]:

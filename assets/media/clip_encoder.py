@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .picture_filter import PictureFilter
-from .unit import CutPolicy
+from .policy import VideoPolicy
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -60,7 +60,7 @@ class ClipEncoder:
         path: Path,
         span: tuple[int, int],
         stream: "VideoStream",
-        policy: CutPolicy,
+        policy: VideoPolicy,
         quality: Mapping[str, str] = QUALITIES[0],
     ) -> None:
         assert stream.time_base is not None  # index_packets refused such a stream

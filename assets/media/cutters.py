@@ -7,10 +7,11 @@ from pathlib import Path
 from .container import check_riff, kind_inside
 from .image import cut_image
 from .picture import read_heif
+from .policy import CutPolicy
 from .sniff import EMPTY, UNKNOWN
 from .speech import cut_audio
 from .text import cut_text
-from .unit import CutPolicy, Kind, Unit, dropped, rejected
+from .unit import Kind, Unit, dropped, rejected
 from .video import cut_video
 
 Cut = Callable[[str, Path, CutPolicy], list[Unit]]

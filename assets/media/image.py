@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from .image_audit import from_lab, has_alpha
 from .picture import loaded
+from .policy import CutPolicy
 from .scratch import check_scratch
-from .unit import CutPolicy, Unit, rejected
+from .unit import Unit, rejected
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,10 +29,10 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         size = f"{source.width}x{source.height}"
         raw = {"format": str(source.format), "mode": source.mode, "size": size}
         picture, colour = _srgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
-    small = _shrink(picture, policy.short_side_px)
+    small = _shrink(picture, policy.image.short_side_px)
     file = scratch / "photo.jpg"
     try:
-        small.save(file, "JPEG", quality=policy.jpeg_quality, subsampling="4:2:0", optimize=False)
+        small.save(file, "JPEG", quality=policy.image.jpeg_quality, subsampling="4:2:0", optimize=False)
     except OSError as error:
         check_scratch(error, scratch)
         raise rejected("cut", "unwritable", error) from error

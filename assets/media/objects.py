@@ -19,8 +19,9 @@ from loader.storage import Store
 from .audit import audit
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
 from .media_table import Row
+from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error
-from .unit import CutPolicy, Kind, Unit, Unusable, rejected
+from .unit import Kind, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from .container import check_duration, first_audio, opened
+from .policy import AudioPolicy, CutPolicy
 from .scratch import check_scratch
 from .sound import Samples, Timeline, check_gaps
-from .unit import CutPolicy, Unit, at, rejected
+from .unit import Unit, at, rejected
 
 MIN_TAIL_S = 0.5
 """A shorter rest stays with the segment before it."""
@@ -23,8 +24,8 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     with opened(path) as container:
         stream = first_audio(container)
         raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
-        cutter = _Cutter(scratch, policy)
-        timeline = Timeline(container, stream, policy.sample_rate_hz)
+        cutter = _Cutter(scratch, policy.audio)
+        timeline = Timeline(container, stream, policy.audio.sample_rate_hz)
         for piece in timeline:
             cutter.add(piece)
         cutter.finish()
@@ -32,7 +33,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
         check_gaps(timeline.n_source, timeline.n_filled)
         check_duration(container, float((timeline.start or 0) + cutter.laid_s))
-    base = (1, policy.sample_rate_hz)
+    base = (1, policy.audio.sample_rate_hz)
     facts = {"raw": raw, "n_segments": len(cutter.spans), "n_filled": timeline.n_filled}
     return [
         Unit(
@@ -40,9 +41,9 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             end=at(end, base),
             fields={"flac": segment, "json": facts},
             metadata={
-                "sample_rate_hz": policy.sample_rate_hz,
-                "start_s": start / policy.sample_rate_hz,
-                "duration_s": (end - start) / policy.sample_rate_hz,
+                "sample_rate_hz": policy.audio.sample_rate_hz,
+                "start_s": start / policy.audio.sample_rate_hz,
+                "duration_s": (end - start) / policy.audio.sample_rate_hz,
             },
         )
         for segment, (start, end) in cutter.spans.items()
@@ -52,7 +53,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 class _Cutter:
     """Collects samples and writes a segment whenever one is full and enough is left for the next."""
 
-    def __init__(self, scratch: Path, policy: CutPolicy) -> None:
+    def __init__(self, scratch: Path, policy: AudioPolicy) -> None:
         self.spans: dict[Path, tuple[int, int]] = {}
         self._scratch, self._rate_hz = scratch, policy.sample_rate_hz
         self._segment = round(policy.segment_s * policy.sample_rate_hz)

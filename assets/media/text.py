@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .media_table import Row
-from .unit import CutPolicy, Unit, dropped, rejected
+from .policy import CutPolicy
+from .unit import Unit, dropped, rejected
 
 MAX_TEXT_BYTES = 16 * 2**20
 """The longest document, and the longest line of JSON Lines. A whole book has a tenth of it."""

@@ -9,35 +9,6 @@ Outcome = Literal["rejected", "dropped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutPolicy:
-    """How samples are cut. Everything here is part of a unit's id: another policy gives other units.
-
-    max_clips: clips taken from one video, spread evenly over it; short_side_px: of images and clips alike,
-    never enlarged; segment_s: the longest piece of speech.
-    """
-
-    short_side_px: int = 256
-    jpeg_quality: int = 92
-    clip_s: float = 2.5
-    max_clips: int = 8
-    segment_s: float = 5.0
-    sample_rate_hz: int = 16_000
-
-    def __post_init__(self) -> None:
-        if not 16 <= self.short_side_px <= 4096:
-            raise ValueError(f"short_side_px={self.short_side_px}; accepted: 16 to 4096")
-        if not 1 <= self.jpeg_quality <= 100:
-            raise ValueError(f"jpeg_quality={self.jpeg_quality}; accepted: 1 to 100")
-        if self.max_clips < 1 or not 0.2 <= self.clip_s <= 60 or not 0.5 <= self.segment_s <= 60:
-            raise ValueError(
-                f"max_clips={self.max_clips}, clip_s={self.clip_s}, segment_s={self.segment_s}; accepted: "
-                "1 clip or more, clips of 0.2 to 60 s, segments of 0.5 to 60 s"
-            )
-        if not 8_000 <= self.sample_rate_hz <= 48_000:
-            raise ValueError(f"sample_rate_hz={self.sample_rate_hz}; accepted: 8000 to 48000")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """One piece of a raw object, ready to be a sample.
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from .clip_encoder import MIN_PSNR_DB, QUALITIES, ClipEncoder
 from .colour import refuse_deep
 from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
+from .policy import CutPolicy, VideoPolicy
 from .scratch import check_scratch
 from .sound import Samples, Timeline, pieces_at
 from .speech import write_flac
 from .timestamps import shown
-from .unit import CutPolicy, Unit, at, rejected
+from .unit import Unit, at, rejected
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -40,16 +41,18 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         with opened(path) as container:
             stream = moving_picture(container)
             assert stream is not None  # the same file, a moment later
-            clips = _encode_clips(container, stream, windows(index, policy), scratch, policy, quality)
+            clips = _encode_clips(
+                container, stream, windows(index, policy.video), scratch, policy.video, quality
+            )
         if min(clip.fidelity().worst_db for clip in clips) >= MIN_PSNR_DB:
             break
     else:
         raise rejected("cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame")
-    sounds = _sounds(path, [_span_s(clip, index) for clip in clips], policy)
-    return [_unit(clip, sound, index, policy) for clip, sound in zip(clips, sounds, strict=True)]
+    sounds = _sounds(path, [_span_s(clip, index) for clip in clips], policy.video.sound_rate_hz)
+    return [_unit(clip, sound, index, policy.video) for clip, sound in zip(clips, sounds, strict=True)]
 
 
-def windows(index: PacketIndex, policy: CutPolicy) -> list[tuple[int, int]]:
+def windows(index: PacketIndex, policy: VideoPolicy) -> list[tuple[int, int]]:
     """[start, end) of each clip in ticks: whole clips end to end, or `max_clips` of them evenly spread.
 
     A video shorter than one clip is one clip; what is left behind the last whole clip is not taken.
@@ -66,7 +69,7 @@ def _encode_clips(
     stream: "VideoStream",
     spans: list[tuple[int, int]],
     scratch: Path,
-    policy: CutPolicy,
+    policy: VideoPolicy,
     quality: Mapping[str, str],
 ) -> list[ClipEncoder]:
     """Decode everything, in order; frames inside a span go to that span's clip. Raises: Unusable."""
@@ -122,20 +125,20 @@ def _end(clip: ClipEncoder, index: PacketIndex) -> int:
 
 
 def _sounds(
-    path: str, spans: list[tuple[Fraction, Fraction]], policy: CutPolicy
+    path: str, spans: list[tuple[Fraction, Fraction]], rate_hz: int
 ) -> list[tuple[Samples, int] | None]:
     """The sound of each span and how much of it is real; None where there is none. Raises: Unusable."""
     with opened(path) as container:
         stream = first_sound(container)
         if stream is None:
             return [None] * len(spans)
-        timeline = Timeline(container, stream, policy.sample_rate_hz)
-        found = pieces_at(timeline, spans, policy.sample_rate_hz)
+        timeline = Timeline(container, stream, rate_hz)
+        found = pieces_at(timeline, spans, rate_hz)
     return [piece if piece[1] else None for piece in found]
 
 
 def _unit(
-    clip: ClipEncoder, sound: tuple[Samples, int] | None, index: PacketIndex, policy: CutPolicy
+    clip: ClipEncoder, sound: tuple[Samples, int] | None, index: PacketIndex, policy: VideoPolicy
 ) -> Unit:
     base = Fraction(*index.time_base)
     start, end = clip.pts[0], _end(clip, index)
@@ -144,7 +147,7 @@ def _unit(
     fields = {"mp4": clip.path, "json": {**facts, "policy": "canonical", "clip_s": policy.clip_s}}
     if sound is not None:
         path = clip.path.with_suffix(".flac")
-        write_flac(path, sound[0], policy.sample_rate_hz)
+        write_flac(path, sound[0], policy.sound_rate_hz)
         fields[SOUND_FIELD] = path
     return Unit(
         start=at(start, index.time_base),
@@ -160,6 +163,6 @@ def _unit(
             "psnr_db": round(fidelity.psnr_db, 3),
             "worst_psnr_db": round(fidelity.worst_db, 3),
             "has_sound": sound is not None,
-            "sound_missing_s": None if sound is None else (len(sound[0]) - sound[1]) / policy.sample_rate_hz,
+            "sound_missing_s": None if sound is None else (len(sound[0]) - sound[1]) / policy.sound_rate_hz,
         },
     )

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from assets.checks import CheckResult, audio_rate
-from assets.media.unit import CutPolicy
+from assets.media.policy import CutPolicy, VideoPolicy
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.version_audit import SUITE, Gate
 
@@ -18,7 +18,7 @@ def speech_rate(table: "pl.DataFrame", baseline: "pl.LazyFrame | None") -> Check
 
 SPEC = DatasetSpec(
     name="demo",
-    policy=CutPolicy(short_side_px=256, clip_s=2.5, max_clips=8, segment_s=5.0, sample_rate_hz=16_000),
+    policy=CutPolicy(video=VideoPolicy(clip_s=2.5, max_clips=8)),
     features=(
         Feature(name="picture"),
         Feature(name="phash"),

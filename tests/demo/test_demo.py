@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import loader
+from assets.media.policy import CutPolicy
 from assets.media.speech import write_flac
-from assets.media.unit import CutPolicy, Unusable
+from assets.media.unit import Unusable
 from assets.media.video import cut_video
 from examples.demo.__main__ import main
 from examples.demo.damage import plant_truncated

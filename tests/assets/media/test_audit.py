@@ -12,8 +12,9 @@ from PIL import Image
 
 from assets.media.audit import audit
 from assets.media.media_table import MEDIA, media_row
+from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.probe import orientation
-from assets.media.unit import CutPolicy, Unusable
+from assets.media.unit import Unusable
 from assets.media.video import cut_video
 
 EncodeVideo = Callable[..., str]
@@ -122,7 +123,7 @@ def test_frames_that_an_edit_list_hides(
     assert (row["n_packets"], row["n_discard_packets"], row["n_frames_decoded"]) == (50, 10, 40)
     assert (row["start_pts"], row["end_pts"]) == (0, 1600)
     assert row["luma_mean"] == pytest.approx(40 + 2 * 29.5, abs=1.5)  # of the frames that are seen
-    units = cut_video(str(path), tmp_path, CutPolicy(short_side_px=64, clip_s=0.8))
+    units = cut_video(str(path), tmp_path, CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=0.8)))
     assert [unit.fields["json"]["pts"] for unit in units] == [
         list(range(0, 800, 40)),
         list(range(800, 1600, 40)),

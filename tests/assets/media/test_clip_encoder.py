@@ -9,12 +9,13 @@ import pytest
 
 from assets.media.clip_encoder import MIN_PSNR_DB, psnr_db
 from assets.media.picture_filter import PictureFilter
-from assets.media.unit import CutPolicy, Unusable
+from assets.media.policy import CutPolicy, VideoPolicy
+from assets.media.unit import Unusable
 from assets.media.video import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
-POLICY = CutPolicy(short_side_px=64, clip_s=1.0, max_clips=2)
+POLICY = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=1.0, max_clips=2))
 
 
 def planes(path: str, policy: CutPolicy | None = None) -> dict[Fraction, np.ndarray]:
@@ -22,7 +23,7 @@ def planes(path: str, policy: CutPolicy | None = None) -> dict[Fraction, np.ndar
     found = {}
     with av.open(path) as container:
         stream = container.streams.video[0]
-        shrink = PictureFilter(stream, policy.short_side_px) if policy else None
+        shrink = PictureFilter(stream, policy.video.short_side_px) if policy else None
         for frame in container.decode(stream):
             assert frame.pts is not None
             assert stream.time_base is not None

@@ -18,8 +18,9 @@ from PIL import Image
 
 from assets.media.audit import audit
 from assets.media.cutters import ALL_KINDS, CUTTERS, kind_of
+from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.unit import CutPolicy, Kind, Unit, Unusable
+from assets.media.unit import Kind, Unit, Unusable
 
 NOT_MEDIA = (".parquet", ".json", ".jsonl", "LICENSE", "fileids")
 DAMAGED = (
@@ -161,13 +162,13 @@ def test_the_core_of_the_corpus_is_audited_as_the_golden_table_says() -> None:
 
 
 def test_the_core_of_the_corpus_is_cut(tmp_path: Path) -> None:
-    check_cuts("core", tmp_path, CutPolicy(max_clips=2))
+    check_cuts("core", tmp_path, CutPolicy(video=VideoPolicy(max_clips=2)))
 
 
 @pytest.mark.server
 def test_the_whole_corpus(tmp_path: Path) -> None:
     check_audits("extended")
-    check_cuts("extended", tmp_path, CutPolicy(max_clips=2))
+    check_cuts("extended", tmp_path, CutPolicy(video=VideoPolicy(max_clips=2)))
 
 
 def test_photos_of_one_scene_are_all_upright(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_photos_of_one_scene_are_all_upright(tmp_path: Path) -> None:
     folder = corpus()
     seen = []
     for path in sorted((folder / "image").glob("exif_Portrait_*.jpg")) if folder else []:
-        (unit,) = CUTTERS["image"].cut(str(path), tmp_path, CutPolicy(short_side_px=64))
+        (unit,) = CUTTERS["image"].cut(str(path), tmp_path, CutPolicy(image=ImagePolicy(short_side_px=64)))
         with Image.open(unit.fields["jpg"]) as picture:
             small = np.asarray(picture.convert("L").resize((16, 24)), float)
         seen.append(small)

@@ -14,14 +14,15 @@ import pytest
 from assets.media.cutters import ALL_KINDS
 from assets.media.media_table import MEDIA
 from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_object
+from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.scratch import check_scratch
 from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.unit import CutPolicy, dropped
+from assets.media.unit import dropped
 from loader.errors import StoreError
 from loader.storage import open_store
 
 MakeFrames = Callable[..., list[np.ndarray]]
-POLICY = CutPolicy(short_side_px=64, clip_s=2.0)
+POLICY = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=2.0))
 
 
 def request(landing: Path, key: str, scratch: Path, data: bytes | None = None) -> CutRequest:

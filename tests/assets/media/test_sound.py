@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from assets.media.container import first_audio, opened
+from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.sound import Timeline, pieces_at
 from assets.media.speech import cut_audio
-from assets.media.unit import CutPolicy, Unit, Unusable
+from assets.media.unit import Unit, Unusable
 from assets.media.video import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
-POLICY = CutPolicy(short_side_px=64, clip_s=1.0, max_clips=3)
+POLICY = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=1.0, max_clips=3))
 
 
 def heard(unit: Unit, field: str = "sound.flac") -> np.ndarray:

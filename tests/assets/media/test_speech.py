@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from assets.media.cutters import kind_of
+from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.speech import cut_audio, write_flac
-from assets.media.unit import CutPolicy, Unit, Unusable
+from assets.media.unit import Unit, Unusable
 
 MakeWav = Callable[..., bytes]
-POLICY = CutPolicy(segment_s=2.0)
+POLICY = CutPolicy(audio=AudioPolicy(segment_s=2.0))
 
 
 def cut(tmp_path: Path, data: bytes) -> list[Unit]:

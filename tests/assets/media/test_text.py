@@ -7,9 +7,10 @@ import pytest
 from assets.media import text
 from assets.media.audit import audit
 from assets.media.cutters import ALL_KINDS
+from assets.media.policy import CutPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.text import cut_text
-from assets.media.unit import CutPolicy, Unit, Unusable
+from assets.media.unit import Unit, Unusable
 
 
 def cut(tmp_path: Path, data: bytes) -> list[Unit]:

@@ -8,11 +8,12 @@ import pytest
 
 from assets.media.container import PacketIndex, kind_inside
 from assets.media.picture_filter import fit, turns_of
-from assets.media.unit import CutPolicy, Unit, Unusable
+from assets.media.policy import CutPolicy, VideoPolicy
+from assets.media.unit import Unit, Unusable
 from assets.media.video import cut_video, windows
 
 MakeVideo = Callable[..., bytes]
-POLICY = CutPolicy(short_side_px=64, clip_s=1.0, max_clips=3)
+POLICY = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=1.0, max_clips=3))
 
 
 def cut(tmp_path: Path, data: bytes, policy: CutPolicy = POLICY) -> list[Unit]:
@@ -47,7 +48,9 @@ def test_clips_hold_the_source_frames_at_the_source_times(tmp_path: Path, make_v
 
 def test_uneven_frame_times_are_kept(tmp_path: Path, make_video: MakeVideo) -> None:
     pts = [0, 11, 50, 51, 300, 333, 700, 701, 702, 990, 1400, 1450, 1990]
-    units = cut(tmp_path, make_video(pts), CutPolicy(short_side_px=64, clip_s=2.0, max_clips=1))
+    units = cut(
+        tmp_path, make_video(pts), CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=2.0, max_clips=1))
+    )
     assert units[0].fields["json"]["pts"] == pts
     assert [at for at, _ in decoded(units[0])] == [Fraction(tick, 1000) for tick in pts]
 
@@ -87,7 +90,7 @@ def test_the_same_video_gives_the_same_bytes(tmp_path: Path, make_video: MakeVid
 )
 def test_windows(start: int, end: int, expected: list[tuple[int, int]]) -> None:
     index = PacketIndex(n_packets=1, start_pts=start, end_pts=end, time_base=(1, 1000), max_gop_frames=1)
-    assert windows(index, POLICY) == expected
+    assert windows(index, POLICY.video) == expected
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])

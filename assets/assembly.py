@@ -8,6 +8,7 @@ from typing import Any
 import loader
 from loader.dataset.part import ShardFile
 from loader.dataset.part_extension import add_part_columns, part_rows
+from loader.errors import Conflict
 from loader.storage import Store
 
 from .spec import DatasetSpec
@@ -44,7 +45,8 @@ def assemble(
 ) -> Assembled:
     """Put a batch together. landed: rows of raw_objects; refusals: objects that media or units refused.
 
-    Raises: StageNotPublished when a feature was computed of other units than these.
+    Raises: StageNotPublished when a feature was computed of other units than these; Conflict when two of them, or a
+    feature and the units, have the same column.
     """
     for record in features:
         require_read(record, units)
@@ -70,14 +72,26 @@ def assemble(
 
 
 def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
-    """key -> columns of every featurizer, with `refused` where one would not take the sample."""
+    """key -> columns of every featurizer, with `refused` where one would not take the sample.
+
+    Raises: Conflict for a column of two featurizers: records may be of other parameters than the dataset has now.
+    """
     scores: dict[str, Row] = {}
+    owners: dict[str, str] = {}
     for record in features:
+        featurizer = record.body["featurizer"]
         for row in read_table(store, record.files[record.stage]):
             mine = scores.setdefault(row["key"], {})
             if row["code"]:
-                mine["refused"] = f"{record.body['featurizer']}: {row['code']}: {row['reason']}"
-            mine.update({name: value for name, value in row.items() if name not in ("key", "code", "reason")})
+                mine["refused"] = f"{featurizer}: {row['code']}: {row['reason']}"
+            told = {name: value for name, value in row.items() if name not in ("key", "code", "reason")}
+            for name in told:
+                if owners.setdefault(name, featurizer) != featurizer:
+                    raise Conflict(
+                        f"column {name!r} comes from two featurizers, {owners[name]!r} and {featurizer!r}; give "
+                        "one of them another name, or leave one out of the dataset"
+                    )
+            mine.update(told)
     return scores
 
 

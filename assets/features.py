@@ -9,13 +9,14 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.dataset.part_extension import add_part_group
+from loader.dataset.part_extension import add_part_group, part_rows
 from loader.errors import StageNotPublished
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
 
 from .featurizers import Featurizer
+from .featurizers.clashes import check_beside
 from .featurizing import Row, compute_part, inputs_of
 from .report import dagster_name, features_metadata
 from .spec import DatasetSpec, Feature, stage_name
@@ -39,7 +40,8 @@ def feature_stage(
     """Compute and publish one featurizer's groups and columns for a batch: the record, and its rows.
 
     A batch whose units and featurizer are those of the published record is not computed again. A sample that the
-    featurizer refuses has empty fields; the samples stage leaves it out. Raises: StageNotPublished.
+    featurizer refuses has empty fields; the samples stage leaves it out. Raises: StageNotPublished; Conflict, before
+    anything is computed, when the units have such a group, field or column already.
     """
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
@@ -48,11 +50,12 @@ def feature_stage(
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
         return newest, read_table(root.store, newest.files[stage])
     parts = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
+    taken = [(kind, part) for kind, part in parts if inputs_of(featurizer, kind, part)]
+    for kind, part in taken:
+        _check_names(root.store, featurizer, kind, part)
     shards, table = [], []
     with root.heartbeat(upstream.body["txn"]):
-        for kind, part in parts:
-            if not inputs_of(featurizer, kind, part):
-                continue
+        for kind, part in taken:
             rows = compute_part(root.store, compute, featurizer, kind, part, timeout_s, progress)
             shards += _added_shard(root.store, featurizer.name, part, rows)
             table += [_table_row(row) for row in rows]
@@ -75,6 +78,17 @@ def feature_stage(
         body={"featurizer": featurizer.name, "version": featurizer.version, "shards": shards},
     )
     return append_record(root.store, record), table
+
+
+def _check_names(store: Store, featurizer: Featurizer, kind: str, part: loader.Part) -> None:
+    """Raises: Conflict."""
+    check_beside(
+        featurizer,
+        kind,
+        groups={shard.group for shard in part.shards},
+        fields={field for shard in part.shards for field in shard.field_nbytes},
+        columns={name for row in part_rows(store, part) for name in row},
+    )
 
 
 def _added_shard(store: Store, name: str, part: loader.Part, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -102,7 +116,7 @@ def feature_asset(
     featurizer = feature.made()
 
     @dg.asset(
-        key=[spec.name, stage_name(feature.name)],
+        key=[spec.name, feature.stage],
         deps=[dg.AssetKey([spec.name, "units"])],
         partitions_def=batches,
         code_version=f"{CODE_VERSION}/{featurizer.version}",

@@ -14,7 +14,7 @@ from . import units as units_stage
 from . import validation
 from .assembly import Assembled, assemble, audit
 from .report import check_metadata, dagster_name, samples_metadata
-from .spec import DatasetSpec, stage_name
+from .spec import DatasetSpec
 from .stages import (
     StageRecord,
     Upstream,
@@ -46,9 +46,7 @@ def samples_stage(
     landed = require_published(store, spec.name, landing_stage.STAGE, partition)
     media = require_published(store, spec.name, validation.STAGE, partition)
     units = require_published(store, spec.name, units_stage.STAGE, partition)
-    features = [
-        require_published(store, spec.name, stage_name(feature.name), partition) for feature in spec.features
-    ]
+    features = [require_published(store, spec.name, feature.stage, partition) for feature in spec.features]
     require_read(media, landed)
     require_read(units, media)
     upstream = [landed, media, units, *features]
@@ -152,7 +150,7 @@ SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
     """The asset [dataset, samples] and its check."""
     key = dg.AssetKey([spec.name, STAGE])
-    stages: Sequence[str] = [units_stage.STAGE, *(stage_name(feature.name) for feature in spec.features)]
+    stages: Sequence[str] = [units_stage.STAGE, *(feature.stage for feature in spec.features)]
 
     @dg.asset(
         key=key,

@@ -9,16 +9,16 @@ from hashlib import blake2b
 from typing import Any
 
 from loader.dataset.names import check_dataset_name
-from loader.errors import InvalidName
 
 from .featurizers import Featurizer, make
+from .featurizers.clashes import check_apart
 from .media.policy import CutPolicy
 from .version_audit import GATE, Gate
 
 
 def stage_name(featurizer: str) -> str:
-    """The stage, asset and table of a featurizer, by its name in the registry or "module:Class"."""
-    return f"feature_{featurizer.rpartition(':')[2].lower()}"
+    """The stage, asset and table of the featurizer of that name (`Featurizer.name`)."""
+    return f"feature_{featurizer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,11 @@ class Feature:
     def made(self) -> Featurizer:
         """Raises: ValueError, TypeError, ImportError for a featurizer that there is not."""
         return make(self.name, **self.parameters)
+
+    @property
+    def stage(self) -> str:
+        """Its stage, whatever it was named by."""
+        return stage_name(self.made().name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,8 @@ class DatasetSpec:
     stopped, 0 to 1; work_timeout_s: longest time that one object may take in one stage; gate: what the samples table of
     a batch must pass to be published.
 
-    Raises: InvalidName; ValueError for shares or rates out of range.
+    Raises: InvalidName, also for two featurizers that share a name, a field or a column; ValueError for shares or
+    rates out of range; what `Feature.made` raises.
     """
 
     name: str
@@ -86,9 +92,7 @@ class DatasetSpec:
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
-        names = [feature.name for feature in self.features]
-        if len(set(names)) != len(names):
-            raise InvalidName(f"dataset {self.name!r} names a featurizer twice: {', '.join(names)}")
+        check_apart(self.name, [feature.made() for feature in self.features])
         if any(share <= 0 for share in self.splits.values()) or abs(sum(self.splits.values()) - 1) > 1e-9:
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):

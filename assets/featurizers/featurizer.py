@@ -55,6 +55,14 @@ class Featurizer(Protocol):
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
         """kind -> the fields it reads."""
 
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        """kind -> the fields that every sample of it gets, () for columns only."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """kind -> the score columns that every sample of it gets, () for fields only."""
+
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """Features of one sample: `sample` holds the encoded bytes of the kind's inputs.
 

@@ -68,6 +68,14 @@ class Loudness:
     def kinds(self) -> frozenset[str]:
         return frozenset(self.inputs)
 
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ())
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, _COLUMNS)
+
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind == "video" and field not in sample:

@@ -49,6 +49,14 @@ class PerceptualHash:
     def kinds(self) -> frozenset[str]:
         return frozenset(self.inputs)
 
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ("phash.npy",))
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ("phash", "phash_flat"))
+
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind == "image":

@@ -29,6 +29,15 @@ _BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98
 # FFmpeg's freezedetect: frozen when the mean absolute difference is at most -60 dB of full scale.
 _FROZEN = 0.001
 
+STILL = (
+    "luma_mean_ratio",
+    "luma_std_ratio",
+    "luma_contrast_ratio",
+    "chroma_mean_ratio",
+    "sharpness_laplacian_var",
+)
+MOVING = ("motion_mean_ratio", "frozen_ratio", "black_ratio")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
@@ -61,6 +70,14 @@ class Picture:
     def kinds(self) -> frozenset[str]:
         return frozenset(self.inputs)
 
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ())
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return {kind: STILL if kind == "image" else (*STILL, *MOVING) for kind in self.inputs}
+
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind == "image":
@@ -92,23 +109,25 @@ def _still(series: Array, full_size: Sequence[Array] | Array) -> dict[str, Colum
     chroma = (series.max(axis=-1) - series.min(axis=-1)).mean(dtype=np.float64) / 255
     measured = [laplacian_variance(_at_most(luma_of(pixels))) for pixels in full_size]
     sharpness = [value for value in measured if value is not None]
-    return {
-        "luma_mean_ratio": _rounded(luma.mean(dtype=np.float64)),
-        "luma_std_ratio": _rounded(luma.std(dtype=np.float64)),
-        "luma_contrast_ratio": _rounded(high - low),
-        "chroma_mean_ratio": _rounded(chroma),
-        "sharpness_laplacian_var": _rounded(np.mean(sharpness)) if sharpness else None,
-    }
+    values = (
+        _rounded(luma.mean(dtype=np.float64)),
+        _rounded(luma.std(dtype=np.float64)),
+        _rounded(high - low),
+        _rounded(chroma),
+        _rounded(np.mean(sharpness)) if sharpness else None,
+    )
+    return dict(zip(STILL, values, strict=True))
 
 
 def _moving(luma: Array) -> dict[str, Column]:
     black = (luma <= _BLACK_PIXEL).mean(axis=(1, 2)) >= _BLACK_SHARE
     motion = np.array([np.abs(after - before).mean() for before, after in pairwise(luma)])
-    return {
-        "motion_mean_ratio": _rounded(motion.mean()) if motion.size else None,
-        "frozen_ratio": _rounded((motion <= _FROZEN).mean()) if motion.size else None,
-        "black_ratio": _rounded(black.mean()),
-    }
+    values = (
+        _rounded(motion.mean()) if motion.size else None,
+        _rounded((motion <= _FROZEN).mean()) if motion.size else None,
+        _rounded(black.mean()),
+    )
+    return dict(zip(MOVING, values, strict=True))
 
 
 def _at_most(luma: Array) -> Array:

@@ -65,6 +65,14 @@ class Tokens:
     def kinds(self) -> frozenset[str]:
         return frozenset(self.inputs)
 
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ("tokens.npy",))
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ("n_tokens",))
+
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind != "text" and not sample.get(field):

@@ -58,7 +58,8 @@ def test_it_says_what_it_is(featurizer: Featurizer) -> None:
     assert featurizer.version == pickled(featurizer).version
     assert featurizer.kinds
     assert featurizer.kinds <= KINDS
-    assert set(featurizer.inputs) == featurizer.kinds
+    for declared in (featurizer.inputs, featurizer.outputs, featurizer.columns):
+        assert set(declared) == featurizer.kinds
     for fields in featurizer.inputs.values():
         assert fields
         assert all(decoder_for(field) for field in fields)
@@ -71,6 +72,7 @@ def test_all_samples_of_a_kind_get_the_same_names(featurizer: Featurizer, sample
         assert len(shapes) == 1
         (shape,) = shapes
         assert any(shape)
+        assert shape == (tuple(sorted(featurizer.outputs[kind])), tuple(sorted(featurizer.columns[kind])))
         for features in made:
             for name, value in features.fields.items():
                 back = decoder_for(name)(encode(name, value), None)
@@ -189,7 +191,7 @@ def test_a_spawned_process_makes_the_same(samples: Samples, folder: Path) -> Non
 
 def test_the_registry_names_what_is_there() -> None:
     here = Path(make.__code__.co_filename).parent
-    files = {path.stem for path in here.glob("*.py")} - {"__init__", "featurizer", "decoding"}
+    files = {path.stem for path in here.glob("*.py")} - {"__init__", "featurizer", "decoding", "clashes"}
     assert {target.split(":")[0].rpartition(".")[2] for target in FEATURIZERS.values()} == files
     for name in FEATURIZERS:
         assert make(name).name == name

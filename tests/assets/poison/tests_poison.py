@@ -16,6 +16,8 @@ class Poison:
     name: ClassVar[str] = "poison"
     kinds: ClassVar[frozenset[str]] = frozenset({"image"})
     inputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ("jpg",)}
+    outputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ()}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ("survived",)}
 
     @property
     def version(self) -> str:

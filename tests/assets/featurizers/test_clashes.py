@@ -1,0 +1,137 @@
+"""Names that two would use are refused before anything is computed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import loader
+from assets.assembly import assemble
+from assets.featurizers import make
+from assets.featurizers.clashes import check_apart, check_beside
+from assets.spec import DatasetSpec, Feature
+from assets.stages import StageRecord, Upstream
+from assets.tables import write_wide_table
+from loader.errors import Conflict, InvalidName
+
+OTHER = '''
+from dataclasses import dataclass
+from typing import Any
+
+from assets.featurizers import Features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherScore:
+    """Of photos and documents: whatever names it is told."""
+
+    name: str = "other_score"
+    field: str = "other.npy"
+    column: str = "other_ratio"
+    kinds = frozenset({"image", "text"})
+    version = "1-00000000"
+    inputs = {"image": ("jpg",), "text": ("txt",)}
+
+    @property
+    def outputs(self) -> Any:
+        return dict.fromkeys(self.inputs, (self.field,))
+
+    @property
+    def columns(self) -> Any:
+        return dict.fromkeys(self.inputs, (self.column,))
+
+    def __call__(self, kind: str, sample: Any) -> Features:
+        return Features(fields={self.field: b""}, columns={self.column: 0.5})
+'''
+
+UNITS = StageRecord(
+    dataset="demo",
+    stage="units",
+    partition="b",
+    verdict="published",
+    run_id="run",
+    code_version="1",
+    fingerprint="",
+    body={"parts": []},
+)
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a featurizer outside the registry."""
+    (tmp_path / "other_score.py").write_text(OTHER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "other_score:OtherScore"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "what"),
+    [
+        ({"column": "luma_mean_ratio"}, "column 'luma_mean_ratio', and so has featurizer 'picture'"),
+        ({"column": "n_tokens"}, "column 'n_tokens', and so has featurizer 'tokens'"),
+        ({"column": "refused"}, "column 'refused', and so has penstock itself"),
+        ({"field": "phash.npy"}, "field 'phash.npy', and so has featurizer 'phash'"),
+        ({"name": "picture"}, "name 'picture', and so has featurizer 'picture'"),
+    ],
+)
+def test_a_dataset_with_two_owners_of_a_name_cannot_be_described(
+    other: str, parameters: Mapping[str, str], what: str
+) -> None:
+    features = (Feature(name="picture"), Feature(name="phash"), Feature(name="tokens"))
+    DatasetSpec(name="demo", features=(*features, Feature(name=other)))
+    with pytest.raises(InvalidName, match=re.escape(what)):
+        DatasetSpec(name="demo", features=(*features, Feature(name=other, parameters=parameters)))
+
+
+def test_a_name_that_is_no_path_segment_is_refused(other: str) -> None:
+    with pytest.raises(InvalidName, match=r"featurizer name 'Other/Score'"):
+        check_apart("demo", [make(other, name="Other/Score")])
+
+
+def test_a_featurizer_has_one_stage_whatever_it_is_named_by(other: str) -> None:
+    assert Feature(name=other).stage == "feature_other_score"
+    assert Feature(name="picture").stage == "feature_picture"
+
+
+@pytest.mark.parametrize(
+    ("there", "what"),
+    [
+        ({"groups": {"phash"}}, "group 'phash'"),
+        ({"fields": {"phash.npy"}}, "field 'phash.npy'"),
+        ({"columns": {"phash_flat"}}, "column 'phash_flat'"),
+    ],
+)
+def test_what_the_units_have_already_is_refused(there: Mapping[str, Any], what: str) -> None:
+    nothing: Mapping[str, Any] = dict.fromkeys(("groups", "fields", "columns"), frozenset())
+    check_beside(make("phash"), "image", **nothing)
+    with pytest.raises(Conflict, match=f"featurizer 'phash' would make {what}, which units of kind 'image'"):
+        check_beside(make("phash"), "image", **{**nothing, **there})
+
+
+def test_records_of_two_featurizers_with_one_column_are_not_merged(tmp_path: Path) -> None:
+    """As stages may have published them before the dataset was described as it is now."""
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+
+        def record(name: str, **score: float) -> StageRecord:
+            rows = [{"key": "image/1", "code": "", "reason": "", **score}]
+            table = write_wide_table(root.store, "demo", f"feature_{name}", "b", rows)
+            return replace(
+                UNITS,
+                upstream=(Upstream(stage="units", partition="b", r=0),),
+                stage=f"feature_{name}",
+                body={"featurizer": name, "shards": []},
+                files={f"feature_{name}": table},
+            )
+
+        one, other = record("one", score=1.0), record("other", score=2.0)
+        spec = DatasetSpec(name="demo")
+        empty: Mapping[str, Any] = {"landed": [], "refusals": [], "units": UNITS}
+        assemble(
+            root.store, spec, features=[one, replace(other, files=record("other", x=1.0).files)], **empty
+        )
+        with pytest.raises(Conflict, match="column 'score' comes from two featurizers, 'one' and 'other'"):
+            assemble(root.store, spec, features=[one, other], **empty)

@@ -32,6 +32,8 @@ def test_its_shape_and_its_column(make: Any) -> None:
         assert (values.dtype, values.shape) == (np.uint64, (n,))
         assert features.columns["phash"] == "-".join(f"{int(value):016x}" for value in values)
         assert features.columns["phash_flat"] is False
+        assert features.columns["phash_flat_mask"] == 0
+        assert len(features.columns["phash_mirrored"]) == len(features.columns["phash"])
 
 
 @pytest.mark.parametrize("quality", [20, 50, 85])
@@ -67,3 +69,32 @@ def test_a_flat_picture_is_marked(make: Any, level: int) -> None:
     assert featurizer("phash")("image", {"jpg": make.jpeg(pixels)}).columns["phash_flat"] is True
     clip = make.mp4([pixels, pixels, make.scene(1, 96, 128)])
     assert featurizer("phash")("video", {"mp4": clip}).columns["phash_flat"] is False
+    assert featurizer("phash")("video", {"mp4": clip}).columns["phash_flat_mask"] == 0b011
+
+
+def test_a_mirrored_copy_is_found_by_its_other_hash(make: Any) -> None:
+    for seed in range(12):
+        pixels = make.scene(seed, 240, 320)
+        copy = featurizer("phash")("image", {"jpg": make.jpeg(pixels[:, ::-1], 50)}).columns
+        original = hashes("image", make.jpeg(pixels, 95))
+        assert distances(original, as_hashes(copy["phash_mirrored"]))[0] <= NEAR
+        assert distances(original, as_hashes(copy["phash"]))[0] >= FAR
+
+
+def as_hashes(text: str) -> np.ndarray:
+    return np.array([int(word, 16) for word in text.split("-")], np.uint64)
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        np.tile(np.linspace(20, 230, 128, dtype=np.uint8)[None, :, None], (96, 1, 3)),
+        np.tile(np.linspace(20, 230, 96, dtype=np.uint8)[:, None, None], (1, 128, 3)),
+        np.tile(np.repeat(np.uint8([30, 220]), 64)[None, :, None], (96, 1, 3)),
+    ],
+    ids=["gradient across", "gradient down", "two halves"],
+)
+def test_a_drawing_of_two_tones_has_a_hash_of_noise_and_is_marked(make: Any, pixels: np.ndarray) -> None:
+    """Its standard deviation is that of a photo; all but a few of its frequencies are nought."""
+    assert pixels.std() > 50
+    assert featurizer("phash")("image", {"jpg": make.jpeg(pixels)}).columns["phash_flat"] is True

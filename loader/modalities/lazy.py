@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import MissingDependency
 
 # module of this package -> the pip extra that brings what it imports.
-EXTRAS = {"image": "image", "clip": "video", "audio": "audio"}
+EXTRAS = {"image": "image", "clip": "video", "packet_index": "video", "audio": "audio"}
 
 
 @cache
@@ -24,6 +24,6 @@ def load(target: str) -> Any:
         if extra is None or (error.name or "").startswith(str(__package__)):
             raise
         raise MissingDependency(
-            f"{extra} fields need the package {error.name!r}, which is not installed: "
+            f"{extra} fields need the package {str(error.name).partition('.')[0]!r}, which is not installed: "
             f"pip install 'penstock[{extra}]'"
         ) from error

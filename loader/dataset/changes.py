@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Conflict, InvalidSample, PenstockError
-from .exclude import StillLive, write_exclusions
+from .exclude import StillLive, find_superseded, write_exclusions
 from .group_writer import write_group
 from .names import resolve
 from .part import Part
-from .publish import FreeGroup, NewKeys, Pending, check_producer, commit, open_record
+from .publish import Check, FreeGroup, NewKeys, Onto, Pending, check_producer, commit, open_record
 from .runs import check_parts, write_group_run, write_run
 from .version import Version
 
@@ -30,6 +30,8 @@ def publish_parts(
     parent: str | None,
     exclude: Mapping[str, str],
     producer: Producer,
+    supersede: Mapping[str, str],
+    onto: str | None,
 ) -> Version:
     """See `Root.publish`."""
     txn = check_parts(parts)
@@ -43,13 +45,17 @@ def publish_parts(
     if known is not None and known.number is not None:
         return root.open(f"{dataset}@{known.number}")
     newest = state.newest(dataset)
-    columns = open_record(root.store, newest).manifest["columns"] if newest else {}
+    base = open_record(root.store, newest) if newest else None
+    columns = base.manifest["columns"] if base else {}
     earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     prefix = _prefix(txn)
     with root.heartbeat(txn):
-        change, keys = write_run(root.store, prefix, parts, earlier, exclude)
+        superseded = find_superseded(base, supersede)
+        change, keys = write_run(root.store, prefix, parts, earlier, exclude, superseded)
         pending = Pending(dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts)
-        return commit(root.store, root.log, pending, NewKeys(root.store, keys))
+        checks: list[Check] = [] if onto is None else [Onto(onto)]
+        checks += [superseded.still_live()] if supersede else []
+        return commit(root.store, root.log, pending, *checks, NewKeys(root.store, keys))
 
 
 def publish_group(

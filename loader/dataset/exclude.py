@@ -1,12 +1,13 @@
 """Exclusions: a version without some samples, as one small table of bitmaps."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import Conflict, EmptyVersion, InvalidKey, VersionNotFound
+from ..errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, VersionNotFound
 from ..storage import Store
 from .bitmap import pack
 from .manifest import Change
@@ -18,6 +19,29 @@ Rows = dict[str, list[int]]
 """Part id -> rows of it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """Live samples of a version that its successor leaves out for better ones. rows: (part id, reason) -> rows of
+    it; n_rows: of each of these parts."""
+
+    rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
+    n_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def n_samples(self) -> int:
+        return sum(len(rows) for rows in self.rows.values())
+
+    def still_live(self) -> "StillLive":
+        """The check that nobody excluded one of them meanwhile."""
+        by_part: Rows = {}
+        for (part, _), rows in self.rows.items():
+            by_part.setdefault(part, []).extend(rows)
+        return StillLive(by_part)
+
+
+NOTHING_SUPERSEDED = Superseded()
+
+
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
     """Upload the bitmaps of these keys. Raises: VersionNotFound for keys that are not live in the version;
     EmptyVersion without keys; InvalidKey for one str, whose letters would be taken for keys."""
@@ -25,10 +49,33 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
         raise InvalidKey(f"exclude takes a list of keys, got the str {keys!r}; pass [{keys!r}]")
     if not keys:
         raise EmptyVersion("exclude was given no keys; name at least one")
-    rows = _find(version, frozenset(keys))
+    rows = {part: list(members) for part, members in _find(version, frozenset(keys)).items()}
     n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in rows}
     file = put_exclusions(version.store, prefix, {(part, reason): rows[part] for part in rows}, n_rows)
     return Change(exclusions=file, n_excluded=sum(len(members) for members in rows.values())), rows
+
+
+def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
+    """Where these keys (-> reason) are. Costs a scan of the version's keys, and nothing without keys.
+
+    Raises: VersionNotFound for a key that is not live in the version; InvalidSample without a reason.
+    """
+    if not reasons:
+        return NOTHING_SUPERSEDED
+    if version is None:
+        raise VersionNotFound(
+            f"there is no version yet, so nothing in it to supersede: {sorted(reasons)[0]!r}"
+        )
+    if unreasoned := sorted(key for key, reason in reasons.items() if not reason):
+        raise InvalidSample(
+            f"supersede gives no reason for {unreasoned[0]!r}; a reader of the version will see it"
+        )
+    rows: dict[tuple[str, str], list[int]] = {}
+    for part, members in _find(version, frozenset(reasons)).items():
+        for row, key in members.items():
+            rows.setdefault((part, reasons[key]), []).append(row)
+    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
+    return Superseded(rows=rows, n_rows=n_rows)
 
 
 def put_exclusions(
@@ -44,9 +91,9 @@ def put_exclusions(
     return put_table(store, f"{prefix}/exclusions.parquet", made, "exclusions")
 
 
-def _find(version: Version, keys: frozenset[str]) -> Rows:
-    """Where these keys are. Reads the key column of every run: a scan of the version's keys."""
-    rows: Rows = {}
+def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
+    """Part id -> row -> key of these keys. Reads the key column of every run: a scan of the version's keys."""
+    rows: dict[str, dict[int, str]] = {}
     found: set[str] = set()
     wanted = pa.array(sorted(keys), pa.string())
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
@@ -56,7 +103,7 @@ def _find(version: Version, keys: frozenset[str]) -> Rows:
             version.parts.positions(mine["part"]).tolist(), mine.to_pylist(), strict=True
         ):
             if version.parts.live_members(position)[at["row"]]:
-                rows.setdefault(at["part"], []).append(at["row"])
+                rows.setdefault(at["part"], {})[at["row"]] = at["key"]
                 found.add(at["key"])
     if missing := sorted(keys - found):
         raise VersionNotFound(

@@ -57,9 +57,9 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(producer or {})
 
 
-def commit(store: Store, log: Log, pending: Pending, check: Check) -> Version:
-    """Publish. Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey, FieldMismatch when the
-    change does not go onto the newest version; Denied."""
+def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
+    """Publish what passes every check. Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey,
+    FieldMismatch when the change does not go onto the newest version; Denied."""
 
     def build(state: State) -> CommitBody:
         if state.last_deny:
@@ -69,7 +69,8 @@ def commit(store: Store, log: Log, pending: Pending, check: Check) -> Version:
             )
         newest = state.newest(pending.dataset)
         parent = open_record(store, newest) if newest else None
-        check(parent)
+        for check in checks:
+            check(parent)
         body = child(
             parent.manifest if parent else None,
             pending.change,
@@ -118,6 +119,22 @@ class NewKeys:
         # Which rows are live is asked again each time: a retirement may bring back what was excluded.
         for file in runs:
             _refuse_live(parent, self._clashes[file.path])
+
+
+class Onto:
+    """Checks that the newest version is the one that a change was made for. id: empty for none yet."""
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: Conflict."""
+        found = parent.id if parent else ""
+        if found != self._id:
+            raise Conflict(
+                f"these parts were compared with {self._id[:14] or 'no version'}, and the newest is now "
+                f"{f'{parent.name} ({parent.id[:14]})' if parent else 'none'}; compare them with that and publish again"
+            )
 
 
 class FreeGroup:

@@ -163,6 +163,8 @@ class Root:
         parent: str | None = None,
         *,
         exclude: Mapping[str, str] | None = None,
+        supersede: Mapping[str, str] | None = None,
+        onto: str | None = None,
         producer: Mapping[str, Any] | None = None,
     ) -> Version:
         """One version from parts that any number of workers wrote with one transaction.
@@ -170,10 +172,14 @@ class Root:
         The parts are laid on the dataset's newest version, also when somebody published meanwhile; publishing a
         committed transaction again gives its version. parent: a ref that must exist and not be retired.
         exclude: key -> reason, samples of these parts that the version leaves out (a filter's drops).
+        supersede: key -> reason, samples of the newest version that this one leaves out, because these parts have
+        better ones: one log entry does both, so that no version has both or neither. onto: the id of the version
+        that this must become the next of, "" for none yet; another newest one is a Conflict.
         producer: facts for the manifest (run id, code version). Raises: DuplicateKey; FieldMismatch; Fenced;
-        Conflict; EmptyVersion.
+        Conflict, also when somebody excluded a superseded sample meanwhile; VersionNotFound for one that is not
+        there; EmptyVersion.
         """
-        return publish_parts(self, dataset, parts, parent, exclude or {}, producer)
+        return publish_parts(self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto)
 
     def add_group(
         self,

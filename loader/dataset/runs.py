@@ -7,7 +7,7 @@ import pyarrow as pa
 from ..errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
 from ..storage import Store
 from .columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
-from .exclude import put_exclusions
+from .exclude import NOTHING_SUPERSEDED, Superseded, put_exclusions
 from .manifest import Change, GroupExtent, SamplesFile
 from .parquet import get_tables, put_table
 from .part import Part, shards_table
@@ -39,11 +39,17 @@ def check_parts(parts: Sequence[Part]) -> str:
 
 
 def write_run(
-    store: Store, prefix: str, parts: Sequence[Part], earlier: Mapping[str, str], exclude: Mapping[str, str]
+    store: Store,
+    prefix: str,
+    parts: Sequence[Part],
+    earlier: Mapping[str, str],
+    exclude: Mapping[str, str],
+    superseded: Superseded = NOTHING_SUPERSEDED,
 ) -> tuple[Change, list[str]]:
     """Upload the run's tables under `prefix`. Returns the change and the live keys that it adds.
 
-    earlier: column -> type that the dataset already has; exclude: key -> reason. Costs a request per new part and
+    earlier: column -> type that the dataset already has; exclude: key -> reason; superseded: samples of earlier parts
+    that are left out from now on. Costs a request per new part and
     five more at most, whatever the dataset holds. Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to
     exclude that no part has; Corrupt.
     """
@@ -62,7 +68,8 @@ def write_run(
         kinds = {field.name: str(field.type) for field in table.schema if field.name not in ("part", "row")}
         files.append(SamplesFile(file=file, group=group, columns=kinds))
     shards = [shard for part in parts for shard in part.shards]
-    gone = _excluded(rows, exclude)
+    gone = {**_excluded(rows, exclude), **superseded.rows}
+    n_rows = {**{part.id: part.n_rows for part in parts}, **superseded.n_rows}
     change = Change(
         shards=put_table(store, f"{prefix}/shards.parquet", shards_table(shards), "shards"),
         samples=tuple(files),
@@ -70,10 +77,8 @@ def write_run(
         groups=extents(parts),
         n_parts=len(parts),
         n_rows=len(keys),
-        exclusions=put_exclusions(store, prefix, gone, {part.id: part.n_rows for part in parts})
-        if gone
-        else None,
-        n_excluded=len(exclude),
+        exclusions=put_exclusions(store, prefix, gone, n_rows) if gone else None,
+        n_excluded=len(exclude) + superseded.n_samples,
     )
     return change, [key for key in keys if key not in exclude]
 

@@ -86,6 +86,34 @@ def machine(properties):
                 self.published(self.root.publish("d", parts, exclude=drops), after)
 
         @precondition(lambda self: self.newest())
+        @rule(data=st.data())
+        def publish_better_ones(self, data):
+            """New samples and the end of older ones, in one version."""
+            self.count += 1
+            before, key = self.content(), f"better{self.count}"
+            gone = data.draw(st.lists(st.sampled_from(sorted(before)), min_size=1, max_size=4, unique=True))
+            txn = self.root.begin("d")
+            row = (key, {"cls": self.count, "x": b"better"}, {"w": self.count})
+            part = loader.write_part(self.root, txn, [row], groups={"x": "extra"})
+            n_versions = len(self.root.state.versions("d"))
+            for wrong in ({"nobody": "better"}, {key: "itself"}):
+                properties.raised(
+                    VersionNotFound, lambda w=wrong: self.root.publish("d", [part], supersede=w)
+                )
+            stale = [record.id for record in self.root.state.versions("d")][:-1]
+            for other in ["", *stale]:
+                if self.newest() != len(self.versions) or other in stale[self.newest() - 1 :]:
+                    continue
+                properties.raised(Conflict, lambda o=other: self.root.publish("d", [part], onto=o))
+            assert len(self.root.state.versions("d")) == n_versions
+            self.metadata[key, self.count] = self.count
+            after = {one: fields for one, fields in before.items() if one not in gone}
+            after[key] = {"cls": b"%d" % self.count, "x": b"better"}
+            newest = self.root.state.newest("d").id
+            drops = dict.fromkeys(gone, f"{key} is better")
+            self.published(self.root.publish("d", [part], supersede=drops, onto=newest), after)
+
+        @precondition(lambda self: self.newest())
         @rule(group=st.sampled_from(["g", "h"]))
         def add_group(self, group):
             before, field = self.content(), f"{group}.txt"

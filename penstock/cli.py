@@ -91,6 +91,16 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--step", type=int, required=True)
     one.add_argument("--slot", type=int, default=None, help="one slot, counted from 0")
     _add_world(one)
+    one = add(
+        "card", verbs.card, "the dataset card of a version: counts, licences, where it comes from, examples"
+    )
+    one.add_argument("ref")
+    one.add_argument("--html", default=None, metavar="FILE", help="write it as one HTML file")
+    one.add_argument("--into", default=None, metavar="FOLDER", help="write it as JSON, Markdown and HTML")
+    one.add_argument("--save", action="store_true", help="write it into the root, where there is none yet")
+    one.add_argument(
+        "--examples", type=int, default=None, metavar="N", help="samples of each kind; 0 reads no media"
+    )
     one = add("retire", verbs.retire, "take a version out of use")
     one.add_argument("ref")
     one.add_argument("--reason", required=True)

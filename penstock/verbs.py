@@ -2,12 +2,14 @@
 
 from argparse import Namespace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import loader
 
 from . import diff as _diff
 from . import verify as _verify
+from .words import size
 
 Answer = tuple[Any, str, int]
 
@@ -61,15 +63,6 @@ def show(arguments: Namespace) -> Answer:
         lines += ["", *(f"{name}: {value}" for name, value in manifest["producer"].items())]
     body = {"name": version.name, "id": version.id, "fields": list(version.fields), "manifest": manifest}
     return body, "\n".join(lines), 0
-
-
-def size(nbytes: float) -> str:
-    """Bytes as people read them: '3.4 MiB'."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} TiB"
 
 
 def diff(arguments: Namespace) -> Answer:
@@ -146,6 +139,28 @@ def explain(arguments: Namespace) -> Answer:
     plan = loader.open_plan(root, arguments.plan)
     found = loader.explain(plan, arguments.step, arguments.rank, arguments.world, arguments.slot)
     return [one.to_json() for one in found], "\n\n".join(map(str, found)), 0
+
+
+def card(arguments: Namespace) -> Answer:
+    """The dataset card: as Markdown, or written where the arguments say."""
+    from .card.build import EXAMPLES, build_card
+    from .card.document import card_document
+    from .card.markdown import render_markdown
+    from .card.stored import save_card, write_card, write_html
+
+    n_examples = EXAMPLES if arguments.examples is None else arguments.examples
+    root = loader.Root(arguments.root)
+    made = build_card(root, root.open(arguments.ref), n_examples=n_examples)
+    lines = []
+    if arguments.html is not None:
+        lines.append(str(write_html(Path(arguments.html), made)))
+    if arguments.into is not None:
+        lines += map(str, write_card(Path(arguments.into), made))
+    if arguments.save:
+        saved = save_card(root.store, made)
+        lines += [f"{root.url}/{saved.folder}/{name}" for name in saved.written]
+        lines += [f"{root.url}/{saved.folder}/{name} is another card and was kept" for name in saved.kept]
+    return card_document(made), "\n".join(lines) or render_markdown(made).rstrip("\n"), 0
 
 
 def retire(arguments: Namespace) -> Answer:

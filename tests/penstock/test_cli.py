@@ -18,6 +18,7 @@ EVERY_VERB = [
     ("verify", "d@4", "--full"),
     ("order", "d@4", "--step", "3", "--batch", "6"),
     ("lease", "ls"),
+    ("card", "d@4"),
 ]
 
 
@@ -230,7 +231,7 @@ def test_usage_errors(cli, arguments):
 def test_help_lists_the_verbs(cli):
     run = cli("--help")
     assert run.code == 0
-    for verb in ("ls", "show", "diff", "verify", "order", "explain", "retire", "lease"):
+    for verb in ("ls", "show", "diff", "verify", "order", "explain", "card", "retire", "lease"):
         assert f"\n    {verb} " in run.out
         assert cli(verb, "--help").code == 0
 

@@ -1,0 +1,224 @@
+"""From a version to its card."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from loader import Root, Version
+from loader.dataset.bitmap import unpack
+from loader.dataset.parquet import TableFile, get_tables
+from loader.errors import InvalidRuntime
+
+from . import classes
+from .examples import examples
+from .history import history
+from .scan import KindScan, Scan, part_fields, scan
+from .tally import Counts, Spread, Tally, ranked
+from .value import Card, Column, Group, History, Kind
+
+EXAMPLES, MAX_EXAMPLES = 6, 24
+"""Samples of each kind that a card shows."""
+
+# What a pipeline's filter says of a sample (assets/spec.py, Filter.reason): the value is left away, so that samples
+# with the same reason are counted together.
+_FILTERED = re.compile(r"^(?P<column>\w+) = .* is (?P<said>below|above|not one of) (?P<limit>.*)$", re.DOTALL)
+# What a featurizer says: "<name>: <code>: <reason>".
+_REFUSED = re.compile(r"^(?P<who>[\w.:-]+): (?P<code>\w+): ")
+
+
+def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
+    """The card of an open version: the same version gives the same card, in any process, on any day.
+
+    Reads the samples table once (see `scan`), the records of its making (see `history`), and `n_examples` samples
+    of each kind; no other media. n_examples = 0 reads none at all. Raises: Corrupt; StoreError; MissingDependency
+    for pictures without Pillow or av; InvalidRuntime for a number of examples out of range.
+    """
+    if not 0 <= n_examples <= MAX_EXAMPLES:
+        raise InvalidRuntime(f"{n_examples} examples of each kind; accepted: 0 to {MAX_EXAMPLES}")
+    scanned = scan(version, n_examples=n_examples)
+    made = history(root, version)
+    n = len(version)
+    manifest = version.manifest
+    kinds = tuple(_kind(name, kind, scanned) for name, kind in scanned.kinds.items())
+    licences = scanned.licences.result(n)
+    return Card(
+        dataset=version.dataset,
+        number=version.number,
+        id=version.id,
+        parent=manifest["parent"],
+        created=datetime.fromtimestamp(manifest["created_us"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        samples=n,
+        excluded_samples=manifest["n_rows"] - n,
+        excluded=left_out(version),
+        kinds=kinds,
+        groups=tuple(_groups(version)),
+        columns=tuple(_columns(version, scanned)),
+        licences=licences,
+        sources=scanned.raw.sources(n),
+        folders=scanned.raw.folders(n),
+        subjects=scanned.raw.subjects,
+        raw_objects=scanned.raw.distinct(),
+        history=made,
+        examples=examples(version, scanned) if n_examples else (),
+        warnings=tuple(_warnings(n, licences, made)),
+        unknown=tuple(_unknown(manifest["columns"], kinds, made)),
+    )
+
+
+def _kind(name: str, found: KindScan, scanned: Scan) -> Kind:
+    n = found.samples
+    splits = {scanned.splits[i]: int(count) for i, count in enumerate(found.splits) if count}
+    seconds = {scanned.splits[i]: float(found.seconds[i]) for i in np.flatnonzero(found.seconds).tolist()}
+    duration = found.duration_s.result(n)
+    return Kind(
+        name=name,
+        modality=found.modality,
+        samples=n,
+        splits=dict(sorted(splits.items(), key=lambda item: (-item[1], item[0]))),
+        raw_objects=found.raw_objects,
+        seconds=dict(sorted(seconds.items())),
+        sound_s=found.sound_s,
+        without_seconds=n - found.duration_s.n,
+        duration_s=duration,
+        durations=_classes(classes.DURATIONS, found.durations),
+        sizes=_sizes(found.sizes, n),
+        short_sides=_classes(classes.SHORT_SIDES, found.short_sides),
+        aspects=_classes(classes.ASPECTS, found.aspects),
+        labels=found.labels.result(n),
+        languages=found.languages.result(n),
+    )
+
+
+def _classes(names: tuple[str, ...], counts: np.ndarray[Any, Any]) -> dict[str, int]:
+    """From the first class with a sample to the last; {} when there is none."""
+    there = np.flatnonzero(counts)
+    if not len(there):
+        return {}
+    return {names[i]: int(counts[i]) for i in range(int(there[0]), int(there[-1]) + 1)}
+
+
+def _sizes(tally: Tally, n: int) -> Counts:
+    """width x height -> samples, from the codes that the scan counts."""
+    if tally.overflowed:
+        return tally.result(n)
+    named = {
+        f"{int(code) >> 32} x {int(code) & 0xFFFFFFFF}": count for code, count in tally.counted().items()
+    }
+    return ranked(named, n - tally.n, 12)
+
+
+def left_out(version: Version) -> Counts:
+    """Samples that the version leaves out, by reason. Costs the exclusions tables: a bitmap per part and reason.
+
+    A sample that was left out twice counts once, with the reason that came first. Raises: Corrupt."""
+    gone: dict[str, np.ndarray[Any, Any]] = {}
+    counts = Counter[str]()
+    files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
+    for table in get_tables(version.store, files):
+        for row in table.to_pylist():
+            mine = unpack(row["bitmap"], row["n_rows"])
+            before = gone.setdefault(row["part"], np.zeros(row["n_rows"], bool))
+            counts[reason_class(row["reason"])] += int((mine & ~before).sum())
+            before |= mine
+    return ranked({reason: n for reason, n in counts.items() if n}, 0, 40)
+
+
+def reason_class(reason: str) -> str:
+    """The reason without the sample's own value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
+    if found := _FILTERED.match(reason):
+        return f"{found['column']} {found['said']} {found['limit']}"
+    if found := _REFUSED.match(reason):
+        return f"{found['who']}: {found['code']}"
+    return reason
+
+
+def _groups(version: Version) -> Iterator[Group]:
+    for name, body in sorted(version.manifest["groups"].items()):
+        there = np.flatnonzero(version.parts.has_group(name))
+        layouts = {part_fields(version, int(part)) for part in there[:: max(1, len(there) // 1000)]}
+        yield Group(
+            name=name,
+            nbytes=body["nbytes"],
+            rows=body["n_rows"],
+            parts=body["n_parts"],
+            fields=dict(sorted(body["field_nbytes"].items())),
+            modalities=tuple(sorted({classes.modality_of(fields) for fields in layouts})),
+        )
+
+
+def _columns(version: Version, scanned: Scan) -> Iterator[Column]:
+    n = len(version)
+    for name, body in sorted(version.manifest["columns"].items()):
+        if body["group"] == "keys" or body["type"] == "null":
+            continue
+        found = scanned.columns.get(name)
+        if isinstance(found, Spread):
+            numbers = found.result(n)
+            yield Column(name=name, type=body["type"], numbers=numbers, note="" if numbers else "all unknown")
+        elif isinstance(found, Tally):
+            counts = found.result(n, 12)
+            yield Column(name=name, type=body["type"], counts=counts)
+        elif name in scanned.spans:
+            first, last = scanned.spans[name]
+            yield Column(name=name, type=body["type"], note=f"{_time(first)} to {_time(last)}")
+        else:
+            yield Column(name=name, type=body["type"], note="")
+
+
+def _time(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _warnings(n: int, licences: Counts, made: History) -> Iterator[str]:
+    if licences.unknown:
+        what = "any of the samples" if licences.unknown == n else f"{licences.unknown:,} of {n:,} samples"
+        yield (
+            f"The licence of {what} is unknown. Nothing here says that they may be used or passed on: find out, or "
+            "leave them out."
+        )
+    if not licences.complete:
+        yield "There are too many different licences to list them: the column may hold something else."
+    limited = {
+        word: sum(count for name, count in licences.counts if re.search(rf"\b{word}\b", name, re.IGNORECASE))
+        for word in ("NC", "ND")
+    }
+    if limited["NC"]:
+        yield f"The licence of {limited['NC']:,} samples allows no commercial use (NC)."
+    if limited["ND"]:
+        yield f"The licence of {limited['ND']:,} samples allows no derivatives (ND)."
+    for check in made.checks:
+        if check.failed:
+            yield f"The check {check.name} did not pass for {check.failed} of {check.batches + check.failed} batches."
+
+
+def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], made: History) -> Iterator[str]:
+    """What a reader would look for and does not find, in sentences."""
+
+    def has(name: str) -> bool:
+        return bool(columns.get(name, {}).get("type", "null") != "null")
+
+    if not has("licence"):
+        yield "No licence is recorded: there is no column `licence`."
+    if not has("split"):
+        yield "The samples are in no splits."
+    if not any(map(has, ("raw_sha256", "raw_uri", "raw_key"))):
+        yield "Where the samples came from is not recorded: they name no raw objects."
+    for kind in kinds:
+        if kind.modality in ("video", "audio") and kind.without_seconds:
+            which = "any" if kind.without_seconds == kind.samples else f"{kind.without_seconds:,}"
+            yield f"The length of {which} of the {kind.samples:,} {kind.name} samples is not recorded (`duration_s`)."
+        if kind.modality in ("image", "video") and not kind.short_sides:
+            yield f"The size of the {kind.name} samples is not recorded (`width_px`, `height_px`)."
+        if kind.modality == "text" and not kind.languages.known:
+            yield f"The language of the {kind.name} samples is not recorded (`language`)."
+    if made.publishes < made.versions:
+        yield f"How {made.versions - made.publishes} of {made.versions} versions were made is no longer known."
+    if not made.batches:
+        yield "The version was not made by the pipeline: what was checked, filtered and refused before is not recorded."
+    elif made.accounted < made.batches:
+        missing = made.batches - made.accounted
+        yield f"Which objects were refused, and by which policy they were cut, is not recorded for {missing} batches."

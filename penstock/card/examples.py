@@ -1,0 +1,121 @@
+"""A few samples of every kind to look at. Bounded: so many samples, so many bytes of each, whatever there is."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loader import Version
+from loader.dataset.address import SampleAddress
+from loader.dataset.read import read_fields
+from loader.errors import Corrupt, DecodeFailed
+
+from ..progress import progress
+from ..words import length
+from .classes import media_field
+from .escape import clean
+from .pictures import Picture, picture_of
+from .scan import KindScan, Scan, part_fields
+from .value import Example
+
+MAX_FIELD_BYTES = 32 * 2**20
+"""A larger field is not read for a picture."""
+MAX_CAPTION = 280
+"""Letters."""
+MAX_KINDS = 8
+"""The largest kinds have examples."""
+_CAPTIONS = ("caption.txt", "text.txt", "title.txt")
+_SHOWN = ("label", "language", "licence", "raw_key")
+
+
+def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
+    """Of each kind the samples that the scan chose, in the order of their hashes.
+
+    Costs one index row group and one range read per part, group and kind, at most a dozen fields of at most
+    32 MiB per kind. A sample that cannot be shown says why. Raises: StoreError; MissingDependency.
+    """
+    wanted = [
+        (name, kind, row)
+        for name, kind in list(scanned.kinds.items())[:MAX_KINDS]
+        for row in _different(kind, scanned)
+    ]
+    return tuple(
+        _example(version, name, kind, scanned.row(row), scanned.facts[row])
+        for name, kind, row in progress(wanted, "examples")
+    )
+
+
+def _different(kind: KindScan, scanned: Scan) -> list[int]:
+    """Of the rows with the smallest hashes, as many as are shown; of different raw objects as long as there are."""
+    ordered = [row for _, row, _ in sorted(kind.best, reverse=True)]
+    first: dict[str, int] = {}
+    for row in ordered:
+        first.setdefault(str(scanned.facts[row].get("raw_key") or row), row)
+    ones = list(first.values())
+    rest = [row for row in ordered if row not in ones]
+    return [*ones, *rest][: scanned.n_examples]
+
+
+def _example(
+    version: Version, name: str, kind: KindScan, place: tuple[int, int], told: dict[str, Any]
+) -> Example:
+    fields = part_fields(version, place[0])
+    media = media_field(fields, kind.modality)
+    caption = next((field for field in _CAPTIONS if field in fields and field != media), None)
+    picture, text, trouble = Picture(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
+    try:
+        address = _address(version, place, [field for field in (media, caption) if field])
+        read = _read(version, address)
+        if caption in read:
+            text = read[caption].decode("utf-8", "replace")
+        if media in read and kind.modality == "text":
+            text = read[media][: 8 * MAX_CAPTION].decode("utf-8", "replace")
+        elif media in read:
+            picture = picture_of(kind.modality, media, read[media])
+        elif media is not None:
+            trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
+    except (DecodeFailed, Corrupt) as error:
+        # The samples are what they are: a card that shows the others, and says what is wrong, is worth more than none.
+        trouble = clean(error, 200)
+    return Example(
+        key=str(told.get("key", "")),
+        kind=name,
+        modality=kind.modality,
+        split=str(told.get("split") or ""),
+        facts=_told(told),
+        caption=clean(text, MAX_CAPTION),
+        picture=picture.data,
+        media_type=picture.media_type,
+        width_px=picture.width_px,
+        height_px=picture.height_px,
+        alt=picture.alt,
+        trouble=trouble,
+    )
+
+
+def _address(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
+    part, row = place
+    ordinal = int(version.parts.first_ordinal[part]) + int(version.parts.live_members(part)[:row].sum())
+    return version.address(np.array([ordinal]), fields)[0]
+
+
+def _read(version: Version, address: SampleAddress) -> dict[str, bytes]:
+    """The fields that are not too large. Raises: Corrupt; StoreError."""
+    small = {name: at for name, at in address.fields.items() if at.nbytes <= MAX_FIELD_BYTES}
+    if not small:
+        return {}
+    (found,) = read_fields(version.store, [replace(address, fields=small)])
+    return found
+
+
+def _told(row: dict[str, Any]) -> dict[str, str]:
+    facts = {}
+    if row.get("width_px") and row.get("height_px"):
+        facts["size"] = f"{row['width_px']} x {row['height_px']} px"
+    if isinstance(row.get("duration_s"), float | int):
+        facts["length"] = length(row["duration_s"])
+    if row.get("n_chars"):
+        facts["letters"] = f"{row['n_chars']:,}"
+    facts |= {name: clean(row[name], 80) for name in _SHOWN if row.get(name)}
+    return facts

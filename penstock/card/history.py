@@ -1,0 +1,149 @@
+"""How a version came about: what the pipeline wrote down when it published it and the versions before it.
+
+    manifest -> producer -> stage_record (of samples), audit_record (of the gate)
+
+Costs a manifest and two records per version up to this one, sixteen at a time. A version that was not made by the
+pipeline has no records, and one that was collected has no manifest: both are counted as unknown.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from loader import Root, Version
+from loader.dataset.history import VersionRecord
+from loader.dataset.manifest import read_manifest
+from loader.errors import Corrupt, ObjectNotFound
+from loader.storage import Store
+
+from ..progress import progress
+from .value import Check, History
+
+READ_AHEAD = 16
+_COUNTS = ("landed", "used", "rejected", "dropped", "left_out")
+_RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """What is known of one version's making; empty where nothing is."""
+
+    producer: Mapping[str, Any]
+    samples: Mapping[str, Any]
+    audit: Mapping[str, Any]
+
+
+def history(root: Root, version: Version) -> History:
+    """Of a version and all versions it builds on. Raises: Corrupt; StoreError."""
+    records = list(lineage(root, version))
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-card") as pool:
+        read = pool.map(lambda record: _publish(root.store, record), records)
+        publishes = list(progress(read, "how it was made", total=len(records)))
+    known = [publish for publish in publishes if publish.producer]
+    batches = [publish for publish in known if publish.samples]
+    return History(
+        versions=len(records),
+        publishes=len(known),
+        batches=len(batches),
+        **_accounts(batches),
+        **_making(batches),
+        checks=tuple(_checks(batches)),
+        run={
+            name: str(version.manifest["producer"][name])
+            for name in _RUN
+            if version.manifest["producer"].get(name)
+        },
+    )
+
+
+def lineage(root: Root, version: Version) -> Iterable[VersionRecord]:
+    """The version's record in the log, its parent's, and so on to the first; newest first."""
+    known = {record.id: record for record in root.versions(version.dataset)}
+    at: str | None = version.id
+    while at is not None and at in known:
+        yield known[at]
+        at = known[at].parent
+
+
+def _publish(store: Store, record: VersionRecord) -> Publish:
+    try:
+        producer = read_manifest(store, record.manifest, record.sha256)["producer"]
+    except ObjectNotFound:  # an earlier version that was collected
+        return Publish(producer={}, samples={}, audit={})
+    records = [_record(store, producer.get(name)) for name in ("stage_record", "audit_record")]
+    return Publish(producer=producer, samples=records[0], audit=records[1])
+
+
+def _record(store: Store, path: object) -> Mapping[str, Any]:
+    """A stage's record, {} where there is none. Raises: Corrupt."""
+    if not isinstance(path, str):
+        return {}
+    try:
+        body = json.loads(store.get(path).data)
+    except ObjectNotFound:
+        return {}
+    except ValueError as error:
+        raise Corrupt(
+            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
+        ) from error
+    if not isinstance(body, dict) or not isinstance(body.get("body"), dict):
+        raise Corrupt(f"{store.url}/{path} is not a stage record; restore it from a mirror")
+    return body
+
+
+def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
+    counts, refused, accounted = Counter[str](), Counter[tuple[str, str, str]](), 0
+    for batch in batches:
+        told = batch.samples.get("counts", {})
+        counts.update({name: int(told[name]) for name in _COUNTS if name in told})
+        made = _made_of(batch)
+        accounted += "refused" in made
+        for outcome, stage, code, n in made.get("refused", ()):
+            refused[str(outcome), str(stage), str(code)] += int(n)
+    ordered = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        "counts": dict(counts),
+        "refused": tuple((*names, n) for names, n in ordered),
+        "accounted": accounted,
+    }
+
+
+def _making(batches: Iterable[Publish]) -> dict[str, Any]:
+    policies, filters = Counter[str](), Counter[str]()
+    featurizers: Counter[tuple[str, str, str]] = Counter()
+    for batch in batches:
+        made = _made_of(batch)
+        policies.update(f"{kind}: {_pairs(told)}" for kind, told in made.get("policy", {}).items())
+        filters.update(str(text) for text in made.get("filters", ()))
+        for one in made.get("features", ()):
+            featurizers[str(one["name"]), str(one["version"]), _pairs(one.get("parameters", {}))] += 1
+    return {
+        "policies": tuple(sorted(policies.items())),
+        "filters": tuple(sorted(filters.items())),
+        "featurizers": tuple((*names, n) for names, n in sorted(featurizers.items())),
+    }
+
+
+def _made_of(batch: Publish) -> Mapping[str, Any]:
+    made: Mapping[str, Any] = batch.samples["body"].get("made_of", {})
+    return made
+
+
+def _pairs(told: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
+
+
+def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
+    """By name; the batches come newest first."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for batch in batches:
+        for check in batch.audit.get("body", {}).get("checks", ()):
+            found.setdefault(str(check["name"]), []).append(check)
+    for name, results in sorted(found.items()):
+        passed = sum(bool(result["passed"]) for result in results)
+        yield Check(
+            name=name, batches=passed, failed=len(results) - passed, newest=str(results[0]["explanation"])
+        )

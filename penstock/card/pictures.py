@@ -1,0 +1,245 @@
+"""Small pictures of samples: a thumbnail, a strip of a clip's frames, the spectrogram of a sound, a sheet of them.
+
+JPEG for photographs, PNG for spectrograms; the same bytes in give the same bytes out.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import loader
+from loader.errors import DecodeFailed, MissingDependency
+from loader.modalities import decoder_for
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+THUMBNAIL_PX = (320, 240)
+"""Most width and height of a picture of an image."""
+CLIP_FRAMES, CLIP_FRAME_PX = 6, (212, 160)
+"""Frames of a clip, in rows of three, and the most width and height of each."""
+SOUND_PX = (400, 150)
+SOUND_S = 30.0
+"""Of a longer sound, the first half minute is drawn."""
+MAX_SOUND_S = 4 * 3600.0
+"""Of a longer sound nothing is drawn: it is decoded whole."""
+MAX_FRAME_PX = 4096 * 2304
+"""Of a clip with larger frames nothing is drawn: a few of them decoded would take a gigabyte."""
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+_JPEG_QUALITY = 82
+_GROUND = (238, 239, 243)
+# Colours of sound, dark to light: near black, violet, magenta, orange, cream; interpolated in RGB.
+_SOUND_COLOURS = np.array(
+    [(12, 10, 30), (66, 28, 110), (150, 44, 122), (234, 92, 74), (253, 235, 190)], float
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Encoded, with its size and what it shows in words."""
+
+    data: bytes
+    media_type: str
+    width_px: int
+    height_px: int
+    alt: str
+
+
+def picture_of(modality: str, field: str, data: bytes) -> Picture:
+    """A picture of one field. Raises: DecodeFailed; MissingDependency."""
+    drawers = {"image": image_picture, "video": video_picture, "audio": audio_picture}
+    try:
+        return drawers[modality](field, data)
+    except MissingDependency:
+        raise
+    except ImportError as error:
+        raise MissingDependency(
+            f"a picture of {field} needs the package {error.name!r}, which is not installed: "
+            "pip install 'penstock[media]', or ask for a card without examples"
+        ) from error
+
+
+def image_picture(field: str, data: bytes) -> Picture:
+    """A thumbnail, upright; transparent parts on grey. Raises: DecodeFailed."""
+    pixels = _decoded(field, data)
+    if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
+        raise DecodeFailed(f"{field}: nothing decodes it here")
+    small = _shrunk(_flat(pixels), THUMBNAIL_PX)
+    alt = f"photo, {pixels.shape[1]} x {pixels.shape[0]} px"
+    return _jpeg(small, alt)
+
+
+def video_picture(field: str, data: bytes) -> Picture:
+    """Frames from the beginning to the end, in rows. Raises: DecodeFailed."""
+    n_frames = _n_frames(field, data)
+    taken = min(CLIP_FRAMES, n_frames)
+    stride = (n_frames - 1) // (taken - 1) if taken > 1 else 1
+    start = (n_frames - 1 - stride * (taken - 1)) // 2
+    decode = loader.video(frames=taken, stride=stride, start=start)
+    frames: Any = decode(data)
+    height, width = frames.shape[1:3]
+    tiles = [_shrunk(_flat(frame), CLIP_FRAME_PX) for frame in frames]
+    alt = f"{taken} of {n_frames} frames, {width} x {height} px"
+    return _jpeg(_tiled(tiles, across=3, gap=2), alt)
+
+
+def audio_picture(field: str, data: bytes) -> Picture:
+    """The envelope above, the spectrogram below (frequency on a logarithmic scale). Raises: DecodeFailed."""
+    from PIL import Image
+
+    rate_hz = _rate_hz(field, data)
+    samples: Any = _decoded(field, data)
+    if not isinstance(samples, np.ndarray) or samples.ndim != 2 or not samples.shape[1]:
+        raise DecodeFailed(f"{field}: nothing decodes it here")
+    heard: Floats = samples[:, : int(SOUND_S * rate_hz)].mean(axis=0)
+    heard = np.nan_to_num(heard, nan=0.0, posinf=1.0, neginf=-1.0)
+    width, height = SOUND_PX
+    top = height // 3
+    pixels = np.concatenate([_envelope(heard, width, top), _spectrogram(heard, width, height - top)])
+    drawn = Image.fromarray(pixels).quantize(64, dither=Image.Dither.NONE)
+    sink = io.BytesIO()
+    drawn.save(sink, "PNG", optimize=True)
+    seconds = samples.shape[1] / rate_hz
+    shown = f", the first {SOUND_S:.0f} s shown" if seconds > SOUND_S else ""
+    alt = f"waveform and spectrogram, {seconds:.1f} s at {rate_hz} Hz{shown}"
+    return Picture(data=sink.getvalue(), media_type="image/png", width_px=width, height_px=height, alt=alt)
+
+
+def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) -> bytes:
+    """Pictures in rows, as one JPEG of this width: for places that take a file, or one picture only."""
+    from PIL import Image
+
+    across = min(across, len(pictures))
+    tile_px = (width_px - 4 * (across - 1)) // across
+    tiles = [
+        _shrunk(Image.open(io.BytesIO(data)).convert("RGB"), (tile_px, tile_px), enlarge=True)
+        for data in pictures
+    ]
+    return _jpeg(_tiled(tiles, across=across, gap=4), "").data
+
+
+def _decoded(field: str, data: bytes) -> object:
+    return decoder_for(field)(data, None)
+
+
+def _flat(pixels: Any) -> "Image":
+    from PIL import Image
+
+    if pixels.shape[2] == 3:
+        return Image.fromarray(np.ascontiguousarray(pixels))
+    layer = Image.fromarray(pixels)
+    return Image.alpha_composite(Image.new("RGBA", layer.size, (*_GROUND, 255)), layer).convert("RGB")
+
+
+def _fitted(width: int, height: int, most: tuple[int, int], *, enlarge: bool = False) -> tuple[int, int]:
+    scale = min(most[0] / width, most[1] / height)
+    scale = scale if enlarge else min(1.0, scale)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -> "Image":
+    from PIL import Image
+
+    size = _fitted(*picture.size, most, enlarge=enlarge)
+    return picture if size == picture.size else picture.resize(size, Image.Resampling.LANCZOS)
+
+
+def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
+    """Rows of equally wide places, each tile in the middle of its own, on white."""
+    from PIL import Image
+
+    across, wide = min(across, len(tiles)), max(tile.width for tile in tiles)
+    rows = [tiles[at : at + across] for at in range(0, len(tiles), across)]
+    heights = [max(tile.height for tile in row) for row in rows]
+    size = (wide * across + gap * (across - 1), sum(heights) + gap * (len(rows) - 1))
+    whole = Image.new("RGB", size, "white")
+    y = 0
+    for row, height in zip(rows, heights, strict=True):
+        for place, tile in enumerate(row):
+            x = place * (wide + gap) + (wide - tile.width) // 2
+            whole.paste(tile, (x, y + (height - tile.height) // 2))
+        y += height + gap
+    return whole
+
+
+def _jpeg(picture: "Image", alt: str) -> Picture:
+    sink = io.BytesIO()
+    picture.save(sink, "JPEG", quality=_JPEG_QUALITY, optimize=True)
+    return Picture(
+        data=sink.getvalue(),
+        media_type="image/jpeg",
+        width_px=picture.width,
+        height_px=picture.height,
+        alt=alt,
+    )
+
+
+def _n_frames(field: str, data: bytes) -> int:
+    """Frames that are shown, by one demux. Raises: DecodeFailed."""
+    if field.rpartition(".")[2].lower() != "mp4":
+        raise DecodeFailed(f"{field}: only mp4 is decoded here")
+    import av
+
+    try:
+        with av.open(io.BytesIO(data), mode="r", format="mp4") as container:
+            if not container.streams.video:
+                raise DecodeFailed(f"{field}: no video stream")
+            stream = container.streams.video[0]
+            if stream.width * stream.height > MAX_FRAME_PX:
+                raise DecodeFailed(f"{field}: frames of {stream.width} x {stream.height} px are not drawn")
+            n = sum(1 for packet in container.demux(stream) if packet.size and not packet.is_discard)
+    except (av.FFmpegError, ValueError, LookupError) as error:
+        raise DecodeFailed(f"{field}: {type(error).__name__}: {error}") from error
+    if not n:
+        raise DecodeFailed(f"{field}: no frames")
+    return n
+
+
+def _rate_hz(field: str, data: bytes) -> int:
+    """Raises: DecodeFailed, also for what is too long to be decoded for a picture."""
+    import av
+
+    try:
+        with av.open(io.BytesIO(data), mode="r", options={"protocol_whitelist": ""}) as container:
+            if (container.duration or 0) / av.time_base > MAX_SOUND_S:
+                raise DecodeFailed(f"{field}: longer than {MAX_SOUND_S / 3600:.0f} h is not drawn")
+            return int(container.streams.audio[0].rate)
+    except (av.FFmpegError, ValueError, LookupError) as error:
+        raise DecodeFailed(f"{field}: {type(error).__name__}: {error}") from error
+
+
+def _envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """uint8 [height, width, 3]: from the least to the greatest sample of each column of pixels, full scale."""
+    edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
+    starts = np.minimum(edges[:-1], len(heard) - 1)
+    low, high = np.minimum.reduceat(heard, starts), np.maximum.reduceat(heard, starts)
+    rows = np.linspace(1, -1, height)[:, None]
+    half = 1.0 / height
+    inked = (rows >= np.clip(low, -1, 1)[None] - half) & (rows <= np.clip(high, -1, 1)[None] + half)
+    pixels = np.empty((height, width, 3), np.uint8)
+    pixels[:] = _SOUND_COLOURS[0].astype(np.uint8)
+    pixels[inked] = _SOUND_COLOURS[3].astype(np.uint8)
+    return pixels
+
+
+def _spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """uint8 [height, width, 3]: power in dB below the loudest, 0 to -80, Hann windows of 512 samples."""
+    n = 512
+    padded = np.pad(heard, (0, max(0, n - len(heard))))
+    starts = np.linspace(0, len(padded) - n, width).astype(np.int64)
+    windows = padded[starts[:, None] + np.arange(n)] * np.hanning(n)
+    power = np.abs(np.fft.rfft(windows, axis=1)) ** 2
+    level = 10 * np.log10(np.maximum(power, 1e-12))
+    # Rows from the highest frequency down to 1/128 of it, equal steps in octaves.
+    bins = np.clip(np.round(np.geomspace(n // 2, 2, height)).astype(int), 0, n // 2)
+    shown = np.clip((level[:, bins].T - level.max()) / 80 + 1, 0, 1)
+    place = shown * (len(_SOUND_COLOURS) - 1)
+    low = np.minimum(np.floor(place).astype(int), len(_SOUND_COLOURS) - 2)
+    share = (place - low)[:, :, None]
+    mixed = _SOUND_COLOURS[low] * (1 - share) + _SOUND_COLOURS[low + 1] * share
+    pixels: np.ndarray[Any, np.dtype[np.uint8]] = np.round(mixed).astype(np.uint8)
+    return pixels

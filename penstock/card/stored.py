@@ -1,0 +1,97 @@
+"""Where a card lies: beside the version in its root, or in a folder of somebody's own.
+
+    cards/<dataset>/<number>-<version id>/card.json  card.md  card.html  examples-<kind>.jpg
+
+Created once: a card that is there is never replaced. The files hold nothing but what the version and the records
+of its making say, and small pictures of a few of its samples: whoever takes samples down has these to rewrite,
+and a collector may delete the folder with the version.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from loader.errors import AlreadyExists, InvalidRuntime
+from loader.storage import Store
+
+from .document import render_json
+from .markdown import render_markdown
+from .page import render_html
+from .pictures import sheet
+from .value import Card
+
+ACROSS = {"image": 6, "video": 3, "audio": 3}
+"""Pictures in a row of a sheet, by modality."""
+SHEET_PX = 960
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCard:
+    """folder: in the root; written: new files; kept: those that held something else already, and still do."""
+
+    folder: str
+    written: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def card_folder(dataset: str, number: int, version_id: str) -> str:
+    """The folder of a version's card in its root."""
+    return f"cards/{dataset}/{number:06d}-{version_id}"
+
+
+def card_files(card: Card) -> dict[str, bytes]:
+    """File name -> bytes; card.json is the last: where it is, the others are."""
+    sheets, pictures = {}, {}
+    for kind in card.kinds:
+        shown = [
+            example.picture for example in card.examples if example.kind == kind.name and example.picture
+        ]
+        if shown:
+            name = f"examples-{_plain(kind.name)}.jpg"
+            if name not in pictures:
+                sheets[kind.name] = name
+                pictures[name] = sheet(shown, across=ACROSS.get(kind.modality, 3), width_px=SHEET_PX)
+    texts = {
+        "card.md": render_markdown(card, sheets),
+        "card.html": render_html(card),
+        "card.json": render_json(card),
+    }
+    return pictures | {name: text.encode() for name, text in texts.items()}
+
+
+def save_card(store: Store, card: Card) -> SavedCard:
+    """Write the card's files where they are not. Raises: StoreError, with read-only credentials Forbidden."""
+    folder = card_folder(card.dataset, card.number, card.id)
+    written, kept = [], []
+    for name, data in card_files(card).items():
+        try:
+            store.put_if_absent(f"{folder}/{name}", data)
+            written.append(name)
+        except AlreadyExists:  # another release of penstock made it: what people have read stays
+            kept.append(name)
+    return SavedCard(folder=folder, written=tuple(written), kept=tuple(kept))
+
+
+def write_card(folder: Path, card: Card) -> list[Path]:
+    """Write, or replace, the card's files in a folder of the file system. Raises: InvalidRuntime."""
+    return [_written(folder / name, data) for name, data in card_files(card).items()]
+
+
+def write_html(path: Path, card: Card) -> Path:
+    """Write, or replace, one HTML file. Raises: InvalidRuntime."""
+    return _written(path, render_html(card).encode())
+
+
+def _written(path: Path, data: bytes) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise InvalidRuntime(
+            f"{path} cannot be written: {error.strerror or error}; name another place"
+        ) from error
+    return path
+
+
+def _plain(kind: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:40] or "samples"

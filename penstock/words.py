@@ -1,0 +1,43 @@
+"""Counts, bytes and lengths as people read them."""
+
+
+def size(nbytes: float) -> str:
+    """Bytes: '3.4 MiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """As many digits as count, whole numbers whole: '0.04167', '12,345', '1.2e-07'."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.{digits}g}"
+    return f"{value:.{digits}g}"
+
+
+def share(part: float, whole: float) -> str:
+    """'12.3 %', '< 0.1 %', '> 99.9 %': never 0 for what is there, nor 100 for what is not all."""
+    if not whole or not part:
+        return "0 %"
+    percent = 100 * part / whole
+    if percent < 0.1:
+        return "< 0.1 %"
+    if part < whole and percent > 99.9:
+        return "> 99.9 %"
+    return f"{percent:.1f} %" if part < whole else "100 %"
+
+
+def length(seconds: float) -> str:
+    """'2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d} min"
+    if minutes < 6000:
+        return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+    return f"{seconds / 3600:,.0f} h"

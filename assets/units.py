@@ -158,6 +158,7 @@ def cut_objects(
             scratch=str(scratch / f"{position:06d}"),
             policy=spec.policy,
             kinds=ALL_KINDS,
+            audit=row,
         )
         for position, row in enumerate(wanted)
     ]

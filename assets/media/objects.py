@@ -8,7 +8,7 @@ this machine (a full disk) is raised.
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
 from .audit import audit
+from .cut_audit import audit_units
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
 from .media_table import Row
 from .policy import CutPolicy
@@ -55,7 +56,7 @@ class AuditResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """The same, and how to cut."""
+    """The same, how to cut, and the object's row in the media table."""
 
     store: Store
     key: str
@@ -64,6 +65,7 @@ class CutRequest:
     scratch: str
     policy: CutPolicy
     kinds: tuple[Kind, ...] = MEDIA_KINDS
+    audit: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +96,13 @@ def audit_object(request: AuditRequest) -> AuditResult:
 
 
 def cut_object(request: CutRequest) -> CutResult:
-    """Cut one object. One that is refused, or meets a fault, leaves no file."""
+    """Cut one object and compare what came out with it. One that is refused, or meets a fault, leaves no file."""
     scratch = Path(request.scratch)
 
     def work(path: str) -> CutResult:
         kind = kind_of(path, request.mime, request.kinds)
         units = CUTTERS[kind].cut(path, scratch, request.policy)
+        audit_units(path, kind, units, request.audit)
         return CutResult(key=request.key, kind=kind, units=tuple(units))
 
     try:

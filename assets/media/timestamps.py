@@ -18,6 +18,11 @@ _REORDER_FRAMES = 16
 """The most by which H.264 and HEVC let a frame be decoded early."""
 
 
+def has_display_times(container: "InputContainer") -> bool:
+    """Whether the container stores when a frame is shown."""
+    return container.format.name not in _WITHOUT_PTS
+
+
 class Shown(NamedTuple):
     """tagged: the frame's own timestamp; pts: when it is shown."""
 
@@ -31,7 +36,7 @@ class Clock:
     sorted times are the frames' in that order; elsewhere each frame keeps its own."""
 
     def __init__(self, container: "InputContainer") -> None:
-        self._sorts = container.format.name in _WITHOUT_PTS
+        self._sorts = not has_display_times(container)
         self._frames: deque[tuple[VideoFrame, int]] = deque()
         self._times: list[int] = []
         self._n = 0

@@ -1,0 +1,153 @@
+"""Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's own reader of EXIF and XMP.
+
+What FFmpeg does not read (L*a*b*, a HEIC or AVIF of several tiles), or turns by itself, is compared in its shape only;
+a picture with a colour profile, or CMYK, in light and dark only, because another converter may round other colours.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from loader.modalities.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
+
+from ..colour import bit_depth
+from ..container import opened
+from ..picture import loaded
+from ..unit import Unit, Unusable
+from . import findings
+from .clips import check_aspect, check_structure
+from .findings import Reading, compare
+from .findings import turned as turned_grid
+from .grid import Grid, grid_of, planes_of
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+_ORIENTATION = 0x0112  # EXIF and TIFF
+_TURNED_BY_DECODER = ("HEIF", "AVIF")
+_WITH_ALPHA = (
+    "rgba",
+    "bgra",
+    "argb",
+    "abgr",
+    "rgba64be",
+    "rgba64le",
+    "ya8",
+    "ya16be",
+    "ya16le",
+    "yuva420p",
+    "pal8",
+)
+FAR_LEVELS = 16.0
+"""Stripes of pure colours at half the chroma resolution, which a JPEG has, are 8 off."""
+
+WHITE, BLACK = 255.0, 0.0
+
+
+class Original(NamedTuple):
+    """size_px: (width, height) as stored; turn: makes it upright; is_plain: its numbers are sRGB as they stand."""
+
+    size_px: tuple[int, int]
+    turn: Turn
+    is_plain: bool
+    turned_by_decoder: bool
+
+
+def audit_photo(path: str, unit: Unit, ground: tuple[float, float, float] = (WHITE, WHITE, WHITE)) -> None:
+    """ground: RGB that transparency is laid on. Raises: Unusable, under what is wrong."""
+    stored = _stored(unit.fields["jpg"])
+    original = _original(path)
+    width, height = original.size_px
+    if original.turn.transpose:
+        width, height = height, width
+    check_aspect((stored.shape[1], stored.shape[0]), (width, height), "the photo")
+    frame = None if original.turned_by_decoder else _by_ffmpeg(path)
+    if frame is None or (frame.width, frame.height) != original.size_px:
+        return
+    found = grid_of(stored)
+    expected = _upright(_colours(frame, ground), original.turn)
+    if not original.is_plain:
+        check_structure(found, expected, "the photo")
+        return
+    readings = [
+        Reading(findings.ROTATION, turned_grid(expected, turns, mirrored))
+        for turns in range(4)
+        for mirrored in (False, True)
+        if turns or mirrored
+    ]
+    readings.append(Reading(findings.INVERTED, 255 - expected))
+    if frame.format.name in _WITH_ALPHA:
+        readings.append(
+            Reading(findings.ALPHA, _upright(_colours(frame, (BLACK, BLACK, BLACK)), original.turn))
+        )
+    if bit_depth(frame) > 8:
+        readings.append(Reading(findings.SATURATED, np.minimum(expected * 257, 255)))
+    planes = planes_of(frame)
+    if planes is not None:
+        readings.append(
+            Reading(findings.COLOUR_RANGE, _upright(planes.with_other_range().rgb(), original.turn))
+        )
+    compare(found, expected, readings, "the photo", FAR_LEVELS)
+
+
+def _stored(jpg: Path) -> "np.ndarray[Any, Any]":
+    from loader.modalities import decoder_for
+
+    pixels: Any = decoder_for("jpg")(jpg.read_bytes(), None)
+    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+
+
+def _original(path: str) -> Original:
+    with loaded(path) as picture:
+        exif, xmp = picture.info.get("exif"), picture.info.get("xmp")
+        turn = turn_of(exif, xmp.encode() if isinstance(xmp, str) else xmp)
+        size_px = picture.size
+        if picture.format == "TIFF":  # Pillow has turned it already, its size too
+            turn = _tiff_turn(path)
+            size_px = size_px[::-1] if turn.transpose else size_px
+        return Original(
+            size_px=size_px,
+            turn=turn,
+            is_plain=not picture.info.get("icc_profile")
+            and picture.mode not in ("CMYK", "LAB", "YCbCr", "F"),
+            turned_by_decoder=picture.format in _TURNED_BY_DECODER,
+        )
+
+
+def _tiff_turn(path: str) -> Turn:
+    from PIL import Image
+
+    with Image.open(path) as unread:
+        tags: Any = getattr(unread, "tag_v2", {})
+        return EXIF_TURNS.get(tags.get(_ORIENTATION), UPRIGHT)
+
+
+def _by_ffmpeg(path: str) -> "VideoFrame | None":
+    import av
+
+    try:
+        with opened(path) as container:
+            return next(container.decode(video=0), None)
+    except (Unusable, av.error.FFmpegError, IndexError):
+        return None  # a format of Pillow's only
+
+
+def _upright(grid: Grid, turn: Turn) -> Grid:
+    """A grid turned as its picture: rows and columns of cells are rows and columns of pixels."""
+    out = np.swapaxes(grid, 0, 1) if turn.transpose else grid
+    out = out[::-1] if turn.flip_y else out
+    return out[:, ::-1] if turn.flip_x else out
+
+
+def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
+    """RGB means, laid on `ground` where the picture is transparent, 16 bits brought to 255."""
+    planes = planes_of(frame)
+    if planes is not None:
+        return planes.rgb()
+    if bit_depth(frame) > 8:
+        deep = frame.to_ndarray(format="rgba64le").astype(np.float64) / 257
+    else:
+        deep = frame.to_ndarray(format="rgba").astype(np.float64)
+    share = deep[..., 3:] / 255
+    return grid_of(deep[..., :3] * share + np.array(ground) * (1 - share))

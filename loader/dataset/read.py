@@ -1,14 +1,31 @@
-"""Fields of samples as bytes: ranges coalesced per shard, ETag pinned, every CRC-32C checked."""
+"""Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, every CRC-32C checked."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
-from ..storage import Span, Store
+from ..storage import Blob, Span, Store
 from .address import FieldAddress, SampleAddress
 from .shard import crc32c
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+class FieldPart(NamedTuple):
+    """Bytes [offset, offset + nbytes) of a field's payload, and the checksum that a table of it says they have."""
+
+    offset: int
+    nbytes: int
+    crc32c: int
+
+
+class PartsOfField(NamedTuple):
+    """What to read of one field: runs of parts, ascending; a run is read from its first to its last byte."""
+
+    address: SampleAddress
+    field: str
+    runs: Sequence[Sequence[FieldPart]]
 
 
 def read_fields(
@@ -40,6 +57,35 @@ def read_fields(
     return [{name: next(read[place.path]) for name, place in address.fields.items()} for address in addresses]
 
 
+def read_parts(
+    store: Store,
+    wanted: Sequence[PartsOfField],
+    *,
+    pins: dict[str, str] | None = None,
+    run: Map = map,
+    on_refetch: Callable[[], None] = lambda: None,
+) -> list[list[bytes | memoryview]]:
+    """Per item of `wanted`, the bytes of its parts, run after run. One request per run; runs of one shard that lie at
+    most 64 KiB apart share one, as fields do. What is between the parts of a run is read and not looked at.
+
+    A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`.
+    """
+    pins = {} if pins is None else pins
+    by_path: dict[str, list[int]] = {}
+    for i, item in enumerate(wanted):
+        by_path.setdefault(item.address.fields[item.field].path, []).append(i)
+
+    def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview]]:
+        path, mine = item
+        return _read_parts(store, path, [wanted[i] for i in mine], pins, on_refetch)
+
+    out: list[list[bytes | memoryview]] = [[] for _ in wanted]
+    for mine, read in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
+        for i, parts in zip(mine, read, strict=True):
+            out[i] = parts
+    return out
+
+
 def _read_shard(
     store: Store,
     path: str,
@@ -49,24 +95,75 @@ def _read_shard(
 ) -> list[bytes]:
     spans = [Span(place.offset, place.nbytes) for _, place in wanted]
     try:
-        blobs = store.get_ranges(path, spans, etag=pins.get(path))
+        blobs = _get_ranges(store, path, spans, wanted[0], pins)
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
         return [_refetch(store, address, place, pins, on_refetch) for address, place in wanted]
-    except ObjectNotFound as error:
-        address, place = wanted[0]
-        raise ObjectNotFound(
-            f"{address.describe(place.field)}: the shard is gone ({error}); restore it from a mirror"
-        ) from error
-    except StoreError as error:
-        address, place = wanted[0]
-        error.add_note(f"while reading {address.describe(place.field)}")
-        raise
-    for blob in blobs:
-        _pin(pins, path, blob.etag, store)
     return [
         blob.data if crc32c(blob.data) == place.crc32c else _refetch(store, address, place, pins, on_refetch)
         for (address, place), blob in zip(wanted, blobs, strict=True)
     ]
+
+
+def _read_parts(
+    store: Store,
+    path: str,
+    wanted: Sequence[PartsOfField],
+    pins: dict[str, str],
+    on_refetch: Callable[[], None],
+) -> list[list[bytes | memoryview]]:
+    places = [item.address.fields[item.field] for item in wanted]
+    spans = [
+        Span(place.offset + run[0].offset, run[-1].offset + run[-1].nbytes - run[0].offset)
+        for item, place in zip(wanted, places, strict=True)
+        for run in item.runs
+    ]
+
+    def again(item: PartsOfField, place: FieldAddress, part: FieldPart) -> bytes:
+        at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
+        return _refetch(store, item.address, at, pins, on_refetch, "its packet table")
+
+    try:
+        blobs = iter(_get_ranges(store, path, spans, (wanted[0].address, places[0]), pins))
+    except Corrupt:
+        return [
+            [again(item, place, part) for run in item.runs for part in run]
+            for item, place in zip(wanted, places, strict=True)
+        ]
+    out: list[list[bytes | memoryview]] = []
+    for item, place in zip(wanted, places, strict=True):
+        found: list[bytes | memoryview] = []
+        for run in item.runs:
+            data = memoryview(next(blobs).data)
+            for part in run:
+                piece = data[part.offset - run[0].offset :][: part.nbytes]
+                found.append(piece if crc32c(piece) == part.crc32c else again(item, place, part))
+        out.append(found)
+    return out
+
+
+def _get_ranges(
+    store: Store,
+    path: str,
+    spans: Sequence[Span],
+    first: tuple[SampleAddress, FieldAddress],
+    pins: dict[str, str],
+) -> list[Blob]:
+    """Raises: Corrupt when the shard ends too early; the other leaves with the address of what was wanted first."""
+    address, place = first
+    try:
+        blobs = store.get_ranges(path, spans, etag=pins.get(path))
+    except Corrupt:
+        raise
+    except ObjectNotFound as error:
+        raise ObjectNotFound(
+            f"{address.describe(place.field)}: the shard is gone ({error}); restore it from a mirror"
+        ) from error
+    except StoreError as error:
+        error.add_note(f"while reading {address.describe(place.field)}")
+        raise
+    for blob in blobs:
+        _pin(pins, path, blob.etag, store)
+    return blobs
 
 
 def _pin(pins: dict[str, str], path: str, etag: str, store: Store) -> None:
@@ -83,6 +180,7 @@ def _refetch(
     place: FieldAddress,
     pins: dict[str, str],
     on_refetch: Callable[[], None],
+    said_by: str = "its index",
 ) -> bytes:
     """A flipped bit on the way is cured by a second read; one on the disk is not. Raises: Corrupt; Changed."""
     on_refetch()
@@ -95,7 +193,7 @@ def _refetch(
     found = crc32c(blob.data)
     if found != place.crc32c:
         raise Corrupt(
-            f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, its index says {place.crc32c:08x}, "
-            f"after reading it twice. {advice}"
+            f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, {said_by} says {place.crc32c:08x}, "
+            f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"
         )
     return blob.data

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dataset.address import SampleAddress
-from ..dataset.read import Map, read_fields
+from ..dataset.read import Map, read_fields, read_parts
 from ..dataset.shard import crc32c
 from ..dataset.view import View
 from ..errors import InvalidRuntime
@@ -18,10 +18,12 @@ from ..order.digest import delivered_digest, slot_identities
 from ..order.plan import Plan
 from ..order.rng import field_rng_key, sample_rng_key
 from ..order.slots import Slots
+from ..storage import Store
 from .batch import Batch, fields_nbytes
 from .collate import BatchRows, collate
 from .decode import Decode, Transform, apply_transform, decode_sample, decoders
 from .metrics import Metrics
+from .video_reads import BareClip, Readers, groups_of, read_samples
 from .world import World
 
 
@@ -56,6 +58,7 @@ class Assembler:
         ]
         wanted = dict.fromkeys(field for view in self._views for field in view.fields)
         self._decoders: Mapping[str, Decoder] = decoders(list(wanted), recipe.decode)
+        self._videos = [groups_of(view, self._decoders) for view in self._views]
         self._pins: dict[str, str] = {}
 
     def batch(self, step: int) -> Batch:
@@ -121,16 +124,17 @@ class Assembler:
 
     def _fetch(
         self, slots: Slots, addresses: Mapping[int, SampleAddress]
-    ) -> tuple[dict[int, dict[str, bytes]], dict[int, int]]:
-        data: dict[int, dict[str, bytes]] = {}
+    ) -> tuple[dict[int, dict[str, bytes | BareClip]], dict[int, int]]:
+        data: dict[int, dict[str, bytes | BareClip]] = {}
         for index, view in enumerate(self._views):
             mine = [slot for slot in addresses if slots.source[slot] == index]
-            read = read_fields(
-                view.version.store,
+            read = read_samples(
+                view,
+                self._videos[index],
+                self._decoders,
                 [addresses[slot] for slot in mine],
-                pins=self._pins,
-                run=self._run,
-                on_refetch=lambda: self._metrics.count("refetched"),
+                lambda i, field, mine=mine: field_rng_key(*self._place(slots, mine[i]), field),  # type: ignore[misc]
+                self._readers(view.version.store),
             )
             data.update(zip(mine, read, strict=True))
         self._metrics.count(
@@ -138,11 +142,23 @@ class Assembler:
         )
         return data, {slot: sample_crc(address) for slot, address in addresses.items()}
 
+    def _readers(self, store: Store) -> Readers:
+        how: dict[str, Any] = {
+            "pins": self._pins,
+            "run": self._run,
+            "on_refetch": lambda: self._metrics.count("refetched"),
+        }
+        return Readers(
+            fields=lambda addresses: read_fields(store, addresses, **how),
+            parts=lambda wanted: read_parts(store, wanted, **how),
+            run=self._run,
+        )
+
     def _samples(
         self,
         slots: Slots,
         addresses: Mapping[int, SampleAddress],
-        data: dict[int, dict[str, bytes]],
+        data: dict[int, dict[str, bytes | BareClip]],
         rows: BatchRows,
         first: int,
     ) -> dict[int, dict[str, Any]]:
@@ -154,19 +170,19 @@ class Assembler:
         return out
 
     def _sample(
-        self, slots: Slots, slot: int, address: SampleAddress, data: Mapping[str, bytes]
+        self, slots: Slots, slot: int, address: SampleAddress, data: Mapping[str, bytes | BareClip]
     ) -> dict[str, Any]:
-        plan, transform = self.recipe.plan, self.recipe.transform
-        place = (
-            plan.seed,
-            plan.source_names[int(slots.source[slot])],
-            int(slots.epoch[slot]),
-            int(slots.ordinal[slot]),
-        )
+        transform, place = self.recipe.transform, self._place(slots, slot)
         sample = decode_sample(data, address, self._decoders, lambda field: field_rng_key(*place, field))
         if transform is None:
             return sample
         return apply_transform(transform, sample, address, sample_rng_key(*place))
+
+    def _place(self, slots: Slots, slot: int) -> tuple[int, str, int, int]:
+        """What a sample's generators are keyed by: seed, source, epoch, version ordinal."""
+        plan = self.recipe.plan
+        source = plan.source_names[int(slots.source[slot])]
+        return plan.seed, source, int(slots.epoch[slot]), int(slots.ordinal[slot])
 
 
 def sample_crc(address: SampleAddress) -> int:

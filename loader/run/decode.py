@@ -9,11 +9,15 @@ import numpy as np
 from ..dataset.address import SampleAddress
 from ..errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
 from ..modalities import Decoder, decoder_for
+from ..modalities.lazy import load
+from ..modalities.video import VideoDecoder, choose
+from .video_reads import BareClip, Group, group_of
 
 _MODALITIES = decoder_for.__module__
 
 Transform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
 Decode = bool | Mapping[str, Decoder]
+FieldRng = Callable[[str], np.random.Generator]
 
 
 def decoders(fields: Sequence[str], decode: Decode) -> dict[str, Decoder]:
@@ -45,10 +49,10 @@ def draws(decoder: Decoder) -> bool:
 
 
 def decode_sample(
-    data: Mapping[str, bytes],
+    data: Mapping[str, bytes | BareClip],
     address: SampleAddress,
     by_field: Mapping[str, Decoder],
-    rng_of: Callable[[str], np.random.Generator],
+    rng_of: FieldRng,
 ) -> dict[str, Any]:
     """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw.
 
@@ -58,8 +62,14 @@ def decode_sample(
     for field, value in data.items():
         decoder = by_field.get(field)
         try:
-            if decoder is None:
+            if field in out:
+                continue  # decoded with the video that it is chosen together with
+            if isinstance(value, BareClip):
+                out[field] = value.decoded()
+            elif decoder is None:
                 out[field] = value
+            elif len(group := group_of(field, by_field, data)) > 1:
+                out.update(_decode_together(group, data, by_field, rng_of))
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
         except DecodeFailed as error:
@@ -71,7 +81,19 @@ def decode_sample(
             raise DecodeFailed(
                 f"{address.describe(field)}: decoder {decoder!r} raised {type(error).__name__}: {error}"
             ) from error
-    return out
+    return {field: out[field] for field in data}
+
+
+def _decode_together(
+    group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
+) -> dict[str, Any]:
+    """The clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
+    ours = {field: one for field in group if isinstance(one := by_field[field], VideoDecoder)}
+    rngs = {field: rng_of(field) for field in group}
+    clips: dict[str, Any] = load("clip:read_whole")(
+        {field: data[field] for field in group}, lambda timelines: choose(ours, timelines, rngs)
+    )
+    return clips
 
 
 def apply_transform(

@@ -13,6 +13,7 @@ from . import landing as landing_stage
 from . import units as units_stage
 from . import validation
 from .assembly import Assembled, assemble, audit
+from .card import made_of
 from .report import check_metadata, dagster_name, samples_metadata
 from .spec import DatasetSpec
 from .stages import (
@@ -88,6 +89,7 @@ def samples_stage(
             "labels": units.body["labels"],
             "parts": [part.to_json() for part in assembled.parts],
             "exclude": dict(assembled.exclude),
+            "made_of": made_of(spec, units, features, assembled.objects),
         },
     )
     return append_record(store, record), list(assembled.objects)

@@ -12,6 +12,7 @@ from loader.errors import StageNotPublished
 from resources.storage import RootResource
 
 from . import samples as samples_stage
+from .card import card_metadata
 from .plots import MAX_VERSIONS
 from .report import Metadata, dagster_name, version_metadata
 from .stages import StageRecord, current_record, partitions, require_published
@@ -195,7 +196,8 @@ def version_asset(dataset: str, gate: Gate = GATE) -> dg.AssetsDefinition:
                 release = _publish_passed(opened, dataset, context.run.run_id, audits)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
-            yield dg.MaterializeResult(metadata=version_metadata(release, sizes(opened, dataset)))
+            shown = version_metadata(release, sizes(opened, dataset))
+            yield dg.MaterializeResult(metadata=shown | card_metadata(opened, release.version))
 
     return version
 

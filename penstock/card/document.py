@@ -9,8 +9,8 @@ from .hub import hub_licences, languages, tags, tasks
 from .value import FORMAT, Card, Column, Example, Kind
 
 
-def card_document(card: Card) -> dict[str, Any]:
-    """Plain JSON; the same card gives the same. Pictures are named by their SHA-256."""
+def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Plain JSON; the same card gives the same. sheets: kind -> file name of the picture of its examples."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,
@@ -42,6 +42,7 @@ def card_document(card: Card) -> dict[str, Any]:
         "folders": card.folders.to_json(),
         "history": _history(card),
         "examples": [_example(example) for example in card.examples],
+        "pictures": dict(sheets or {}),
         "hub": {
             "license": hub_licences(card),
             "language": sorted(languages(card)),
@@ -53,11 +54,10 @@ def card_document(card: Card) -> dict[str, Any]:
     }
 
 
-def render_json(card: Card) -> str:
+def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
     """The document as text, UTF-8, sorted keys."""
-    return (
-        json.dumps(card_document(card), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    body = card_document(card, sheets)
+    return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _kind(kind: Kind) -> dict[str, Any]:

@@ -7,18 +7,21 @@ of its making say, and small pictures of a few of its samples: whoever takes sam
 and a collector may delete the folder with the version.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from loader.errors import AlreadyExists, InvalidRuntime
+from loader import Version
+from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime
 from loader.storage import Store
 
 from .document import render_json
 from .markdown import render_markdown
 from .page import render_html
 from .pictures import sheet
-from .value import Card
+from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}
 """Pictures in a row of a sheet, by modality."""
@@ -27,11 +30,13 @@ SHEET_PX = 960
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCard:
-    """folder: in the root; written: new files; kept: those that held something else already, and still do."""
+    """folder: in the root; written: files that are there now, as this card has them; kept: those that held something
+    else already, and still do; document: what card.json says."""
 
     folder: str
     written: tuple[str, ...]
     kept: tuple[str, ...]
+    document: dict[str, Any]
 
 
 def card_folder(dataset: str, number: int, version_id: str) -> str:
@@ -54,7 +59,7 @@ def card_files(card: Card) -> dict[str, bytes]:
     texts = {
         "card.md": render_markdown(card, sheets),
         "card.html": render_html(card),
-        "card.json": render_json(card),
+        "card.json": render_json(card, sheets),
     }
     return pictures | {name: text.encode() for name, text in texts.items()}
 
@@ -69,7 +74,24 @@ def save_card(store: Store, card: Card) -> SavedCard:
             written.append(name)
         except AlreadyExists:  # another release of penstock made it: what people have read stays
             kept.append(name)
-    return SavedCard(folder=folder, written=tuple(written), kept=tuple(kept))
+    document = json.loads(store.get(f"{folder}/card.json").data if "card.json" in kept else data)
+    return SavedCard(folder=folder, written=tuple(written), kept=tuple(kept), document=document)
+
+
+def read_card(store: Store, version: Version) -> dict[str, Any]:
+    """What the stored card.json of a version says. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
+    data = store.get(path).data
+    try:
+        document: dict[str, Any] = json.loads(data)
+        number, of = document["card"], document["version"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise Corrupt(f"{store.url}/{path} is not a card ({error}); delete it, it is made again") from error
+    if number > FORMAT:
+        raise FormatTooNew(f"{store.url}/{path} has format {number}; this penstock reads up to {FORMAT}")
+    if of != version.id:
+        raise Corrupt(f"{store.url}/{path} is the card of {of}; delete it, it is made again")
+    return document
 
 
 def write_card(folder: Path, card: Card) -> list[Path]:

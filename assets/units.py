@@ -262,6 +262,12 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
     source_rate = unit.audit.get("sample_rate_hz")
     if source_rate is not None:
         facts["source_sample_rate_hz"] = source_rate
+    if unit.kind in ("image", "video"):  # by which the better of two copies is kept
+        facts["source_width_px"] = unit.audit["upright_width_px"]
+        facts["source_height_px"] = unit.audit["upright_height_px"]
+        facts["source_nbytes"] = raw["nbytes"]
+    if unit.kind == "video":
+        facts["source_duration_s"] = unit.audit["duration_s"]
     return {**facts, **unit.unit.metadata}
 
 

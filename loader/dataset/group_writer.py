@@ -41,6 +41,10 @@ class LazySample(Mapping[str, Any]):
             return self._block.addresses[self._row].key
         return decoder_for(field)(self._block.bytes_of(field)[self._row], None)
 
+    def bytes_of(self, field: str) -> bytes:
+        """The field's bytes as they are stored: what a packet table is made of."""
+        return self._block.bytes_of(field)[self._row]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._block.fields)
 

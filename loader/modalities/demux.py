@@ -79,9 +79,13 @@ class WholeFile:
         return packet
 
     def _end_pts(self) -> int:
-        """When the last frame shown ends, in ticks; one without a duration lasts one tick."""
-        shown = [(packet.pts or 0, packet.duration or 1) for packet in self.packets if not packet.is_discard]
-        return sum(max(shown, default=(0, 0)))
+        """When the last frame shown ends, in ticks: after as long as the file says, which is often one tick, and at
+        least after as long as the frame before it was shown."""
+        shown = sorted((p.pts or 0, p.duration or 1) for p in self.packets if not p.is_discard)
+        if not shown:
+            return 0
+        gap = shown[-1][0] - shown[-2][0] if len(shown) > 1 else 1
+        return shown[-1][0] + max(shown[-1][1], gap)
 
 
 @contextmanager

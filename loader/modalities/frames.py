@@ -6,6 +6,7 @@
   frames are not deinterlaced: stored clips have square pixels and progressive frames.
 """
 
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +38,8 @@ _CONVERT = Interpolation.BILINEAR
 # Resized pictures are made in planes (green, blue, red), which are put together here: the same values as from rgb24,
 # in 0.4 of the time.
 _GBR = (1, 2, 0)
+
+_ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; nothing here asks a frame for its time
 
 
 class ClipBuilder:
@@ -137,7 +140,7 @@ class Cropper:
         self._graph = av.filter.Graph()
         chain = [
             self._graph.add_buffer(
-                width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
+                width=frame.width, height=frame.height, format=frame.format, time_base=_ANY_TIME_BASE
             ),
             self._graph.add("crop", f"{width}:{height}:{left}:{top}:exact=1"),
             self._graph.add("buffersink"),

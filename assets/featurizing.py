@@ -4,24 +4,34 @@ A stretch that kills its worker is tried again sample by sample, so that one poi
 this module: it imports no dagster.)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import loader
 from loader.dataset.part_extension import read_part
+from loader.errors import InvalidWeights, MissingDependency, ModelFailed, StoreError
 from loader.storage import Store
 from resources.compute import Compute, Outcome, Progress
+from resources.compute.contract import Code
 
 from .featurizers import Features, Featurizer
+from .featurizers.models import ModelFeaturizer
 from .media.unit import Unusable
 
 STRETCH = 32
 """Samples that one unit of work takes: seconds of work, and little to do again."""
 
+GPU_STRETCH = 256
+"""Of a model on a GPU: enough to fill its batches."""
+
+_LOST = get_args(Code)
+"""Refusals that the engine gave: nothing came back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Rows [start, stop) of one part, for one featurizer."""
+    """Rows [start, stop) of one part, for one featurizer. place: the device of a model, "" for other featurizers."""
 
     store: Store
     part: loader.Part
@@ -29,6 +39,7 @@ class Stretch:
     featurizer: Featurizer
     start: int
     stop: int
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +52,57 @@ class Row:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The rows of a stretch, in order, or the fault that is no sample's: a store or a model that does not answer."""
+
+    rows: tuple[Row, ...] = ()
+    fault: StoreError | ModelFailed | None = None
+
+
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> list[str]:
     """The featurizer's inputs that this part has (a caption may be missing); none: it has nothing to take there."""
     there = {field for shard in part.shards for field in shard.field_nbytes}
     return [field for field in featurizer.inputs.get(kind, ()) if field in there]
 
 
-def featurize(stretch: Stretch) -> list[Row]:
-    """The rows of a stretch, in order. Runs in a worker. Raises: StoreError, Corrupt when samples cannot be read."""
+def featurize(stretch: Stretch) -> Made:
+    """Runs in a worker. Raises: Corrupt when the bytes of samples are not those that were written."""
     inputs = inputs_of(stretch.featurizer, stretch.kind, stretch.part)
-    rows = []
-    for key, sample in read_part(stretch.store, stretch.part, inputs, range(stretch.start, stretch.stop)):
-        try:
-            rows.append(Row(key=key, features=stretch.featurizer(stretch.kind, sample)))
-        except Unusable as unusable:
-            rows.append(Row(key=key, code=unusable.code, reason=unusable.reason))
-    return rows
+    keys: list[str] = []
+
+    def samples() -> Iterator[Mapping[str, bytes]]:
+        rows = range(stretch.start, stretch.stop)
+        for key, sample in read_part(stretch.store, stretch.part, inputs, rows):
+            keys.append(key)
+            yield sample
+
+    try:
+        made = list(_made(stretch, samples()))
+    except (StoreError, ModelFailed) as error:
+        return Made(fault=error)
+    except (InvalidWeights, MissingDependency) as error:
+        return Made(fault=ModelFailed(str(error)))
+    return Made(rows=tuple(_row(key, one) for key, one in zip(keys, made, strict=True)))
+
+
+def _made(stretch: Stretch, samples: Iterable[Mapping[str, bytes]]) -> Iterable[Features | Unusable]:
+    if isinstance(stretch.featurizer, ModelFeaturizer):
+        return stretch.featurizer.features(stretch.kind, samples, stretch.place)
+    return (_one(stretch.featurizer, stretch.kind, sample) for sample in samples)
+
+
+def _one(featurizer: Featurizer, kind: str, sample: Mapping[str, bytes]) -> Features | Unusable:
+    try:
+        return featurizer(kind, sample)
+    except Unusable as unusable:
+        return unusable
+
+
+def _row(key: str, made: Features | Unusable) -> Row:
+    if isinstance(made, Unusable):
+        return Row(key=key, code=made.code, reason=made.reason)
+    return Row(key=key, features=made)
 
 
 def compute_part(
@@ -67,32 +113,68 @@ def compute_part(
     part: loader.Part,
     timeout_s: float,
     progress: Progress | None = None,
-) -> list[Row]:
-    """The rows of all samples of a part, in its order; a sample that no worker survives is a refusal."""
+) -> Iterator[Row]:
+    """The rows of all samples of a part, in its order, as they come; a sample that no worker survives is a refusal.
 
-    def stretches(bounds: Iterable[tuple[int, int]]) -> list[Stretch]:
-        return [
-            Stretch(store=store, part=part, kind=kind, featurizer=featurizer, start=start, stop=stop)
-            for start, stop in bounds
-        ]
-
-    work = stretches((at, min(at + STRETCH, part.n_rows)) for at in range(0, part.n_rows, STRETCH))
-    rows: list[Row] = []
-    for stretch, outcome in zip(
-        work, compute.map(featurize, work, timeout_s=timeout_s, progress=progress), strict=True
-    ):
+    Raises: StoreError; ModelFailed, also for a model that no sample of a stretch survives.
+    """
+    model = featurizer if isinstance(featurizer, ModelFeaturizer) else None
+    places = model.places if model else ("",)
+    at_once = len(places) if model and model.one_each else None
+    length = STRETCH if at_once is None else GPU_STRETCH
+    work = [
+        Stretch(
+            store=store,
+            part=part,
+            kind=kind,
+            featurizer=featurizer,
+            start=start,
+            stop=min(start + length, part.n_rows),
+            place=places[number % len(places)],
+        )
+        for number, start in enumerate(range(0, part.n_rows, length))
+    ]
+    for stretch, outcome in zip(work, _outcomes(compute, work, at_once, timeout_s, progress), strict=True):
         if outcome.value is not None:
-            rows += outcome.value
+            yield from _sound(outcome.value)
             continue
-        alone = stretches((at, at + 1) for at in range(stretch.start, stretch.stop))
+        alone = [replace(stretch, start=at, stop=at + 1) for at in range(stretch.start, stretch.stop)]
         keys = [key for key, _ in read_part(store, part, [], range(stretch.start, stretch.stop))]
-        rows += _one_by_one(keys, compute.map(featurize, alone, timeout_s=timeout_s))
-    return rows
+        one_each = 1 if at_once is not None else None
+        rows = list(_one_by_one(keys, _outcomes(compute, alone, one_each, timeout_s)))
+        if model and len(rows) > 1 and all(row.code in _LOST for row in rows):
+            raise ModelFailed(f"no sample from {keys[0]!r} to {keys[-1]!r} survives it: {rows[0].reason}")
+        yield from rows
 
 
-def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[list[Row]]]) -> Iterator[Row]:
+def _outcomes(
+    compute: Compute,
+    work: Sequence[Stretch],
+    at_once: int | None,
+    timeout_s: float,
+    progress: Progress | None = None,
+) -> Iterator[Outcome[Made]]:
+    """Of every stretch, in order; no more than `at_once` run side by side, None: as many as there are workers."""
+    size = at_once or max(1, len(work))
+    for first in range(0, len(work), size):
+
+        def told(done: int, _: int, before: int = first) -> None:
+            if progress is not None:
+                progress(before + done, len(work))
+
+        yield from compute.map(featurize, work[first : first + size], timeout_s=timeout_s, progress=told)
+
+
+def _sound(made: Made) -> Sequence[Row]:
+    """Raises: StoreError; ModelFailed."""
+    if made.fault is not None:
+        raise made.fault
+    return made.rows
+
+
+def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[Made]]) -> Iterator[Row]:
     for key, outcome in zip(keys, outcomes, strict=True):
         if outcome.value is not None:
-            yield from outcome.value
+            yield from _sound(outcome.value)
         elif outcome.error is not None:
             yield Row(key=key, code=outcome.error.code, reason=outcome.error.summary[:500])

@@ -33,6 +33,8 @@
         Unpicklable                  a transform that a worker process cannot receive
       TransformFailed                (RuntimeError)        the user's transform raised, or returned nothing
       MissingDependency              (ImportError)         an optional package is not installed
+      InvalidWeights                 (ValueError)          a model's weights: missing, others than stated, not its own
+      ModelFailed                    (RuntimeError)        a model that cannot run here, or not to the same bits twice
 
 A message says what was wrong, what was got, what is accepted and what to do next; an error about stored
 data carries the full address (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
@@ -193,3 +195,11 @@ class TransformFailed(PenstockError, RuntimeError):
 
 class MissingDependency(PenstockError, ImportError):
     """An optional package is needed here and is not installed; the message has the pip line."""
+
+
+class InvalidWeights(PenstockError, ValueError):
+    """Weights of a model that are not there, are not the ones stated, or do not fit the model."""
+
+
+class ModelFailed(PenstockError, RuntimeError):
+    """A model whose device is missing, that does not fit into memory, or whose results are not repeatable."""

@@ -1,9 +1,10 @@
-"""Featurizers: what can be computed of one sample. One file each, and one line here."""
+"""Featurizers: what can be computed of one sample. One file each, and one line here (or in `models`, with a model)."""
 
 from importlib import import_module
 from typing import Any
 
 from .featurizer import Features, Featurizer, version_of
+from .models import MODELS
 
 __all__ = ["FEATURIZERS", "Features", "Featurizer", "make", "version_of"]
 
@@ -22,11 +23,12 @@ def make(name: str, /, **parameters: Any) -> Featurizer:
     Raises: ValueError (an unknown name; a value the featurizer refuses), TypeError (a parameter that it does
     not have), ImportError and AttributeError (no such module or class).
     """
-    target = FEATURIZERS.get(name, name)
+    registry = {**FEATURIZERS, **MODELS}
+    target = registry.get(name, name)
     module, colon, attribute = target.partition(":")
     if not colon:
         raise ValueError(
-            f"no featurizer {name!r}; there are {', '.join(sorted(FEATURIZERS))}. Another one is named by "
+            f"no featurizer {name!r}; there are {', '.join(sorted(registry))}. Another one is named by "
             "'module:Class', or gets a line in assets/featurizers/__init__.py"
         )
     made: Featurizer = getattr(import_module(module), attribute)(**parameters)

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -101,3 +102,22 @@ def samples() -> Mapping[str, list[Sample]]:
         ],
         "text": [{"txt": b"A horse, a horse!\n"}, {"txt": "狗 und Füße 🙂 </s>".encode()}],
     }
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
+    """Name in MODELS -> parameters with which it runs: small networks with random weights."""
+    from assets.featurizers.models.networks import autoencoder, captioner, two_towers
+
+    folder = tmp_path_factory.mktemp("weights")
+    made = {"embedding": two_towers, "latent": autoencoder, "caption": captioner}
+    for name, network in made.items():
+        network.save_small(folder / f"{name}.safetensors", seed=7)
+    parameters = {
+        name: {"weights": str(folder / f"{name}.safetensors"), "network": network.NAME, "device": "cpu"}
+        for name, network in made.items()
+    }
+    parameters["embedding"] |= {"text": "txt"}
+    parameters["latent"] |= {"size_px": 0}
+    parameters["caption"] |= {"video": "mp4"}
+    return parameters

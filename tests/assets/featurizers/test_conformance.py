@@ -1,4 +1,4 @@
-"""What every featurizer of the registry keeps to, and the one that docs/extending.md shows."""
+"""What every featurizer of the registry keeps to, and those that docs/extending.md shows."""
 
 import multiprocessing
 import operator
@@ -6,39 +6,56 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from assets.featurizers import FEATURIZERS, Features, Featurizer, make, version_of
+from assets.featurizers.models import MODELS
 from assets.media.unit import Unusable
 from loader.errors import InvalidField
 from loader.modalities import decoder_for, encode
 
-DOC = Path(__file__).parents[3] / "docs/extending.md"
-SHOWN = "mean_colour"
-SECTION = DOC.read_text().split("\n## A featurizer\n")[1].split("\n## ")[0]
-(SOURCE,) = re.findall(r"```python\n(.*?)```", SECTION, re.S)
+DOC = (Path(__file__).parents[3] / "docs/extending.md").read_text()
+SECTIONS = {title: DOC.split(f"\n## {title}\n")[1].split("\n## ")[0] for title in ("A featurizer", "A model")}
+SHOWN = {"mean_colour": "MeanColour", "liking": "Liking"}
+SOURCES = dict(
+    zip(SHOWN, re.findall(r"```python(?: model)?\n(.*?)```", "".join(SECTIONS.values()), re.S), strict=True)
+)
 
 KINDS = {"image", "video", "audio", "text"}
 Samples = Mapping[str, list[Mapping[str, bytes]]]
+Models = Mapping[str, Mapping[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The page's file, importable."""
+    """The page's files, importable."""
     folder = tmp_path_factory.mktemp("shown")
-    (folder / f"{SHOWN}.py").write_text(SOURCE)
+    for name, source in SOURCES.items():
+        (folder / f"{name}.py").write_text(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         yield folder
 
 
-@pytest.fixture(params=[*FEATURIZERS, SHOWN], scope="module")
-def featurizer(request: pytest.FixtureRequest, folder: Path) -> Featurizer:
-    name = request.param
-    return make(name if name in FEATURIZERS else f"{name}:MeanColour")
+def made(name: str, models: Models, folder: Path) -> Featurizer:
+    if name in SHOWN:
+        parameters = {}
+        if name == "liking":
+            shown = import_module(name)
+            shown.save(folder / "liking.safetensors", seed=3)
+            parameters = {"weights": str(folder / "liking.safetensors"), "device": "cpu"}
+        return make(f"{name}:{SHOWN[name]}", **parameters)
+    return make(name, **models.get(name, {}))
+
+
+@pytest.fixture(params=[*FEATURIZERS, *MODELS, *SHOWN], scope="module")
+def featurizer(request: pytest.FixtureRequest, folder: Path, models: Models) -> Featurizer:
+    return made(request.param, models, folder)
 
 
 def same(one: Features, other: Features) -> bool:
@@ -177,9 +194,9 @@ def test_damaged_bytes_are_rejected_or_featurized_but_never_anything_else(
         assert n_refused >= (1 if kind == "text" else 90)  # every truncation of media
 
 
-def test_a_spawned_process_makes_the_same(samples: Samples, folder: Path) -> None:
+def test_a_spawned_process_makes_the_same(samples: Samples, folder: Path, models: Models) -> None:
     context = multiprocessing.get_context("spawn")
-    every = [make(name) for name in FEATURIZERS] + [make(f"{SHOWN}:MeanColour")]
+    every = [made(name, models, folder) for name in [*FEATURIZERS, *MODELS, *SHOWN]]
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         for featurizer in every:
             for kind in featurizer.kinds:
@@ -189,17 +206,35 @@ def test_a_spawned_process_makes_the_same(samples: Samples, folder: Path) -> Non
                 assert isinstance(bad.exception(), Unusable)
 
 
-def test_the_registry_names_what_is_there() -> None:
-    here = Path(make.__code__.co_filename).parent
-    files = {path.stem for path in here.glob("*.py")} - {"__init__", "featurizer", "decoding", "clashes"}
-    assert {target.split(":")[0].rpartition(".")[2] for target in FEATURIZERS.values()} == files
-    for name in FEATURIZERS:
-        assert make(name).name == name
-        assert re.search(rf"^\| {name} \|", SECTION, re.M), f"{name} is not in the table of docs/extending.md"
+@pytest.mark.parametrize(
+    ("registry", "folder", "not_one", "title"),
+    [
+        (FEATURIZERS, "", {"featurizer", "decoding", "clashes"}, "A featurizer"),
+        (
+            MODELS,
+            "models",
+            {"model", "batching", "gathering", "devices", "weights", "pictures"},
+            "A model",
+        ),
+    ],
+)
+def test_the_registry_names_what_is_there(
+    registry: Mapping[str, str], folder: str, not_one: set[str], title: str, models: Models
+) -> None:
+    here = Path(make.__code__.co_filename).parent / folder
+    files = {path.stem for path in here.glob("*.py")} - {"__init__"} - not_one
+    assert {target.split(":")[0].rpartition(".")[2] for target in registry.values()} == files
+    for name in registry:
+        assert make(name, **models.get(name, {})).name == name
+        assert re.search(rf"^\| {name} \|", SECTIONS[title], re.M), (
+            f"{name} is not in the table of docs/extending.md"
+        )
 
 
 def test_unknown_names_and_parameters_are_refused() -> None:
-    with pytest.raises(ValueError, match="no featurizer 'smell'; there are loudness, phash"):
+    with pytest.raises(
+        ValueError, match="no featurizer 'smell'; there are caption, embedding, latent, loudness, phash"
+    ):
         make("smell")
     with pytest.raises(TypeError, match="strength"):
         make("picture", strength=3)

@@ -1,0 +1,196 @@
+"""Batches of a model that give every row the same bits, whatever the batch it is in.
+
+How a kernel adds up depends on the shape of what it gets: the same row in a batch of 1 and in one of 32 may differ
+in its last bits. So the smallest batch has always the same number of rows, filled up with repeats of its last one,
+and that number is part of the featurizer's version. Larger batches are only a way to be faster: one of a new size
+is computed both ways, and is used from then on if every bit is the same. The order of additions follows from shapes
+and never from values, so that what holds for one batch of dense numbers holds for the next.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loader.errors import ModelFailed
+
+from .devices import free_memory, is_out_of_memory, measured_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Row = Mapping[str, Array]
+"""One row of a batch, before or after the model: name -> array, without the axis of the batch."""
+
+Shape = tuple[tuple[str, tuple[int, ...], str], ...]
+"""What rows of one batch share: name, shape and dtype of every array."""
+
+
+def shape_of(row: Row) -> Shape:
+    return tuple(sorted((name, value.shape, value.dtype.str) for name, value in row.items()))
+
+
+@dataclass(slots=True, kw_only=True)
+class Fit:
+    """What is known of one shape. admitted: largest batch whose rows have the bits of the smallest one; ceiling: no
+    larger batch is tried; row_bytes: measured memory per row, 0 when it was not measured."""
+
+    admitted: int
+    ceiling: int
+    row_bytes: int = 0
+
+
+class Batches:
+    """Runs rows of equal shape through a model. Remembers, by shape, what fits and what gives the same bits.
+
+    run: name -> tensor [rows, ...] on the device to the same, of results; place: of `devices.places`; rows: of the
+    smallest batch; max_rows: of the largest, rounded down to rows x 2^k; memory_bytes: what a batch may take. Use it
+    inside `repeatable`.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Mapping[str, "torch.Tensor"]], Mapping[str, "torch.Tensor"]],
+        *,
+        place: str,
+        dtype: "torch.dtype",
+        rows: int,
+        max_rows: int,
+        memory_bytes: int,
+    ) -> None:
+        self._run = run
+        self._place, self._dtype = place, dtype
+        self._rows, self._memory_bytes = rows, memory_bytes
+        self._max_rows = rows << max(0, (max_rows // rows).bit_length() - 1)
+        self.fits: dict[Shape, Fit] = {}
+
+    def wanted(self, shape: Shape) -> int:
+        """How many rows of that shape are best brought together."""
+        fit = self.fits.get(shape)
+        return fit.ceiling if fit else self._max_rows
+
+    def results(self, rows: Sequence[Row]) -> list[Row]:
+        """The result of every row, floats as float32; all rows have the same shape. Raises: ModelFailed."""
+        if not rows:
+            return []
+        shape = shape_of(rows[0])
+        done: list[Row] = []
+        if shape not in self.fits:
+            done += self._first(shape, rows[: self._rows])
+        while len(done) < len(rows):
+            done += self._next(self.fits[shape], rows[len(done) :])
+        return done
+
+    def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
+        """The first batch of a shape; its rows must not depend on one another, or on their place."""
+        ceiling = self._max_rows
+        if ceiling > self._rows:
+            results, taken = measured_bytes(self._place, lambda: self._smallest(rows))
+        else:
+            results, taken = self._smallest(rows), 0
+        if self._rows > 1:
+            alone = self._smallest([rows[0]] * self._rows)
+            if any(not _same(row, results[0]) for row in alone):
+                raise ModelFailed(
+                    f"the model gives a row other bits beside other rows, or in another place, in batches of "
+                    f"{self._rows} on {self._place}: set rows=1, or look for what mixes the rows of a batch"
+                )
+        row_bytes = -(-taken // self._rows)
+        while ceiling > self._rows and row_bytes * ceiling > self._memory_bytes:
+            ceiling //= 2
+        self.fits[shape] = Fit(admitted=self._rows, ceiling=ceiling, row_bytes=row_bytes)
+        return results
+
+    def _next(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
+        """The results of some of the rows, from the first on; none when a batch turned out to be too large."""
+        if fit.ceiling > fit.admitted and len(rows) >= 2 * fit.admitted:
+            return self._larger(fit, rows)
+        size = fit.admitted
+        while size > max(self._rows, len(rows)):
+            size //= 2
+        if size == self._rows:
+            return self._smallest(rows[:size])
+        results = self._tried(rows[:size])
+        if results is None:
+            fit.admitted = fit.ceiling = size // 2
+        return results or []
+
+    def _larger(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
+        """Tries the largest batch that may do, beside batches that are known to: the same bits admit it."""
+        size = fit.ceiling
+        while size > len(rows):
+            size //= 2
+        known: list[Row] = []
+        for start in range(0, size, fit.admitted):
+            chunk = rows[start : start + fit.admitted]
+            results = self._smallest(chunk) if fit.admitted == self._rows else self._tried(chunk)
+            if results is None:
+                fit.admitted = fit.ceiling = fit.admitted // 2
+                return known
+            known += results
+        at_once = self._tried(rows[:size])
+        if at_once is not None and all(map(_same, at_once, known)):
+            fit.admitted = size
+        else:
+            fit.ceiling = size // 2
+        return known
+
+    def _smallest(self, rows: Sequence[Row]) -> list[Row]:
+        """Up to `rows` rows as a batch of exactly that many. Raises: ModelFailed when they do not fit into memory."""
+        filled = [*rows, *[rows[-1]] * (self._rows - len(rows))]
+        results = self._tried(filled)
+        if results is None:
+            raise ModelFailed(
+                f"a batch of {self._rows} rows of {', '.join(f'{n} {s}' for n, s, _ in shape_of(rows[0]))} does not "
+                f"fit into the memory of {self._place}; set a smaller `rows` (that makes other bits, so everything "
+                "is computed again), or smaller inputs"
+            )
+        return results[: len(rows)]
+
+    def _tried(self, rows: Sequence[Row]) -> list[Row] | None:
+        """The results of one batch of all these rows; None when memory ran out."""
+        try:
+            return self._forward(rows)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        free_memory(self._place)
+        return None
+
+    def _forward(self, rows: Sequence[Row]) -> list[Row]:
+        import torch
+
+        batch = {name: self._tensor([row[name] for row in rows]) for name in rows[0]}
+        drawn = torch.get_rng_state()
+        results = {name: _array(value) for name, value in self._run(batch).items()}
+        if not torch.equal(drawn, torch.get_rng_state()):
+            raise ModelFailed(
+                "the model draws random numbers, so that the same bytes give other results; put it into eval() and "
+                "let it decode greedily"
+            )
+        odd = [name for name, value in results.items() if value.shape[:1] != (len(rows),)]
+        if odd:
+            raise ModelFailed(
+                f"the model returned {odd[0]!r} of shape {results[odd[0]].shape} for a batch of {len(rows)} rows; "
+                "every result has one row per row of the batch"
+            )
+        return [{name: value[place] for name, value in results.items()} for place in range(len(rows))]
+
+    def _tensor(self, values: Sequence[Array]) -> "torch.Tensor":
+        """Floats in the model's dtype, integers as they are."""
+        import torch
+
+        tensor = torch.from_numpy(np.stack(values)).to(self._place)
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+
+def _array(tensor: "torch.Tensor") -> Array:
+    """On the CPU; every float as float32, which holds float16 and bfloat16 exactly."""
+    array: Array = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
+    return array
+
+
+def _same(one: Row, other: Row) -> bool:
+    return all(value.tobytes() == other[name].tobytes() for name, value in one.items())

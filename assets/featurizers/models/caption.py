@@ -1,0 +1,89 @@
+"""Captions that a model writes, greedily: the same picture gets the same words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from ..decoding import field_of, inputs_of
+from ..featurizer import Features
+from .batching import Array, Row
+from .model import ModelFeaturizer
+from .networks import CAPTIONERS, check_network, network_loader
+from .pictures import cropped, pictures_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CaptionModel(Protocol):
+    """What `network` names a loader of: see `networks.captioner`. size_px: side of the pictures it takes."""
+
+    size_px: int
+
+    def generate(self, pixels: "torch.Tensor", max_tokens: int) -> "Mapping[str, torch.Tensor]":
+        """Of uint8 [N, size_px, size_px, 3], the likeliest token each time: tokens int64 [N, max_tokens], logprobs
+        float [N, max_tokens], their log-probabilities, and length int64 [N], how many there are with the one that
+        ends the caption; behind it both are padding and 0."""
+
+    def text(self, tokens: Array) -> str:
+        """The words of int64 [max_tokens], without what stands for beginning, end and padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caption(ModelFeaturizer):
+    """Field `generated.txt`: what the model says of a photo, or of the middle frame of a clip.
+
+    - network: one of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`
+    - image, video: the field to read of samples of that kind, None to leave the kind out
+    - max_tokens: the longest caption; field: the name of the field
+
+    Columns: generated_tokens, how many there are; generated_logprob, the mean log-probability of one.
+    """
+
+    network: str
+    image: str | None = "jpg"
+    video: str | None = None
+    max_tokens: int = 32
+    field: str = "generated.txt"
+    name: str = "caption"
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        ModelFeaturizer.__post_init__(self)
+        check_network(CAPTIONERS, self.network)
+        if not 1 <= self.max_tokens <= 4096:
+            raise ValueError(f"max_tokens={self.max_tokens}; accepted: 1 to 4096")
+        if self.field.rpartition(".")[2] != "txt":
+            raise ValueError(f"field {self.field!r} is not text; accepted: names ending in txt")
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        return inputs_of(image=self.image, video=self.video)
+
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, (self.field,))
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ("generated_tokens", "generated_logprob"))
+
+    def load(self, path: Path, dtype: "torch.dtype", place: str) -> CaptionModel:
+        model: CaptionModel = network_loader(CAPTIONERS, self.network)(path, dtype, place)
+        return model
+
+    def prepare(self, model: CaptionModel, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
+        field = field_of(self.inputs, kind)
+        pictures = pictures_of(kind, sample, field, lambda n_frames: [n_frames // 2])
+        return [{"pixels": cropped(picture, model.size_px)} for picture in pictures]
+
+    def run(self, model: CaptionModel, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
+        return model.generate(batch["pixels"], self.max_tokens)
+
+    def finish(self, model: CaptionModel, kind: str, rows: Sequence[Row]) -> Features:
+        (row,) = rows
+        n_tokens = int(row["length"])
+        mean = float(row["logprobs"].sum(dtype="float64")) / n_tokens
+        columns = {"generated_tokens": n_tokens, "generated_logprob": round(mean, 6)}
+        return Features(fields={self.field: model.text(row["tokens"]).strip()}, columns=columns)

@@ -1,0 +1,164 @@
+"""Where a model runs, told without importing torch; and what a process sets so that the same bytes come out twice."""
+
+import ctypes
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from loader.errors import ModelFailed
+
+T = TypeVar("T")
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
+_CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
+
+
+def resolved_device(device: str) -> str:
+    """ "cpu", "cuda" or "cuda:1"; "auto" is cuda where this machine has a GPU that torch was built for, else cpu.
+
+    Raises: ValueError.
+    """
+    if device == "auto":
+        return "cuda" if n_gpus() else "cpu"
+    if not _DEVICE.fullmatch(device):
+        raise ValueError(f"device={device!r}; accepted: 'auto', 'cpu', 'cuda', 'cuda:<number>'")
+    return device
+
+
+@cache
+def n_gpus() -> int:
+    """GPUs that a CUDA build of torch would use here (CUDA_VISIBLE_DEVICES counts), asked of the driver itself."""
+    if not _built_for_cuda():
+        return 0
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # no driver
+        return 0
+    count = ctypes.c_int(0)
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
+
+
+def _built_for_cuda() -> bool:
+    spec = find_spec("torch")  # imports nothing
+    if spec is None or spec.origin is None:
+        return False
+    version = Path(spec.origin).with_name("version.py")
+    return version.exists() and _CUDA_BUILD.search(version.read_text()) is not None
+
+
+def places(device: str) -> tuple[str, ...]:
+    """Where its work goes: "cpu", one GPU, or of "cuda" every GPU there is, from cuda:0 on."""
+    return tuple(f"cuda:{number}" for number in range(n_gpus() or 1)) if device == "cuda" else (device,)
+
+
+def check_device(place: str) -> None:
+    """Raises: ModelFailed when torch cannot use it here."""
+    import torch
+
+    if place.startswith("cuda"):
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if torch.device(place).index >= there:
+            raise ModelFailed(
+                f"no device {place} here: torch {torch.__version__} sees {there} GPUs. Run where there is one, or "
+                "with device='cpu' (that makes other bits, so everything is computed again)"
+            )
+
+
+_settings = threading.RLock()  # they are the whole process's
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """What makes torch give the same bits for the same batch, restored at the end; one thread at a time.
+
+    One thread per operation: how a sum is split depends on their number, and workers already fill the cores.
+    Deterministic kernels or an error, full float32 precision, no kernel chosen by a stopwatch, no gradients.
+    """
+    import torch
+
+    # Read by cuBLAS when it starts: without it torch refuses matrix products in deterministic mode. Set for this
+    # process in any case: another value from outside would be another choice of kernels.
+    os.putenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with _settings:
+        before = (
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.get_float32_matmul_precision(),
+        )
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+        torch.set_float32_matmul_precision("highest")
+        flags = torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        )
+        try:
+            with torch.inference_mode(), flags:
+                yield
+        finally:
+            torch.set_num_threads(before[0])
+            torch.use_deterministic_algorithms(before[1], warn_only=before[2])
+            torch.set_float32_matmul_precision(before[3])
+
+
+def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
+    """(what the work returns, the most memory that it held beyond what was held before).
+
+    Of a GPU by torch's own account; of a CPU by the kernel's high-water mark of resident memory, 0 where the
+    kernel keeps none that can be reset.
+    """
+    import torch
+
+    if place.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(place)
+        before = torch.cuda.memory_allocated(place)
+        value = work()
+        return value, torch.cuda.max_memory_allocated(place) - before
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return work(), 0
+    before = _resident_bytes("VmRSS")
+    value = work()
+    return value, max(0, _resident_bytes("VmHWM") - before)
+
+
+def _resident_bytes(line: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{line}:\s*(\d+) kB", status, re.M)[1]) * 1024  # type: ignore[index]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or the allocator of the CPU, had no more."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def free_memory(place: str) -> None:
+    """Give cached blocks back to the device."""
+    import torch
+
+    if place.startswith("cuda"):
+        torch.cuda.empty_cache()
+
+
+def budget_bytes(place: str) -> int:
+    """What batches may take when nobody said: 0.8 of what the GPU has free; 1 GiB of a CPU, per worker."""
+    import torch
+
+    if place.startswith("cuda"):
+        free, _ = torch.cuda.mem_get_info(place)
+        return int(free * 0.8)
+    return 1 << 30

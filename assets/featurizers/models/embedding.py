@@ -1,0 +1,134 @@
+"""An embedding of pictures and texts in one space, as CLIP makes it: for search, near-duplicates and classes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+
+from ..decoding import decoded, field_of, three_of
+from ..featurizer import Column, Features
+from .batching import Array, Row
+from .model import ModelFeaturizer
+from .networks import EMBEDDERS, check_network, network_loader
+from .pictures import cropped, pictures_of
+
+if TYPE_CHECKING:
+    import torch
+
+STORED = ("float32", "float16")
+
+
+class Embedder(Protocol):
+    """What `network` names a loader of: see `networks.two_towers`. size_px: side of the pictures it takes."""
+
+    size_px: int
+
+    def images(self, pixels: "torch.Tensor") -> "torch.Tensor":
+        """[N, d] of uint8 [N, size_px, size_px, 3] sRGB."""
+
+    def texts(self, **tokens: "torch.Tensor") -> "torch.Tensor":
+        """[N, d] of what `tokens` gave, stacked."""
+
+    def tokens(self, text: str) -> Mapping[str, Array]:
+        """A text as arrays of the same shapes for every text. Raises: InvalidWeights without a text tower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding(ModelFeaturizer):
+    """Field `embedding.npy`: float32 or float16 [d] of length 1; the dot product of two is their cosine.
+
+    - network: one of `EMBEDDERS`, or "module:function" that loads an `Embedder`
+    - image, video, text: the field to read of samples of that kind, None to leave the kind out. Of a clip the
+      embeddings of its first, middle and last frame are added up
+    - caption: the txt field beside a photo or clip that its embedding is compared with, or None
+    - field: the name of the field; stored: its dtype
+
+    Columns, with a caption: caption_cosine, from -1 to 1: of picture and caption; None where there is none.
+    """
+
+    network: str
+    image: str | None = "jpg"
+    video: str | None = "mp4"
+    text: str | None = None
+    caption: str | None = None
+    field: str = "embedding.npy"
+    stored: str = "float32"
+    name: str = "embedding"
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        ModelFeaturizer.__post_init__(self)
+        check_network(EMBEDDERS, self.network)
+        if self.stored not in STORED:
+            raise ValueError(f"stored={self.stored!r}; accepted: {', '.join(STORED)}")
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        beside = (self.caption,) if self.caption else ()
+        read = {"image": self.image, "video": self.video, "text": self.text}
+        return {
+            kind: (field, *(beside if kind != "text" else ()))
+            for kind, field in read.items()
+            if field is not None
+        }
+
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, (self.field,))
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        compared = ("caption_cosine",) if self.caption else ()
+        return {kind: compared if kind != "text" else () for kind in self.inputs}
+
+    def load(self, path: Path, dtype: "torch.dtype", place: str) -> Embedder:
+        model: Embedder = network_loader(EMBEDDERS, self.network)(path, dtype, place)
+        if self.text or self.caption:
+            model.tokens("")
+        return model
+
+    def prepare(self, model: Embedder, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
+        field = field_of(self.inputs, kind)
+        if kind == "text":
+            return [model.tokens(decoded(sample, field))]
+        rows: list[Row] = [
+            {"pixels": cropped(picture, model.size_px)}
+            for picture in pictures_of(kind, sample, field, three_of)
+        ]
+        if self.caption and sample.get(self.caption):
+            rows.append(model.tokens(decoded(sample, self.caption)))
+        return rows
+
+    def run(self, model: Embedder, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
+        if "pixels" in batch:
+            return {"image": model.images(batch["pixels"])}
+        return {"text": model.texts(**batch)}
+
+    def finish(self, model: Embedder, kind: str, rows: Sequence[Row]) -> Features:
+        own = _direction(
+            [row["text" if kind == "text" else "image"] for row in rows if kind == "text" or "image" in row]
+        )
+        columns: dict[str, Column] = {}
+        if self.columns[kind]:
+            captions = [row["text"] for row in rows if "text" in row]
+            columns["caption_cosine"] = _cosine(own, _direction(captions)) if captions else None
+        return Features(fields={self.field: own.astype(self.stored)}, columns=columns)
+
+
+def _direction(vectors: Sequence[Array]) -> Array:
+    """float64 [d] of length 1: of the sum of float32 [d], each of length 1 first; 0 stays 0."""
+    total = np.sum([_unit(vector.astype(np.float64)) for vector in vectors], axis=0)
+    return _unit(total)
+
+
+def _unit(vector: Array) -> Array:
+    length = np.sqrt(np.square(vector).sum())
+    unit: Array = vector / length if length else vector
+    return unit
+
+
+def _cosine(one: Array, other: Array) -> float:
+    """Six digits behind the point, as other columns have."""
+    return round(float(one @ other), 6)

@@ -1,0 +1,124 @@
+"""Latents of a variational autoencoder: what latent diffusion is trained on, computed once and not in every epoch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+
+from assets.media.unit import rejected
+
+from ..decoding import STAGE, field_of, inputs_of
+from ..featurizer import Features
+from .batching import Array, Row
+from .model import ModelFeaturizer
+from .networks import CODERS, check_network, network_loader
+from .pictures import cropped, pictures_of, spread, whole_blocks
+
+if TYPE_CHECKING:
+    import torch
+
+STORED = ("float16", "float32")
+
+
+class Coder(Protocol):
+    """What `network` names a loader of: see `networks.autoencoder`. block_px: px of a side of one latent place."""
+
+    block_px: int
+
+    def encode(self, pixels: "torch.Tensor") -> "torch.Tensor":
+        """[N, C, H / block_px, W / block_px] of uint8 [N, H, W, 3] sRGB: the mode of the posterior, scaled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent(ModelFeaturizer):
+    """Field `latent.npy`: float16 or float32 [C, h, w] of a photo, [T, C, h, w] of a clip, with the network's scaling
+    factor in it: what a denoiser is trained on as it is.
+
+    - network: one of `CODERS`, or "module:function" that loads a `Coder`
+    - image, video: the field to read of samples of that kind, None to leave the kind out
+    - size_px: pictures are scaled and cut to this square; 0 keeps their size, cut to whole blocks around the centre
+    - max_px: larger pictures are refused when they keep their size
+    - frames: of a clip, evenly spaced from the first to the last
+    - field: the name of the field; stored: its dtype
+
+    Columns: latent_mean, latent_std, over the whole latent.
+    """
+
+    network: str
+    image: str | None = "jpg"
+    video: str | None = "mp4"
+    size_px: int = 256
+    max_px: int = 1 << 22
+    frames: int = 8
+    field: str = "latent.npy"
+    stored: str = "float16"
+    name: str = "latent"
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        ModelFeaturizer.__post_init__(self)
+        check_network(CODERS, self.network)
+        if self.stored not in STORED:
+            raise ValueError(f"stored={self.stored!r}; accepted: {', '.join(STORED)}")
+        if self.size_px < 0 or self.max_px < 1 or self.frames < 1:
+            raise ValueError(
+                f"size_px={self.size_px}, max_px={self.max_px}, frames={self.frames}; accepted: size_px from 0, the "
+                "others from 1"
+            )
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        return inputs_of(image=self.image, video=self.video)
+
+    @property
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, (self.field,))
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(self.inputs, ("latent_mean", "latent_std"))
+
+    def load(self, path: Path, dtype: "torch.dtype", place: str) -> Coder:
+        model: Coder = network_loader(CODERS, self.network)(path, dtype, place)
+        if self.size_px % model.block_px:
+            raise ValueError(
+                f"size_px={self.size_px}; accepted by these weights: multiples of {model.block_px}"
+            )
+        return model
+
+    def prepare(self, model: Coder, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
+        pictures = pictures_of(
+            kind, sample, field_of(self.inputs, kind), lambda n_frames: spread(n_frames, self.frames)
+        )
+        return [{"pixels": self._pixels(picture, model.block_px)} for picture in pictures]
+
+    def _pixels(self, picture: Array, block_px: int) -> Array:
+        if self.size_px:
+            return cropped(picture, self.size_px)
+        height, width = picture.shape[:2]
+        if min(height, width) < block_px:
+            raise rejected(STAGE, "too_small", f"{width} x {height} px; at least {block_px} x {block_px} px")
+        if height * width > self.max_px:
+            raise rejected(STAGE, "too_large", f"{width} x {height} px; at most {self.max_px} px in all")
+        return whole_blocks(picture, block_px)
+
+    def run(self, model: Coder, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
+        return {"latent": model.encode(batch["pixels"])}
+
+    def finish(self, model: Coder, kind: str, rows: Sequence[Row]) -> Features:
+        latents = np.stack([row["latent"] for row in rows])
+        largest = float(np.finfo(self.stored).max)
+        if np.abs(latents).max() > largest:
+            raise rejected(
+                STAGE,
+                "overflow",
+                f"its latent has values beyond {largest}, which {self.stored} does not hold",
+            )
+        columns = {
+            "latent_mean": round(float(latents.mean(dtype=np.float64)), 6),
+            "latent_std": round(float(latents.std(dtype=np.float64)), 6),
+        }
+        stored = (latents[0] if kind == "image" else latents).astype(self.stored)
+        return Features(fields={self.field: stored}, columns=columns)

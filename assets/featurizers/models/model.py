@@ -1,0 +1,213 @@
+"""What a model featurizer is: a featurizer whose work is done in batches, by a network with weights of its own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from assets.media.unit import Unusable
+
+from ..decoding import field_of
+from ..featurizer import Features, version_of
+from .batching import Batches, Row
+from .devices import DTYPES, budget_bytes, check_device, places, repeatable, resolved_device
+from .gathering import gathered
+from .weights import check_weights, local_weights, weights_sha256
+
+if TYPE_CHECKING:
+    import torch
+
+M = TypeVar("M", bound="ModelFeaturizer")
+
+ROWS = {"cpu": 1, "cuda": 8}
+"""Rows of the smallest batch. On one thread of a CPU larger ones were no faster (ViT-S: 121 ms an image in batches
+of 1, 121 in batches of 8), and rows that only fill up are lost."""
+
+LARGEST = {"cpu": 1, "cuda": 256}
+"""Rows of the largest batch that is tried."""
+
+_ONLY_SPEED = frozenset({"weights", "sha256", "max_rows", "memory_bytes", "readers"})
+"""Parameters that the features do not depend on; of the weights they depend on the content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFeaturizer(ABC):
+    """A `Featurizer` that runs a model; a new one states what it makes and has `load`, `prepare`, `run`, `finish`.
+
+    - weights: path or URL of a .safetensors file, or of a folder with one (see `weights`). sha256: what
+      `weights_sha256` says of it; "" is whatever lies there now. Stated, nothing is read to know the version
+    - device: "cpu", "cuda" (all GPUs), "cuda:1", or "auto", settled where this is made: "cuda" where there is a GPU.
+      dtype: of the weights and of floats in batches: "float32", "bfloat16", "float16"
+    - rows: of the smallest batch, which is filled up; 0 is 1 on a CPU and 8 on a GPU. Device, dtype and rows are
+      part of the version: they decide the bits
+    - max_rows: of larger batches, used where they give the same bits; 0 is none on a CPU and 256 on a GPU.
+      memory_bytes: what they may take; 0 is 1 GiB on a CPU and 0.8 of what is free on a GPU. readers: threads that
+      decode samples; 0 is 1 on a CPU and 8 on a GPU
+
+    The same bytes give the same features on the same kind of processor with the same release of torch, in any
+    batch, process and order. Another kind of CPU or GPU may differ in the last bits.
+
+    Raises: ValueError.
+    """
+
+    weights: str
+    sha256: str = ""
+    device: str = "auto"
+    dtype: str = "float32"
+    rows: int = 0
+    max_rows: int = 0
+    memory_bytes: int = 0
+    readers: int = 0
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        device = resolved_device(self.device)
+        kind = device.partition(":")[0]
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r}; accepted: {', '.join(DTYPES)}")
+        for name in ("rows", "max_rows", "memory_bytes", "readers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 (a default by device) or more")
+        object.__setattr__(self, "device", device)
+        object.__setattr__(self, "rows", self.rows or ROWS[kind])
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """See `Featurizer`."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Featurizer`."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Featurizer`."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Featurizer`."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(self.inputs)
+
+    @property
+    def version(self) -> str:
+        """See `Featurizer`. Without a stated sha256 the weights are read. Raises: InvalidWeights; StoreError."""
+        return version_of(self.code, self._stated(), self.sha256 or weights_sha256(self.weights))
+
+    @property
+    def declared_version(self) -> str:
+        """What is known of the version without reading anything: where it differs the features are stale."""
+        return version_of(self.code, self._stated(), self.sha256 or "not stated")
+
+    @abstractmethod
+    def load(self, path: Path, dtype: "torch.dtype", place: str) -> Any:
+        """The model in eval mode on that device, of the verified file or folder at `path`.
+
+        Raises: InvalidWeights when the weights are not this model's.
+        """
+
+    @abstractmethod
+    def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
+        """The rows that one sample brings into a batch: one for a photo, several for a clip. NumPy, no torch: floats
+        arrive in the model's dtype, integers as they are. Called from several threads.
+
+        Raises: Unusable for bytes that it cannot take.
+        """
+
+    @abstractmethod
+    def run(self, model: Any, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
+        """Results of a batch, name -> [rows, ...]. Rows neither see one another nor anything random."""
+
+    @abstractmethod
+    def finish(self, model: Any, kind: str, rows: Sequence[Row]) -> Features:
+        """Features of one sample of its rows' results, floats as float32. Raises: Unusable."""
+
+    def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
+        """See `Featurizer`."""
+        (made,) = self.features(kind, [sample])
+        if isinstance(made, Unusable):
+            raise made
+        return made
+
+    def features(
+        self, kind: str, samples: Iterable[Mapping[str, bytes]], place: str = ""
+    ) -> list[Features | Unusable]:
+        """Features or refusal of each sample: bit for bit what each of them gets alone.
+
+        place: one of `places`. Raises: InvalidWeights; ModelFailed; StoreError.
+        """
+        field_of(self.inputs, kind)  # a kind that is not its own
+        with repeatable():
+            model, batches = _loaded(pinned(self), place or self.places[0])
+            readers = self.readers or (1 if self.device == "cpu" else 8)
+            return gathered(self, model, batches, kind, samples, readers)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The devices among which its work is dealt out."""
+        return places(self.device)
+
+    @property
+    def one_each(self) -> bool:
+        """Whether a place takes one process at a time: a GPU does; on a CPU every worker has the model."""
+        return self.device != "cpu"
+
+    def _stated(self) -> dict[str, Any]:
+        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _ONLY_SPEED}
+        return {**told, "device": self.device.partition(":")[0]}
+
+
+def pinned(featurizer: M) -> M:
+    """The same with the sha256 of the weights that lie there now: what one stage computes, it computes with these.
+
+    Raises: InvalidWeights when there are none; StoreError.
+    """
+    if featurizer.sha256:
+        check_weights(featurizer.weights)
+        return featurizer
+    return replace(featurizer, sha256=weights_sha256(featurizer.weights))
+
+
+def tried_out(featurizer: ModelFeaturizer) -> dict[str, str]:
+    """Loads the model, before any sample is touched: what it runs on, for the record. Runs in a worker.
+
+    Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
+    """
+    import torch
+
+    place = featurizer.places[0]
+    with repeatable():
+        _loaded(featurizer, place)
+    on = (
+        torch.cuda.get_device_name(place)
+        if place.startswith("cuda")
+        else torch.backends.cpu.get_cpu_capability()
+    )
+    return {"torch": torch.__version__, "processor": on}
+
+
+@lru_cache(maxsize=2)
+def _loaded(featurizer: ModelFeaturizer, place: str) -> tuple[Any, Batches]:
+    """The model and its batches, once per process and device; the two used last stay in memory."""
+    import torch
+
+    check_device(place)
+    dtype: torch.dtype = getattr(torch, featurizer.dtype)
+    with local_weights(featurizer.weights, featurizer.sha256) as path:
+        model = featurizer.load(path, dtype, place)
+    return model, Batches(
+        lambda batch: featurizer.run(model, batch),
+        place=place,
+        dtype=dtype,
+        rows=featurizer.rows,
+        max_rows=featurizer.max_rows or max(featurizer.rows, LARGEST[place.partition(":")[0]]),
+        memory_bytes=featurizer.memory_bytes or budget_bytes(place),
+    )

@@ -1,0 +1,167 @@
+"""Weights of a model: one `.safetensors` file, or the folder that a model was saved to, local or behind a URL.
+
+Only safetensors are read, and text beside them: a pickle runs whatever code its author put into it.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from loader.errors import InvalidWeights, MissingDependency, ObjectNotFound
+from loader.storage import ObjectInfo, Store, open_store
+
+if TYPE_CHECKING:
+    import torch
+
+SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
+"""Files of a folder that are read, hashed and fetched: weights, configuration, vocabularies. Nothing else is."""
+
+_CONFIG = "penstock"
+"""Key of a safetensors header under which a network of this package keeps its configuration, as JSON."""
+
+_CHUNK_BYTES = 4 << 20
+
+_known: dict[tuple[str, str, int, str], str] = {}
+"""(store, file, size, change token) -> SHA-256: a file is hashed once per process while it stays the same."""
+
+
+def weights_sha256(url: str) -> str:
+    r"""SHA-256 in hex: of the file; of a folder over the lines that `sha256sum` writes of its files, sorted by name.
+
+        ls | grep -E "\.(safetensors|json|txt|model|jinja)$" | LC_ALL=C sort | xargs sha256sum | sha256sum
+
+    Hashed once per process, and again when a size or change token (ETag; of a disk mtime and inode) is another.
+    Raises: InvalidWeights; StoreError.
+    """
+    store, files, single = _found(url)
+    sums = {file.key: _file_sha256(store, file) for file in files}
+    return _joined(sums, single)
+
+
+def check_weights(url: str) -> None:
+    """That there is something at this path or URL to load; no content is read. Raises: InvalidWeights; StoreError."""
+    _found(url)
+
+
+@contextmanager
+def local_weights(url: str, sha256: str) -> Iterator[Path]:
+    """The weights as a path on this machine, verified: where they lie, or a temporary copy of what a URL holds.
+
+    Local ones are looked at again at the end, so that what was read in between is what was verified. Raises:
+    InvalidWeights (also: these are other weights than `sha256`); StoreError.
+    """
+    if "://" not in url or url.startswith("file://"):
+        store, files, single = _found(url)
+        path = Path(store.url.removeprefix("file://"))
+        _check_sum(url, sha256, weights_sha256(url))
+        yield path / files[0].key if single else path
+        _check_sum(url, sha256, weights_sha256(url))
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-weights-") as folder:
+        store, files, single = _found(url)
+        sums = {}
+        for file in files:
+            with store.open_stream(file.key) as source, open(Path(folder, file.key), "wb") as sink:
+                sums[file.key] = _digest(source, sink)
+        _check_sum(url, sha256, _joined(sums, single))
+        yield Path(folder, files[0].key) if single else Path(folder)
+
+
+def read_weights(path: Path) -> tuple[dict[str, Any], "dict[str, torch.Tensor]"]:
+    """(configuration, name -> tensor on the CPU) of one file that `save_weights` wrote.
+
+    Raises: InvalidWeights; MissingDependency.
+    """
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            stated = (file.metadata() or {}).get(_CONFIG)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (safetensors.SafetensorError, OSError) as error:
+        raise InvalidWeights(f"{path} is no safetensors file: {error}") from error
+    if stated is None:
+        raise InvalidWeights(
+            f"{path} has no configuration in its header (metadata {_CONFIG!r}): it was not saved by a network of "
+            "this package; name the network that it belongs to"
+        )
+    config: dict[str, Any] = json.loads(stated)
+    return config, tensors
+
+
+def save_weights(path: Path, config: Mapping[str, Any], tensors: "Mapping[str, torch.Tensor]") -> None:
+    """Write a file that `read_weights` reads; the same tensors give the same bytes. Raises: MissingDependency."""
+    _safetensors()
+    from safetensors.torch import save_file
+
+    stated = json.dumps(dict(config), sort_keys=True, ensure_ascii=False)
+    save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata={_CONFIG: stated})
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+    except ImportError as error:
+        raise MissingDependency(
+            "weights need the package 'safetensors', which is not installed: pip install -e '.[pipeline]'"
+        ) from error
+    return safetensors
+
+
+def _found(url: str) -> tuple[Store, list[ObjectInfo], bool]:
+    """(store, files sorted by name, whether the URL names one file). Raises: InvalidWeights; StoreError."""
+    if not url:
+        raise InvalidWeights(
+            "weights='': give the path or URL of a .safetensors file, or of a folder with one"
+        )
+    single = url.endswith(".safetensors")
+    if not single:
+        store = open_store(url)
+        files = [info for info in store.list() if "/" not in info.key and info.key.endswith(SUFFIXES)]
+        if not any(info.key.endswith(".safetensors") for info in files):
+            raise InvalidWeights(
+                f"no .safetensors file in the folder {url}; save the model as safetensors "
+                "(save_pretrained does): pickled weights (.bin, .pt, .ckpt) are never loaded"
+            )
+        return store, sorted(files, key=lambda info: info.key), False
+    folder, slash, name = url.rpartition("/")
+    store = open_store(folder + slash if slash else ".")
+    try:
+        return store, [store.head(name)], True
+    except ObjectNotFound as error:
+        raise InvalidWeights(f"no weights at {url}: there is no such file") from error
+
+
+def _file_sha256(store: Store, file: ObjectInfo) -> str:
+    known = (store.url, file.key, file.nbytes, file.etag)
+    if known not in _known:
+        with store.open_stream(file.key) as source:
+            _known[known] = _digest(source, None)
+    return _known[known]
+
+
+def _digest(source: BinaryIO, sink: BinaryIO | None) -> str:
+    digest = hashlib.sha256()
+    while chunk := source.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        if sink is not None:
+            sink.write(chunk)
+    return digest.hexdigest()
+
+
+def _joined(sums: Mapping[str, str], single: bool) -> str:
+    if single:
+        return next(iter(sums.values()))
+    lines = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _check_sum(url: str, stated: str, found: str) -> None:
+    if found != stated:
+        raise InvalidWeights(
+            f"{url} holds other weights than stated: their sha256 is {found}, not {stated}. Put the right ones "
+            "there, or state the new sha256 (everything computed with the old ones is then made again)"
+        )

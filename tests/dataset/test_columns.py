@@ -60,7 +60,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("value", REFUSED, ids=repr)
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: repr(value).partition(" at 0x")[0])
 def test_refused_values_name_sample_and_column(value):
     with pytest.raises(InvalidField, match="'c' of sample 'k'"):
         check_metadata("k", {"c": value})

@@ -29,12 +29,13 @@ def import_polars() -> Any:
 
 
 def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
-    """ordinal, part, row, key, ... in the version's order; only the column groups that hold `columns` are opened."""
+    """ordinal, part, row, key, ... in the version's order; only the column groups that hold `columns` are opened, and
+    of these only the columns are decoded."""
     pl = import_polars()
     wanted = {"keys"} | {
         body["group"] for name, body in _columns(version).items() if columns is None or name in columns
     }
-    frames = {group: _read_group(pl, version, group) for group in sorted(wanted)}
+    frames = {group: _read_group(pl, version, group, columns) for group in sorted(wanted)}
     frame = frames.pop("keys")
     for extra in frames.values():
         frame = frame.join(extra, on=["part", "row"], how="left", maintain_order="left")
@@ -51,15 +52,16 @@ def _columns(version: "Version") -> dict[str, Any]:
     return columns
 
 
-def _read_group(pl: Any, version: "Version", group: str) -> Any:
-    """All runs of one column group, in the order of the version's parts."""
+def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] | None) -> Any:
+    """All runs of one column group, in the order of the version's parts: part, row, and these of its columns or all."""
     files = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     if not files:
         return pl.DataFrame({"part": [], "row": []}, schema={"part": pl.String, "row": pl.Int64})
-    runs = [
-        pl.read_parquet(io.BytesIO(get_table_bytes(version.store, TableFile.from_json(file))))
-        for file in files
-    ]
+    runs = []
+    for file in files:
+        data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(file)))
+        some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
+        runs.append(pl.read_parquet(data, columns=some))
     return pl.concat(runs, how="diagonal_relaxed")
 
 

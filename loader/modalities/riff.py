@@ -9,13 +9,14 @@ from .fields import Buffer
 _UNKNOWN_FROM = 0x7FFF0000
 
 
-def check_wav(data: Buffer) -> None:
+def check_wav(data: Buffer) -> int | None:
     """Accept a RIFF or RF64 WAV whose samples are all there, and anything that is not a WAV.
 
-    Raises: DecodeFailed (the data chunk is longer than what is left of the file).
+    How many bytes of samples the header announces; None where it does not. Raises: DecodeFailed (the data chunk is
+    longer than what is left of the file).
     """
     if bytes(data[:4]) not in (b"RIFF", b"RF64") or bytes(data[8:12]) != b"WAVE":
-        return
+        return None
     at, long_size = 12, None
     while at + 8 <= len(data):
         name, nbytes = struct.unpack("<4sI", bytes(data[at : at + 8]))
@@ -23,8 +24,9 @@ def check_wav(data: Buffer) -> None:
             (long_size,) = struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
         if name == b"data":
             promised = long_size if nbytes == 0xFFFFFFFF and long_size is not None else nbytes
-            left = len(data) - at - 8
+            left, is_told = len(data) - at - 8, 0 < promised < _UNKNOWN_FROM or long_size is not None
             if promised > left and (promised < _UNKNOWN_FROM or long_size is not None):
                 raise DecodeFailed(f"wav: truncated: {left} of {promised} bytes of samples are there")
-            return
+            return promised if is_told else None
         at += 8 + nbytes + nbytes % 2
+    return None

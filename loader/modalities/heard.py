@@ -1,0 +1,269 @@
+"""Decoded sound on its timeline: sample n is heard n / rate_hz s after the first.
+
+A decoder's frames are laid end to end by their timestamps. A gap is filled with silence. Where two frames overlap
+by up to the length of the earlier one, that one's end is left out (in MP4 a frame lasts until the next one's
+time, whatever it decodes to); frames that go further back are left out until they catch up. Priming (AAC, MP3 and Opus
+encoders put some in front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the
+sound is cut where the file says how long the sound is: see `Ends`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from av import AudioFrame
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+_Raw = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK_SAMPLES = 65_536
+"""Samples per channel that are handed on at a time, about: what is held does not grow with the sound."""
+
+MAX_GAP_S = 3600
+"""A longer gap in the timestamps is taken for a mistake of the file, not for silence."""
+
+MAX_PADDING_SAMPLES = 4608
+"""An encoder pads its last packets. Where a file goes on for longer behind the end that it tells, that end is of
+another one: MP3s that were put one behind the other have the header of the first."""
+
+
+class BadSound(ValueError):
+    """code: rate_change, channel_change or timestamps."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """What a file says of where its sound ends.
+
+    durations_count: a frame's own duration, where shorter, says how much of the last one is sound (MP4, MOV).
+    end: seconds on the container's clock, at or behind the end (an edit list's). n_samples: from the first
+    sample that is heard (iTunSMPB's, LAME's).
+    """
+
+    durations_count: bool = False
+    end: Fraction | None = None
+    n_samples: int | None = None
+
+
+class _Next(NamedTuple):
+    """A frame whose place is settled when the one behind it is known. place: of its first sample, as its timestamp
+    says; n_beyond: samples behind its own duration."""
+
+    samples: Floats
+    place: int | None
+    n_beyond: int
+
+
+class Heard:
+    """Takes decoded frames in order and gives float32 [channels, samples] back, full scale = 1.
+
+    start: seconds at which the first sample is heard, on the container's clock; None before the first frame.
+    n_source: samples per channel that were decoded. n_filled: silent ones put into gaps. n_overlapping: left out
+    because another is heard at that time. n_padding: left out at the end. n_samples: given so far, which is
+    n_source + n_filled - n_overlapping - n_padding after the last. All count at the source's rate.
+
+    O(samples); holds about BLOCK_SAMPLES and a frame.
+    """
+
+    def __init__(self, ends: Ends) -> None:
+        self.start: Fraction | None = None
+        self.rate_hz = self.n_channels = 0
+        self.channels: tuple[str, ...] = ()
+        self.layout = ""
+        self.n_source = self.n_filled = self.n_overlapping = self.n_padding = self.n_samples = 0
+        self._ends = ends
+        self._held: list[Floats] = []
+        self._n_held = self._n_passed = self._first_ticks = 0
+        self._next: _Next | None = None
+        self._went_back = False
+        self._clock = (0, 1)  # samples per tick, as a ratio
+        self._slack = 0
+
+    def add(self, frame: "AudioFrame") -> Iterator[Floats]:
+        """Raises: BadSound."""
+        if not frame.samples:
+            return
+        if not self.rate_hz:
+            self._begin(frame)
+        self._check(frame)
+        samples = floats(frame)
+        self.n_source += samples.shape[1]
+        before, self._next = self._next, _Next(samples, self._place(frame), self._beyond(frame))
+        if before is not None:
+            yield from self._lay(before, self._next)
+
+    def finish(self) -> Iterator[Floats]:
+        """What is left, without the padding behind it."""
+        if self._next is not None:
+            last, self._next = self._next, None
+            yield from self._lay(last, None)
+            if self._ends.durations_count and last.n_beyond and self._held:
+                self.n_padding += self._cut_tail(last.n_beyond)
+            self._cut_padding()
+        yield from self._give(self._n_held)
+
+    def _lay(self, one: "_Next", following: "_Next | None") -> Iterator[Floats]:
+        samples, late = one.samples, self._late(one, following)
+        if late >= 0:
+            self._went_back = False
+            yield from self._fill(late)
+        else:
+            samples = self._without_overlap(samples, -late)
+        if samples.shape[1]:
+            self._held.append(samples)
+            self._n_held += samples.shape[1]
+        n_kept = max(samples.shape[1], MAX_PADDING_SAMPLES)
+        if self._n_held >= BLOCK_SAMPLES + n_kept:
+            yield from self._give(self._n_held - n_kept)
+
+    def _begin(self, frame: "AudioFrame") -> None:
+        self.rate_hz = frame.sample_rate
+        self.n_channels, self.layout = frame.layout.nb_channels, frame.layout.name
+        self.channels = tuple(channel.name for channel in frame.layout.channels)
+        self.start = Fraction(0)
+        if frame.pts is not None and frame.time_base is not None:
+            self._first_ticks = frame.pts
+            self.start = frame.pts * frame.time_base
+            self._clock = (frame.time_base * self.rate_hz).as_integer_ratio()
+            # A timestamp is rounded to a tick, and so was the first one.
+            self._slack = int(max(Fraction(3, 2) * frame.time_base, Fraction(1, 1000)) * self.rate_hz)
+
+    def _check(self, frame: "AudioFrame") -> None:
+        if frame.sample_rate != self.rate_hz:
+            raise BadSound("rate_change", f"sound at {self.rate_hz} Hz becomes {frame.sample_rate} Hz")
+        if frame.layout.nb_channels != self.n_channels:
+            raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
+
+    def _place(self, frame: "AudioFrame") -> int | None:
+        """Number of its first sample, by its timestamp."""
+        if frame.pts is None or frame.time_base is None:
+            return None
+        num, den = self._clock
+        place: int = (2 * (frame.pts - self._first_ticks) * num + den) // (2 * den)
+        return place
+
+    def _late(self, one: "_Next", following: "_Next | None") -> int:
+        """Samples between where it belongs and the end of what is there; 0 within its clock's precision.
+
+        FFmpeg's timestamp of a single Vorbis packet at the start of an Ogg page may be off by most of a block: a
+        frame whose successor is where it would be without the shift is where its predecessor ended.
+        """
+        if one.place is None:
+            return 0
+        end, n_samples = self._n_passed + self._n_held, one.samples.shape[1]
+        late = one.place - end
+        if late > MAX_GAP_S * self.rate_hz:
+            raise BadSound("timestamps", f"the sound has a gap of {late // self.rate_hz} s")
+        if abs(late) <= self._slack:
+            return 0
+        if following is None:
+            return 0 if 0 < late <= n_samples else late
+        if following.place is not None and abs(following.place - end - n_samples) <= self._slack:
+            return 0
+        return late
+
+    def _fill(self, n_samples: int) -> Iterator[Floats]:
+        if not n_samples:
+            return
+        self.n_filled += n_samples
+        yield from self._give(self._n_held)
+        while n_samples > 0:
+            n_now = min(n_samples, BLOCK_SAMPLES)
+            self._held.append(np.zeros((self.n_channels, n_now), np.float32))
+            self._n_held += n_now
+            n_samples -= n_now
+            if n_samples:
+                yield from self._give(self._n_held)
+
+    def _without_overlap(self, samples: Floats, n_over: int) -> Floats:
+        earlier = self._held[-1].shape[1] if self._held else 0
+        if n_over <= earlier and not self._went_back:
+            self.n_overlapping += self._cut_tail(n_over)
+            return samples
+        self._went_back = True
+        self.n_overlapping += min(n_over, samples.shape[1])
+        return samples[:, n_over:]
+
+    def _beyond(self, frame: "AudioFrame") -> int:
+        """How many of the frame's samples lie behind its duration."""
+        if not frame.duration:
+            return 0
+        num, den = self._clock
+        n_samples: int = frame.samples
+        return max(0, n_samples - (2 * frame.duration * num + den) // (2 * den))
+
+    def _cut_tail(self, n_samples: int) -> int:
+        """How many were there to be cut from the last frame."""
+        last = self._held.pop()
+        n_cut: int = min(n_samples, last.shape[1])
+        self._held.append(last[:, : last.shape[1] - n_cut])
+        self._n_held -= n_cut
+        return n_cut
+
+    def _cut_padding(self) -> None:
+        """What lies behind the told end, where that can be padding."""
+        assert self.start is not None  # there was a frame
+        told = [] if self._ends.n_samples is None else [self._ends.n_samples]
+        if self._ends.end is not None:
+            told.append(round((self._ends.end - self.start) * self.rate_hz))
+        beyond = self._n_passed + self._n_held - min(told, default=2**62)
+        if not 0 < beyond <= MAX_PADDING_SAMPLES:
+            return
+        self.n_padding += beyond
+        while beyond and self._held:
+            n_cut = self._cut_tail(beyond)
+            beyond -= n_cut
+            if not self._held[-1].shape[1]:
+                self._held.pop()
+
+    def _give(self, n_samples: int) -> Iterator[Floats]:
+        """The first `n_samples` that are held."""
+        if not n_samples:
+            return
+        whole = np.concatenate(self._held, axis=1)
+        self._held = [whole[:, n_samples:]] if n_samples < whole.shape[1] else []
+        self._n_held -= n_samples
+        self._n_passed += n_samples
+        self.n_samples += n_samples
+        yield whole[:, :n_samples]
+
+
+def floats(frame: "AudioFrame") -> Floats:
+    """float32 [channels, samples] of a decoded frame in any sample format, full scale = 1.
+
+    Integers are divided by a power of two: exactly for up to 24 bits; FFmpeg shifts 20- and 24-bit samples up to
+    fill 32. Floats are kept as they are and may exceed 1.
+    """
+    # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and knows no s64.
+    n_channels, name = frame.layout.nb_channels, frame.format.name
+    kind = _DTYPES[name.removesuffix("p")]
+    raw: _Raw
+    if frame.format.is_planar:
+        planes = [memoryview(plane) for plane in frame.planes[:n_channels]]
+        raw = np.stack([np.frombuffer(plane, kind, count=frame.samples) for plane in planes])
+    else:
+        packed = memoryview(frame.planes[0])
+        raw = np.frombuffer(packed, kind, count=frame.samples * n_channels).reshape(-1, n_channels).T
+    if raw.dtype == np.uint8:
+        return (raw.astype(np.float32) - np.float32(128)) * np.float32(1 / 128)
+    if raw.dtype.kind == "i":
+        return raw.astype(np.float32) * np.float32(2.0 ** (1 - 8 * raw.itemsize))
+    return raw.astype(np.float32)
+
+
+_DTYPES: Mapping[str, Any] = {
+    "u8": np.dtype("u1"),
+    "s16": np.dtype("i2"),
+    "s32": np.dtype("i4"),
+    "s64": np.dtype("i8"),
+    "flt": np.dtype("f4"),
+    "dbl": np.dtype("f8"),
+}

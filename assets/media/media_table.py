@@ -66,6 +66,18 @@ _VIDEO = [
     ("black_ratio", pa.float64()),  # share of frames
     ("frozen_ratio", pa.float64()),  # share of frames equal to the one before
     ("motion", pa.float64()),  # mean absolute difference between neighbouring frames, in levels of 255
+    ("level", pa.int64()),  # the codec's own number: 31 is H.264's 3.1
+    ("extradata_nbytes", pa.int64()),  # what a decoder needs to begin; 0 where it lies in the packets
+    ("extradata_sha256", pa.string()),
+    ("field_order", pa.string()),  # progressive; or tt, bb, tb, bt: field stored first, field shown first
+    ("interlaced_ratio", pa.float64()),  # share of frames that are marked as two fields
+    ("scene_cuts", pa.list_(pa.int64())),  # pts of the first frame of every shot but the first
+    ("sharpness", pa.float64()),  # variance of the Laplacian at 512 x 288, mean of every twelfth frame
+    ("keyframe_hashes", pa.list_(pa.string())),  # 64 bits in hex; at most 64 keyframes, evenly spread
+    ("keyframe_pts", pa.list_(pa.int64())),  # theirs
+    ("letterbox_ratio", pa.float64()),  # share of the height at top and bottom that is always black
+    ("pillarbox_ratio", pa.float64()),  # of the width, left and right
+    ("audio_error", pa.string()),  # why a video's sound is not used; its columns are null then
 ]
 _AUDIO = [
     ("audio_codec", pa.string()),
@@ -77,6 +89,14 @@ _AUDIO = [
     ("audio_offset_s", pa.float64()),  # how much later than the picture the sound begins
     ("clipped_ratio", pa.float64()),  # share of samples at full scale
     ("silence_ratio", pa.float64()),  # share of 20 ms windows below -60 dBFS
+    ("n_gap_samples", pa.int64()),  # silent ones, put where the timestamps leave a gap
+    ("n_overlap_samples", pa.int64()),  # left out where another is heard at that time
+    ("n_padding_samples", pa.int64()),  # left out at the end, where the file says that its sound is shorter
+    ("loudness_lufs", pa.float64()),  # integrated, EBU R128; null below its gate, and for sound it does not measure
+    ("loudness_range_lu", pa.float64()),  # EBU Tech 3342
+    ("true_peak_dbtp", pa.float64()),  # null for digital silence
+    ("mono_sum_db", pa.float64()),  # of two channels: power of their mean against the mean of their powers
+    ("mono_cancels", pa.bool_()),  # that is below -10 dB: added up they go silent
 ]
 _IMAGE = [
     ("image_mode", pa.string()),
@@ -85,6 +105,10 @@ _IMAGE = [
     ("has_alpha", pa.bool_()),
     ("is_animated", pa.bool_()),
     ("has_gps", pa.bool_()),
+    ("xmp_orientation", pa.int64()),  # as in EXIF; where the two contradict, EXIF decides
+    ("orientation_by", pa.string()),  # exif, xmp or container: which of them decided; null where none says anything
+    ("colour_by", pa.string()),  # what names the colour space: icc, icc_unusable, code_points, gamma, exif, lab, ...
+    ("decode_warning", pa.string()),  # of libjpeg, where the pixels may all be right
 ]
 _TEXT = [("n_documents", pa.int64()), ("n_chars", pa.int64())]
 

@@ -1,5 +1,6 @@
 """What a container and its first frame say about a video, as columns of the media table."""
 
+import hashlib
 import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
     return {
         "codec": stream.codec_context.name,
         "profile": stream.profile,
+        **_decoder_facts(stream),
         "width_px": frame.width,
         "height_px": frame.height,
         "upright_width_px": height_px if turn in (90, 270) else width_px,
@@ -63,6 +65,23 @@ def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
         "colour_space": space,
         "colour_assumed": space is None,
         "hdr": is_hdr(frame),
+    }
+
+
+_FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
+_UNKNOWN_LEVEL = -99  # AV_LEVEL_UNKNOWN
+
+
+def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
+    """What a decoder is set up with."""
+    codec = stream.codec_context
+    extradata = codec.extradata or b""
+    level = int(codec.level)
+    return {
+        "level": None if level == _UNKNOWN_LEVEL else level,
+        "extradata_nbytes": len(extradata),
+        "extradata_sha256": hashlib.sha256(extradata).hexdigest() if extradata else None,
+        "field_order": _FIELD_ORDERS.get(int(codec.field_order)),
     }
 
 

@@ -1,6 +1,7 @@
+import hashlib
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from assets.media import video_audit
 from assets.media.audit import audit
+from assets.media.container import PacketIndex
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.probe import orientation
+from assets.media.seek_audit import seek_ok
 from assets.media.unit import Unusable
 from assets.media.video import cut_video
 
@@ -180,6 +184,85 @@ def test_sound_beside_a_picture(encode_video: EncodeVideo, numbered_frames: Make
     assert (row["audio_codec"], row["sample_rate_hz"], row["channels"]) == ("flac", 16000, 1)
     assert (row["n_samples"], row["audio_duration_s"], row["audio_offset_s"]) == (24000, 1.5, 0.0)
     assert (row["clipped_ratio"], row["silence_ratio"]) == (1.0, 0.0)
+
+
+def packets_of(path: str, kind: str) -> list[tuple[int, int]]:
+    """(place in the file, size) of every packet of the first stream of this kind."""
+    with av.open(path) as container:
+        stream = next(one for one in container.streams if one.type == kind)
+        return [(packet.pos or 0, packet.size) for packet in container.demux(stream) if packet.size]
+
+
+def test_a_video_with_damaged_sound_is_admitted_without_it(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames
+) -> None:
+    tone = (8000 * np.sin(np.arange(32000) / 5)).astype(np.int16)
+    path = Path(encode_video(numbered_frames(50), sound=(tone, 16000, "flac")))
+    sound_one = audit(str(path), MP4)
+    assert sound_one["audio_error"] is None
+    data = bytearray(path.read_bytes())
+    for place, size in packets_of(str(path), "audio")[2:]:
+        data[place : place + size] = bytes(size)
+    path.write_bytes(bytes(data))
+    row = audit(str(path), MP4)
+    assert row["audio_error"].startswith("undecodable: after ")
+    measured = ("n_samples", "audio_duration_s", "audio_offset_s", "clipped_ratio", "silence_ratio")
+    assert [row[name] for name in measured] == [None] * len(measured)
+    changed = {name for name in row if row[name] != sound_one[name]}
+    assert changed <= {"audio_error", *measured}
+    assert (row["audio_codec"], row["n_frames_decoded"], row["seek_ok"]) == ("flac", 50, True)
+
+
+def test_a_damaged_slice_of_hevc_is_not_passed_over(
+    encode_video: EncodeVideo, noise_frames: MakeFrames
+) -> None:
+    options = {"crf": "10", "x265-params": "log-level=none:hash=1", "g": "20"}
+    path = Path(encode_video(noise_frames(12), codec="libx265", options=options))
+    assert audit(str(path), MP4)["n_frames_decoded"] == 12
+    whole = path.read_bytes()
+    for place, size in packets_of(str(path), "video")[2:10:3]:
+        data = bytearray(whole)
+        data[place + size * 2 // 3] ^= 0x10
+        path.write_bytes(bytes(data))
+        with av.open(str(path)) as container:  # as it is read without asking for more
+            assert len(list(container.decode(video=0))) == 12
+        assert refused(str(path)) == ("rejected", "decode", "undecodable")
+
+
+def test_fields_are_told(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
+    whole = audit(encode_video(noise_frames(10)), MP4)
+    assert (whole["field_order"], whole["interlaced_ratio"]) == ("progressive", 0.0)
+    assert (whole["level"], whole["profile"]) == (10, "High")
+    options = {"x264-params": "tff=1:interlaced=1", "crf": "20"}
+    fields = audit(encode_video(noise_frames(10), options=options), MP4)
+    assert (fields["field_order"], fields["interlaced_ratio"]) == ("tt", 1.0)
+
+
+def test_extradata_is_told_and_hashed(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
+    path = encode_video(noise_frames(3))
+    data = Path(path).read_bytes()
+    place = data.index(b"avcC")
+    box = data[place + 4 : place - 4 + int.from_bytes(data[place - 4 : place], "big")]
+    row = audit(path, MP4)
+    assert (row["extradata_nbytes"], row["extradata_sha256"]) == (len(box), hashlib.sha256(box).hexdigest())
+
+
+def test_what_is_sought_for(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some frames at random, the last, and the one behind the longest gap."""
+    sought: list[set[int]] = []
+
+    def recorded(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
+        sought.append(set(hashes))
+        return seek_ok(path, hashes, index)
+
+    monkeypatch.setattr(video_audit, "seek_ok", recorded)
+    times = [40 * number + (3000 if number >= 20 else 0) for number in range(50)]
+    row = audit(encode_video(numbered_frames(50), pts=times), MP4)
+    assert row["seek_ok"] is True
+    assert {times[20], times[49]} < sought[0]
+    assert len(sought[0]) == 2 + video_audit.N_SEEKS
 
 
 def sound(path: Path, samples: np.ndarray, codec: str, format_: str, container: str) -> str:

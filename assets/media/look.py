@@ -1,0 +1,156 @@
+"""What a video looks like, measured on the way through its frames: at 64 x 36 pixels, and now and then at 512 x 288.
+
+Frames are kept until there are enough of them to be measured together: numpy's cost per call is then shared by
+256 frames, and everything here takes some 0.2 ms a frame of 720p, most of it FFmpeg's scaling. Memory does not grow
+with the video's length.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .shots import SMALL_PX, Floats, Frames, ShotDetector
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+BLACK_LEVEL, BLACK_SHARE = 25.5, 0.98  # FFmpeg's blackdetect: 98 % of the pixels below a tenth of white
+FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
+
+SHARP_PX, SHARP_EVERY = (512, 288), 12
+"""Sharpness is measured on the luma brought to this size, of every twelfth frame from the first."""
+
+MAX_HASHES = 64
+"""Keyframe hashes that are kept; of more keyframes every second is left out, as often as it takes."""
+
+_CHUNK_FRAMES = 256
+_HASH_SIDE = 8
+
+
+class Look:
+    """Luma, motion, black and frozen frames, black bars, sharpness, keyframe hashes and scene cuts."""
+
+    def __init__(self) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self._small, self._large = VideoReformatter(), VideoReformatter()
+        self._chunk: Frames = np.empty((_CHUNK_FRAMES, SMALL_PX[1], SMALL_PX[0]), np.uint8)
+        self._pts: list[int] = []
+        self._keys: list[int] = []  # places in the chunk
+        self._last: Frames | None = None
+        self._brightest: Frames = np.zeros((SMALL_PX[1], SMALL_PX[0]), np.uint8)
+        self._n = self._n_black = self._n_frozen = self._n_sharp = 0
+        self._luma = self._motion = self._sharpness = 0.0
+        self._hashes = Thinned()
+        self._shots = ShotDetector()
+
+    def add(self, frame: "VideoFrame", pts: int) -> None:
+        """The next frame in display order, and when it is shown."""
+        if self._n % SHARP_EVERY == 0:
+            large = self._large.reformat(frame, *SHARP_PX, "gray", interpolation="AREA", threads=1)
+            self._sharpness += sharpness(large.to_ndarray().astype(np.uint8, copy=False))
+            self._n_sharp += 1
+        small = self._small.reformat(frame, *SMALL_PX, "gray", interpolation="AREA", threads=1)
+        place = len(self._pts)
+        self._chunk[place] = small.to_ndarray()
+        if frame.key_frame:
+            self._keys.append(place)
+        self._pts.append(pts)
+        self._n += 1
+        if len(self._pts) == _CHUNK_FRAMES:
+            self._measure()
+
+    def facts(self) -> Mapping[str, Any]:
+        """Columns. Raises: ZeroDivisionError without a frame."""
+        self._measure()
+        letterbox, pillarbox = bars(self._brightest)
+        return {
+            "luma_mean": self._luma / self._n,
+            "black_ratio": self._n_black / self._n,
+            "frozen_ratio": self._n_frozen / self._n,
+            "motion": self._motion / max(1, self._n - 1),
+            "sharpness": self._sharpness / self._n_sharp,
+            "letterbox_ratio": letterbox,
+            "pillarbox_ratio": pillarbox,
+            "keyframe_hashes": [text for _, text in self._hashes.kept],
+            "keyframe_pts": [pts for pts, _ in self._hashes.kept],
+            "scene_cuts": self._shots.finish(),
+        }
+
+    def _measure(self) -> None:
+        """Take the frames of the chunk into account, and empty it."""
+        n = len(self._pts)
+        if not n:
+            return
+        luma = self._chunk[:n]
+        self._luma += float(luma.mean(axis=(1, 2)).sum())
+        dark = (luma < BLACK_LEVEL).mean(axis=(1, 2))
+        self._n_black += int((dark >= BLACK_SHARE).sum())
+        before = luma[:1] if self._last is None else self._last[None]
+        signed = np.concatenate([before, luma]).astype(np.int16)
+        change = np.abs(np.diff(signed, axis=0)).mean(axis=(1, 2))[self._last is None :]
+        self._motion += float(change.sum())
+        self._n_frozen += int((change < FROZEN_LEVELS).sum())
+        self._brightest = np.maximum(self._brightest, luma.max(axis=0))
+        for place, text in zip(self._keys, picture_hashes(luma[self._keys]), strict=True):
+            self._hashes.add(self._pts[place], text)
+        self._shots.feed(luma, self._pts)
+        self._last = luma[-1].copy()
+        self._pts, self._keys = [], []
+
+
+class Thinned:
+    """Hashes of keyframes, at most `MAX_HASHES`, evenly spread over all that came."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, str]] = []
+        self._every, self._n = 1, 0
+
+    def add(self, pts: int, text: str) -> None:
+        """The next keyframe's."""
+        if self._n % self._every == 0:
+            if len(self.kept) == MAX_HASHES:
+                self.kept = self.kept[::2]
+                self._every *= 2
+            if self._n % self._every == 0:
+                self.kept.append((pts, text))
+        self._n += 1
+
+
+def sharpness(luma: Frames) -> float:
+    """Variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255."""
+    wide = luma.astype(np.int16)
+    middle = wide[1:-1, 1:-1]
+    sides = wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]
+    return float((sides - 4 * middle).var(dtype=np.float64))
+
+
+def bars(brightest: Frames) -> tuple[float, float]:
+    """(share of the height, share of the width) at the edges that is black in every frame, to a 36th and a 64th."""
+    return _dark_edges(brightest.max(axis=1)), _dark_edges(brightest.max(axis=0))
+
+
+def _dark_edges(line: Frames) -> float:
+    lit = line >= BLACK_LEVEL
+    if not lit.any():
+        return 1.0
+    return float(lit.argmax() + lit[::-1].argmax()) / len(lit)
+
+
+def picture_hashes(luma: Frames) -> list[str]:
+    """64 bits in hex for each of uint8 [n, 36, 64]: which of the 8 x 8 lowest DCT coefficients exceed their median.
+
+    Of a recompressed copy some 4 bits differ, of another picture some 32.
+    """
+    down, right = _dct(SMALL_PX[1]), _dct(SMALL_PX[0])
+    low = np.round(down @ luma.astype(np.float64) @ right.T, 3).reshape(len(luma), _HASH_SIDE**2)
+    bits = low > np.median(low, axis=1, keepdims=True)
+    return [packed.tobytes().hex() for packed in np.packbits(bits, axis=1)]
+
+
+def _dct(n: int) -> Floats:
+    """The first 8 rows of the DCT-II of length n, unscaled."""
+    rows = np.arange(_HASH_SIDE)[:, None] * (2 * np.arange(n)[None] + 1) * np.pi / (2 * n)
+    cosines: Floats = np.cos(rows)
+    return cosines

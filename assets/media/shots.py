@@ -1,0 +1,242 @@
+"""Where one shot of a video ends and the next begins, from its frames at 64 x 36 pixels.
+
+Four kinds of change are told apart:
+
+- A hard cut: a frame that differs from the one before by far more than the frames around it do (mean absolute
+  difference), is not the same picture moved, lit differently or dimmed (correlation, best of small shifts), and
+  is not undone within a third of a second (a flash).
+- A fade through black, white or any flat colour: frames without contrast between two pictures that are not the
+  same. The new shot begins with the first frame that has contrast again.
+- A dissolve: a frame that is the mean of two others which lie as far before it as behind it, and which have
+  nothing in common. The new shot begins in the middle.
+- Everything else (pans, things that pass, lights that go on) is no boundary.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SMALL_PX = (64, 36)
+"""Width and height of the frames."""
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+_NEAR = 6  # frames on each side that a change is compared with
+_FLASH = 8  # frames within which a change that is undone is none: a third of a second at 25 frames/s
+_LAGS = (6, 12, 24)  # half lengths of dissolves, in frames
+_CONTEXT = max(_LAGS)
+_SHORTEST = 6  # frames: no shot is shorter
+
+_FLAT_STD = 2.5  # of a frame without contrast, in levels of 255
+_CUT_LEVELS = 5.0
+_CUT_RATIO = 2.2  # of a cut's difference to the mean of those on its busier side
+_CUT_HISTOGRAM, _CUT_HARD_LEVELS = 0.15, 30.0  # share of the pixels whose level changed; enough without it
+_LEVELS_PER_BIN = 8
+_SAME_SCENE = 0.6  # correlation from which on two pictures are one scene
+_UNDONE = 0.85  # ... and from which on a change was undone
+_SHIFTS = tuple((down, right) for down in (-2, -1, 0, 1, 2) for right in (-4, -2, -1, 0, 1, 2, 4))
+_DISSOLVE_LEVELS, _DISSOLVE_STD = 10.0, 6.0
+_COARSE = 4
+_DISSOLVE_SHARE = (0.2, 0.8)
+_DISSOLVE_REST, _DISSOLVE_SAME = 0.24, 0.35
+
+
+class _Dissolve(NamedTuple):
+    at: int
+    lag: int
+    balance: float
+    pts: int
+
+
+class ShotDetector:
+    """Takes frames in display order, in pieces of any length: how they are split has no influence.
+
+    Holds a few dozen frames and what was found: memory grows with the number of boundaries alone.
+    """
+
+    def __init__(self) -> None:
+        self._frames: Frames = np.zeros((0, SMALL_PX[1], SMALL_PX[0]), np.uint8)
+        self._pts: list[int] = []
+        self._first = 0  # number of the first frame that is held
+        self._next = 0  # of the first that is not decided
+        self._cuts: list[tuple[int, int]] = []
+        self._dissolves: list[_Dissolve] = []
+        self._mixed = 0  # number of the last frame that is a mixture
+        self._fades = _Fades()
+
+    def feed(self, frames: Frames, pts: Sequence[int]) -> None:
+        """frames: uint8 [n, 36, 64], luma, full range; pts: n times."""
+        self._frames = np.concatenate([self._frames, frames])
+        self._pts += pts
+        self._decide(self._first + len(self._frames) - _CONTEXT)
+
+    def finish(self) -> list[int]:
+        """pts of the first frame of every shot but the first, ascending. Feed nothing after it."""
+        n_frames = self._first + len(self._frames)
+        self._decide(n_frames)
+        sharp = {*self._cuts, *self._fades.finish()}
+        slow = {
+            (one.at, one.pts)
+            for one in self._dissolves
+            if all(abs(one.at - number) > one.lag for number, _ in sharp)
+        }
+        kept: list[tuple[int, int]] = []
+        for number, pts in sorted(sharp | slow):
+            if number - (kept[-1][0] if kept else 0) >= _SHORTEST <= n_frames - number:
+                kept.append((number, pts))
+        return [pts for _, pts in kept]
+
+    def _decide(self, stop: int) -> None:
+        """Decide on the frames below number `stop`, and let go of those that later ones do not need."""
+        if stop <= self._next:
+            return
+        begin, end = self._next - self._first, stop - self._first
+        seen = self._frames.astype(np.float32)
+        std = seen.std(axis=(1, 2))
+        self._cuts += [(self._first + place, self._pts[place]) for place in _hard_cuts(seen, std, begin, end)]
+        for place, lag, balance in _dissolves(seen, std, begin, end):
+            self._merge(_Dissolve(self._first + place, lag, balance, self._pts[place]))
+        for place in range(begin, end):
+            self._fades.add(self._first + place, self._pts[place], seen[place], bool(std[place] < _FLAT_STD))
+        self._next = stop
+        drop = max(0, end - _CONTEXT)
+        self._frames, self._pts = self._frames[drop:].copy(), self._pts[drop:]
+        self._first += drop
+
+    def _merge(self, found: _Dissolve) -> None:
+        """Of the frames of one dissolve, which follow one another, the most balanced is kept."""
+        same = bool(self._dissolves) and found.at - self._mixed <= max(self._dissolves[-1].lag, found.lag)
+        self._mixed = found.at
+        if not same:
+            self._dissolves.append(found)
+        elif found.balance > self._dissolves[-1].balance:
+            self._dissolves[-1] = found
+
+
+class _Fades:
+    """Runs of flat frames between two pictures that are not the same: a boundary each, at the run's end.
+
+    The pictures are compared beside the run and some frames away from it, where they have faded in.
+    """
+
+    def __init__(self) -> None:
+        self._cuts: list[tuple[int, int]] = []
+        self._before: deque[Floats] = deque(maxlen=_NEAR)  # the last with contrast
+        self._old: tuple[Floats, Floats] | None = (
+            None  # two to compare with, from the run on until it is judged
+        )
+        self._end: tuple[int, int] | None = None  # number and pts of the first behind the run
+
+    def add(self, number: int, pts: int, frame: Floats, is_flat: bool) -> None:
+        """The next frame."""
+        if is_flat:
+            self._judge()
+            if self._before:
+                self._old = self._before[0], self._before[-1]
+                self._before.clear()
+            return
+        if self._old is not None and self._end is None:
+            self._end = (number, pts)
+        self._before.append(frame)
+        if len(self._before) == _NEAR:
+            self._judge()
+
+    def finish(self) -> list[tuple[int, int]]:
+        """(number, pts) of each boundary."""
+        self._judge()
+        return self._cuts
+
+    def _judge(self) -> None:
+        if self._old is not None and self._end is not None:
+            far, near = self._old
+            same = max(moved(far, self._before[-1]), moved(near, self._before[0]))
+            if same < _SAME_SCENE:
+                self._cuts.append(self._end)
+            self._old = self._end = None
+
+
+def _hard_cuts(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[int]:
+    """Places in [begin, end) whose frame begins a shot at once."""
+    change = np.zeros(len(seen), np.float32)
+    change[1:] = np.abs(seen[1:] - seen[:-1]).mean(axis=(1, 2))
+    for place in np.flatnonzero(change[begin:end] >= _CUT_LEVELS) + begin:
+        if min(std[place - 1], std[place]) < _FLAT_STD:
+            continue  # to or from a flat colour: a fade's business
+        sides = change[max(1, place - _NEAR) : place], change[place + 1 : place + 1 + _NEAR]
+        busy = max((float(side.mean()) for side in sides if len(side)), default=0.0)
+        if change[place] < _CUT_RATIO * busy or not _is_new(seen[place - 1], seen[place]):
+            continue
+        behind, ahead = seen[max(0, place - _FLASH) : place - 1], seen[place + 1 : place + _FLASH]
+        if not _is_among(seen[place - 1], ahead) and not _is_among(seen[place], behind):
+            yield int(place)
+
+
+def _is_new(one: Floats, other: Floats) -> bool:
+    """Whether the second is another picture than the first, by its levels and by where they are."""
+    bins = [
+        np.bincount((frame.astype(np.uint8) // _LEVELS_PER_BIN).ravel(), minlength=32)
+        for frame in (one, other)
+    ]
+    changed = float(np.abs(bins[0] - bins[1]).sum()) / 2 / one.size
+    if changed < _CUT_HISTOGRAM and float(np.abs(one - other).mean()) < _CUT_HARD_LEVELS:
+        return False
+    return moved(one, other) < _SAME_SCENE
+
+
+def _is_among(frame: Floats, others: Floats) -> bool:
+    """Whether one of the others is nearly the same picture, so that the change between was undone."""
+    return any(moved(frame, other) >= _UNDONE for other in others)
+
+
+def _dissolves(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
+    """(place in [begin, end), half length, share of the lesser picture), in order, of frames that are a mixture.
+
+    With A the frame `lag` before M and B the one `lag` after it: the a, b that bring a A + b B nearest to M (least
+    squares; all three without their means, so that a fade's darkening does not count, and at a quarter of the size,
+    so that small movement does not).
+    """
+    coarse = seen.reshape(len(seen), SMALL_PX[1] // _COARSE, _COARSE, -1, _COARSE).mean(axis=(2, 4))
+    plain = coarse - coarse.mean(axis=(1, 2), keepdims=True)
+    power = np.einsum("tij,tij->t", plain, plain)
+    found: list[tuple[int, int, float]] = []
+    for lag in _LAGS:
+        low, high = max(begin, lag), min(end, len(seen) - lag)
+        if low >= high:
+            continue
+        a, m, b = (slice(low + by, high + by) for by in (-lag, 0, lag))
+        ab, am, mb = (np.einsum("tij,tij->t", plain[x], plain[y]) for x, y in ((a, b), (a, m), (m, b)))
+        room = power[a] * power[b] - ab * ab
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_a, of_b = (am * power[b] - mb * ab) / room, (mb * power[a] - am * ab) / room
+            rest = np.sqrt(np.maximum(0, 1 - (of_a * am + of_b * mb) / power[m]))
+            same = ab / np.sqrt(power[a] * power[b])
+        balance = np.minimum(of_a, of_b)
+        mixed = (balance > _DISSOLVE_SHARE[0]) & (np.maximum(of_a, of_b) < _DISSOLVE_SHARE[1])
+        mixed &= (rest < _DISSOLVE_REST) & (same < _DISSOLVE_SAME)
+        mixed &= np.minimum(std[a], std[b]) >= _DISSOLVE_STD
+        for place in np.flatnonzero(mixed) + low:
+            before, after = seen[place - lag], seen[place + lag]
+            if np.abs(before - after).mean() >= _DISSOLVE_LEVELS and moved(before, after) < _DISSOLVE_SAME:
+                found.append((int(place), lag, float(balance[place - low])))
+    yield from sorted(found)
+
+
+def moved(one: Floats, other: Floats) -> float:
+    """The greatest correlation of two frames, -1 to 1, over small shifts of one against the other."""
+    height, width = one.shape
+    best = -1.0
+    for down, right in _SHIFTS:
+        a = one[max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
+        b = other[max(0, -down) : height + min(0, -down), max(0, -right) : width + min(0, -right)]
+        best = max(best, correlation(a, b))
+    return best
+
+
+def correlation(one: Floats, other: Floats) -> float:
+    """Pearson's, of two frames; 0 when one of them is flat."""
+    a, b = one - one.mean(), other - other.mean()
+    norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / norm if norm > 1e-6 else 0.0

@@ -15,6 +15,7 @@ from .dataset.version import Version
 from .dataset.view import View
 from .dataset.writer import Writer
 from .explain import Explanation, explain
+from .modalities.excerpt import audio
 from .modalities.video import video
 from .order.plan import Plan
 from .order.views import synthetic
@@ -32,6 +33,7 @@ __all__ = [
     "Version",
     "View",
     "Writer",
+    "audio",
     "errors",
     "escape_key",
     "explain",

@@ -111,6 +111,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "Version",
         "View",
         "Writer",
+        "audio",
         "errors",
         "escape_key",
         "explain",

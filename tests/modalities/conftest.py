@@ -39,18 +39,19 @@ def encode_video(
     options: dict[str, str] | None = None,
     movflags: str = "faststart",
     shift: Callable[[av.Packet, int], None] | None = None,
+    rate: int = 1000,
 ) -> bytes:
     """An mp4 with one numbered frame per entry of `pts` (in 1/1000 s); `shift` may change packets before
-    they are written."""
+    they are written. rate: frames a second that the encoder is told."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "video.mp4")  # faststart reads the file again: memory will not do
-        _write_video(path, pts, codec, options or {}, movflags, shift)
+        _write_video(path, pts, codec, options or {}, movflags, shift, rate)
         return path.read_bytes()
 
 
-def _write_video(path, pts, codec, options, movflags, shift) -> None:
+def _write_video(path, pts, codec, options, movflags, shift, rate) -> None:
     with av.open(str(path), "w", format="mp4", options={"movflags": movflags}) as container:
-        stream = container.add_stream(codec, rate=1000, options=options)
+        stream = container.add_stream(codec, rate=rate, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.thread_count = 1
         stream.codec_context.time_base = stream.time_base = _MS

@@ -165,10 +165,10 @@ class _Scanner:
                 for rows, batch in self._batches(table, self._wanted(table)):
                     self._add(rows, batch)
         for code in np.unique(self._kind[self._live]).tolist():
-            mine = np.flatnonzero(self._live & (self._kind == code))
+            mine = self._live & (self._kind == code)
             kind = self._of(code)
             kind.splits = np.bincount(self._split[mine], minlength=len(self._split_names.names))
-            kind.modality = self._modality[int(self._layouts_of(mine[:1])[0])]
+            kind.modality = self._modality[int(self._layouts_of(np.array([mine.argmax()]))[0])]
             kind.raw_objects = self._raw.distinct(code)
         kinds = {self._kind_names.names[code]: found for code, found in self._kinds.items() if found.samples}
         return Scan(

@@ -141,8 +141,9 @@ class Spread:
         self._bins = _Bins(0 if whole else None)
 
     def add(self, values: Floats) -> None:
-        """Those that are not finite, or beyond 1e150, are left out: no measure of anything."""
+        """Those that are not finite, or beyond 1e150, are left out: no measure of anything. Below 1e-150 is 0."""
         found = values[np.abs(values) < 1e150]
+        found = np.where(np.abs(found) < 1e-150, 0.0, found)
         if not len(found):
             return
         self.n += len(found)

@@ -113,6 +113,15 @@ def test_a_wav_written_to_a_pipe_is_read_to_its_end(size):
     assert got.shape == (1, 500)
 
 
+def test_a_wav_with_a_long_comment_is_read():
+    good = wav(RNG.integers(-9999, 9999, (500, 2)), 2)
+    comment = b"LIST" + struct.pack("<I", 50_000) + b"INFOICMT" + struct.pack("<I", 49_988) + b"x" * 49_988
+    size = struct.pack("<I", len(good) - 8 + len(comment))
+    assert np.array_equal(
+        decode(good[:4] + size + good[8:36] + comment + good[36:], None), decode(good, None)
+    )
+
+
 WAV = wav(RNG.integers(-9999, 9999, (4000, 2)), 2)
 FLAC = encoded(RNG.integers(-9999, 9999, (2, 20_000)).astype(np.int16), "flac", "flac", "s16")
 M4A = encoded(np.stack([SINE] * 2).astype(np.float32), "aac", "ipod", "fltp")

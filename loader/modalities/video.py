@@ -191,10 +191,10 @@ def video(
         return VideoDecoder(
             frames=many if frames is None else operator.index(frames),
             stride=operator.index(stride),
-            size=None if size is None else _height_width(*map(operator.index, size)),
+            size=_size(size),
             start=None if start is None else operator.index(start),
             at=times,
-            crop=crop if crop is None or isinstance(crop, str) else _box(*map(operator.index, crop)),
+            crop=_crop(crop),
         )
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidRuntime):
@@ -229,12 +229,24 @@ def _time(value: Any) -> Time:
     )
 
 
-def _height_width(height_px: int, width_px: int) -> Size:
-    return height_px, width_px
+def _size(given: Any) -> Size | None:
+    """Raises: TypeError for what is no pair of whole numbers."""
+    if given is None:
+        return None
+    numbers = tuple(map(operator.index, given))
+    if len(numbers) != 2:
+        raise TypeError("size is (height, width) in px")
+    return numbers
 
 
-def _box(top_px: int, left_px: int, height_px: int, width_px: int) -> Box:
-    return top_px, left_px, height_px, width_px
+def _crop(given: Any) -> str | Box | None:
+    """Raises: TypeError for what is neither a word nor four whole numbers."""
+    if given is None or isinstance(given, str):
+        return given
+    numbers = tuple(map(operator.index, given))
+    if len(numbers) != 4:
+        raise TypeError("crop is 'center', 'random' or (top, left, height, width) in px")
+    return numbers
 
 
 DEFAULT = video()

@@ -128,5 +128,5 @@ def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
         return False
     # The second pair, resized, shows where the samples of colour are thought to lie.
     whole = np.array_equal(a.to_ndarray(format="rgb24"), b.to_ndarray(format="rgb24"))
-    small = [one.to_ndarray(format="rgb24", width=64, height=64) for one in (a, b)]
-    return whole and np.array_equal(*small)
+    ours, theirs = (one.to_ndarray(format="rgb24", width=64, height=64) for one in (a, b))
+    return whole and np.array_equal(ours, theirs)

@@ -22,6 +22,7 @@ from resources.storage import LandingResource, RootResource
 
 from . import landing as landing_stage
 from . import validation
+from .card import policy_words
 from .media.cutters import ALL_KINDS, CUTTERS
 from .media.objects import CutRequest, CutResult, cut_object, refusal_row
 from .media.policy import CutPolicy
@@ -122,6 +123,7 @@ def units_stage(
             "txn": txn,
             "labels": labels,
             "parts": [{"kind": members[0].kind, "part": part.to_json()} for part, members in parts],
+            "policy": policy_words(spec.policy, [members[0].kind for _, members in parts]),
         },
     )
     return append_record(store, record), rows, refusals

@@ -29,6 +29,11 @@ _FILTERED = re.compile(r"^(?P<column>\w+) = .* is (?P<said>below|above|not one o
 # What a featurizer says: "<name>: <code>: <reason>".
 _REFUSED = re.compile(r"^(?P<who>[\w.:-]+): (?P<code>\w+): ")
 
+# What the search for near-duplicates says (assets/dedup/settle.py, Copy.reason): of which sample, and how near.
+_COPY = re.compile(
+    r"^(?P<code>near_duplicate) of .+ \((?P<by>distance|cosine) [0-9.-]+(?P<mirrored> mirrored)?, ", re.DOTALL
+)
+
 
 def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
     """The card of an open version: the same version gives the same card, in any process, on any day.
@@ -133,6 +138,9 @@ def reason_class(reason: str) -> str:
         return f"{found['column']} {found['said']} {found['limit']}"
     if found := _REFUSED.match(reason):
         return f"{found['who']}: {found['code']}"
+    if found := _COPY.match(reason):
+        by = "embedding" if found["by"] == "cosine" else "perceptual hash"
+        return f"{found['code']} by {by}{',' if found['mirrored'] else ''}{found['mirrored'] or ''}"
     return reason
 
 

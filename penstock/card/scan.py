@@ -1,8 +1,8 @@
 """One pass over a version's samples table: everything that a card counts.
 
 The table's files are read one run at a time and batch by batch, only the columns a card shows; no media are
-touched. Memory: the compressed files of one run, and 5 bytes per row (its kind, its split, whether it is live), and
-8 bytes per raw object. Time: O(rows x columns); the keys are hashed one by one, about a microsecond each.
+touched. Memory: the compressed files of one run, some 10 bytes per row (its kind, its split, whether it is live), and
+16 bytes per raw object. Time: O(rows x columns); the keys are hashed one by one, about a microsecond each.
 """
 
 import heapq

@@ -110,6 +110,12 @@ def test_a_sample_left_out_twice_counts_once(tmp_path):
         ("licence is unknown", "licence is unknown"),
         ("phash: blank: the frame 3 is blank", "phash: blank"),
         ("somebody's word = what", "somebody's word = what"),
+        (
+            "near_duplicate of image/ab (distance 3, the other more pixels: 9 against 4)",
+            "near_duplicate by perceptual hash",
+        ),
+        ("near_duplicate of k (distance 3 mirrored, x)", "near_duplicate by perceptual hash, mirrored"),
+        ("near_duplicate of k (distance 3, y) (cosine 0.9812, x)", "near_duplicate by embedding"),
     ],
 )
 def test_reasons_are_counted_without_the_samples_own_value(reason, told):

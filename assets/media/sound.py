@@ -1,112 +1,164 @@
-"""Sound on the container's timeline: one channel at one rate, every sample at its place.
+"""Sound on the container's timeline: the channels and the rate that a policy asks for, every sample at its place.
 
-The first audio stream's decoded frames are laid end to end by their timestamps: a gap is filled with silence,
-what overlaps is left out, so that sample n of the result is heard n / rate_hz s after the first. Priming that a
-decoder or an edit list hides is not in the frames and not in the result.
+The first audio stream's decoded frames are laid end to end by their timestamps (`loader.modalities.heard`), brought
+to the wanted channels and resampled, all in float32: sample n of the result is heard n / rate_hz s after the first.
 """
 
+import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .unit import rejected
+from loader.errors import DecodeFailed
+from loader.modalities.channels import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
+from loader.modalities.heard import BadSound, Ends, Floats, Heard
+from loader.modalities.mp4 import check_complete
+from loader.modalities.resample import Resampler
+from loader.modalities.sound_end import announced, ends_of
+
+from .mono_sum import MonoSum
+from .unit import dropped, rejected
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
     from av.audio.stream import AudioStream
     from av.container import InputContainer
 
-Samples = np.ndarray[Any, np.dtype[np.int16]]
-
-_MAX_GAP_S = 3600
-"""A longer gap in the timestamps is taken for a mistake of the file, not for silence."""
-
 
 class Timeline:
-    """Decodes a stream to int16 mono at `rate_hz`. Iterate once; then the counts below are final.
+    """Decodes a stream to float32 [channels, samples] at `rate_hz`, full scale = 1. Iterate once; then all is final.
 
-    start: seconds at which the first sample is heard, on the container's clock; None before the first piece.
-    n_source: samples per channel that were decoded. n_filled: silent ones put into gaps. n_left_out: overlapping.
-    All three count at the source's rate.
+    heard: what was laid, with its counts; start: seconds at which the first sample is heard, on the container's
+    clock, None before the first piece; mix: how the source's channels became the wanted ones; mono_sum: what a sum
+    of two channels does to them. O(samples); holds a block of about 65,536 samples.
     """
 
-    def __init__(self, container: "InputContainer", stream: "AudioStream", rate_hz: int) -> None:
-        self.start: Fraction | None = None
-        self.n_source = self.n_filled = self.n_left_out = 0
-        self._container, self._stream, self._rate_hz = container, stream, rate_hz
-        self._source_hz = 0
+    def __init__(
+        self, container: "InputContainer", stream: "AudioStream", rate_hz: int, channels: Channels = "mono"
+    ) -> None:
+        self.heard = Heard(ends_in(container, stream))
+        self.mix: Mix | None = None
+        self.mono_sum = MonoSum()
+        self._container, self._stream, self._rate_hz, self._channels = container, stream, rate_hz, channels
 
-    def __iter__(self) -> Iterator[Samples]:
-        """Raises: Unusable for sound that cannot be decoded to its end."""
-        import av
+    @property
+    def start(self) -> Fraction | None:
+        return self.heard.start
 
-        resampler = av.AudioResampler(format="s16", layout="mono", rate=self._rate_hz)
-        n_out = 0
+    @property
+    def n_source(self) -> int:
+        """Samples per channel that were decoded, at the source's rate."""
+        return self.heard.n_source
+
+    @property
+    def n_filled(self) -> int:
+        """Silent ones put into gaps, at the source's rate."""
+        return self.heard.n_filled
+
+    @property
+    def n_left_out(self) -> int:
+        """Overlapping ones, and padding at the end, at the source's rate."""
+        return self.heard.n_overlapping + self.heard.n_padding
+
+    def __iter__(self) -> Iterator[Floats]:
+        """Raises: Unusable for sound that cannot be decoded to its end, or whose channels cannot be had so."""
+        resampler: Resampler | None = None
+        for piece in laid(self._container, self._stream, self.heard):
+            if resampler is None:
+                self.mix = self._mixed()
+                n_out = self.heard.n_channels if self.mix.matrix is None else len(self.mix.matrix)
+                resampler = Resampler(self.heard.rate_hz, self._rate_hz, n_out)
+            assert self.mix is not None  # since the resampler is there
+            if self.heard.n_channels == 2:
+                self.mono_sum.add(piece)
+            yield from resampler.add(self.mix(piece))
+        if resampler is not None:
+            yield from resampler.finish()
+
+    def _mixed(self) -> Mix:
+        if self.heard.n_channels > MAX_CHANNELS:
+            raise dropped(
+                "cut", "channels", f"{self.heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
+            )
         try:
-            for frame in self._placed():
-                for piece in resampler.resample(frame):
-                    n_out += piece.samples
-                    yield piece.to_ndarray()[0]
-            last = [piece.to_ndarray()[0] for piece in resampler.resample(None)] if self.n_source else []
-        except av.error.FFmpegError as error:
+            return mix_for(self.heard.channels, self.heard.layout, self._channels)
+        except UnknownLayout as error:
+            raise dropped("cut", "unknown_layout", error) from error
+
+
+def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
+    """The stream's sound as it is, in blocks. Raises: Unusable."""
+    try:
+        for frame in decoded(container, stream):
+            yield from _finite(heard.add(frame))
+        yield from _finite(heard.finish())
+    except BadSound as bad:
+        raise rejected("decode", bad.code, bad.reason) from bad
+    except UndecodableSound as error:
+        raise rejected("decode", "undecodable", f"sound, after {heard.n_source} samples: {error}") from error
+    check_length(container, stream, heard)
+
+
+def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
+    """Raises: UndecodableSound."""
+    import av
+
+    prepare(stream)
+    try:
+        yield from container.decode(stream)
+    except av.error.FFmpegError as error:
+        raise UndecodableSound(error.strerror) from error
+
+
+class UndecodableSound(Exception):
+    """FFmpeg's words about it."""
+
+
+def prepare(stream: "AudioStream") -> None:
+    """Before the first packet: one thread, and FLAC's checksums are looked at, which FFmpeg by itself does not."""
+    stream.codec_context.thread_count = 1
+    if stream.codec_context.name == "flac":
+        stream.codec_context.options = {"err_detect": "crccheck+explode"}
+
+
+def ends_in(container: "InputContainer", stream: "AudioStream") -> Ends:
+    """Where the file says that its sound ends."""
+    with _mapped(container.name) as data:
+        return ends_of(container, stream, data)
+
+
+def check_length(container: "InputContainer", stream: "AudioStream", heard: Heard) -> None:
+    """Raises: Unusable for a FLAC, MP3 or MP4 with fewer samples than its header announces."""
+    name = container.format.name
+    with _mapped(container.name) as data:
+        promise = announced(name, data)
+        if promise is not None and promise.n_samples - heard.n_source > promise.slack_s * heard.rate_hz:
             raise rejected(
-                "decode", "undecodable", f"sound, after {self.n_source} samples: {error.strerror}"
-            ) from error
-        yield from self._exactly(last, n_out)
+                "decode",
+                "truncated",
+                f"the header announces {promise.n_samples} samples, {heard.n_source} are there",
+            )
+        try:
+            if name.startswith("mov"):
+                check_complete(stream, len(data))
+        except DecodeFailed as error:
+            raise rejected("decode", "truncated", error) from error
 
-    def _exactly(self, last: list[Samples], n_out: int) -> Iterator[Samples]:
-        """The resampler's rest, cut or filled up so that the whole has the length that the source has."""
-        if not self.n_source:
-            return
-        laid = self.n_source + self.n_filled - self.n_left_out
-        left = round(Fraction(laid * self._rate_hz, self._source_hz)) - n_out
-        rest = np.concatenate([*last, np.zeros(max(0, left), np.int16)])[: max(0, left)]
-        if len(rest):
-            yield rest
 
-    def _placed(self) -> Iterator["AudioFrame"]:
-        """Decoded frames, and silent ones in the gaps; each begins where the one before ended."""
-        position = 0
-        for frame in self._container.decode(self._stream):
-            if not frame.samples:
-                continue
-            if not self._source_hz:
-                self._source_hz = frame.sample_rate
-            elif frame.sample_rate != self._source_hz:
-                raise rejected(
-                    "decode", "rate_change", f"sound at {self._source_hz} Hz becomes {frame.sample_rate} Hz"
-                )
-            self.n_source += frame.samples
-            late = self._late(frame, position)
-            if late < 0:
-                self.n_left_out += min(-late, frame.samples)
-                if -late >= frame.samples:
-                    continue
-                frame = _without_head(frame, -late)
-            elif late > 0:
-                self.n_filled += late
-                position += late
-                yield from _silence(frame, late)
-            position += frame.samples
-            frame.pts = None
-            yield frame
+@contextmanager
+def _mapped(path: str) -> Iterator[mmap.mmap]:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data
 
-    def _late(self, frame: "AudioFrame", position: int) -> int:
-        """Samples between where the frame belongs and the end of what is there; 0 within its clock's precision."""
-        if frame.pts is None or frame.time_base is None:
-            self.start = Fraction(0) if self.start is None else self.start
-            return 0
-        at = frame.pts * frame.time_base
-        if self.start is None:
-            self.start = at
-        late = round((at - self.start) * self._source_hz) - position
-        if late > _MAX_GAP_S * self._source_hz:
-            raise rejected("decode", "timestamps", f"the sound has a gap of {late // self._source_hz} s")
-        # A timestamp is rounded to a tick, and so was the first one.
-        slack = max(Fraction(3, 2) * frame.time_base, Fraction(1, 1000)) * self._source_hz
-        return late if abs(late) > slack else 0
+
+def _finite(pieces: Iterator[Floats]) -> Iterator[Floats]:
+    for piece in pieces:
+        if not np.isfinite(piece).all():
+            raise rejected("decode", "not_finite", "the sound has samples that are NaN or infinite")
+        yield piece
 
 
 def check_gaps(n_source: int, n_filled: int) -> None:
@@ -117,60 +169,58 @@ def check_gaps(n_source: int, n_filled: int) -> None:
         )
 
 
-def _without_head(frame: "AudioFrame", n_samples: int) -> "AudioFrame":
-    import av
-
-    samples: Any = frame.to_ndarray()
-    width = 1 if frame.format.is_planar else len(frame.layout.channels)  # packed channels lie side by side
-    kept = av.AudioFrame.from_ndarray(
-        np.ascontiguousarray(samples[:, n_samples * width :]),
-        format=frame.format.name,
-        layout=frame.layout.name,
-    )
-    kept.sample_rate = frame.sample_rate
-    return kept
-
-
-def _silence(like: "AudioFrame", n_samples: int) -> Iterator["AudioFrame"]:
-    """Silent frames of together `n_samples`, in the format of `like`, one second each at most."""
-    import av
-
-    shape: Any = like.to_ndarray()[:, :0]
-    width = 1 if like.format.is_planar else len(like.layout.channels)
-    level = 128 if shape.dtype == np.uint8 else 0  # unsigned 8-bit sound rests in the middle
-    while n_samples > 0:
-        n_now = min(n_samples, like.sample_rate)
-        quiet = np.full((shape.shape[0], n_now * width), level, shape.dtype)
-        frame = av.AudioFrame.from_ndarray(quiet, format=like.format.name, layout=like.layout.name)
-        frame.sample_rate = like.sample_rate
-        yield frame
-        n_samples -= n_now
-
-
 def pieces_at(
     timeline: Timeline, spans: list[tuple[Fraction, Fraction]], rate_hz: int
-) -> list[tuple[Samples, int]]:
+) -> Iterator[tuple[Floats, int]]:
     """For each [start, end) in s of the container's clock: its samples, and how many of them are real.
 
-    Where the stream has nothing there is silence. A span's first sample is the one nearest to its start: at most
-    half a sample off. Spans are in order and do not overlap; a span without any real sample is all silence.
+    Samples are float32 [channels, n]. Where the stream has nothing there is silence. A span's first sample is the one
+    nearest to its start: at most half a sample off. Spans are in order of their starts and may overlap; one without
+    any real sample is all silence. Each is given as soon as it is complete: only those are held that overlap, and a
+    block. Raises: Unusable.
     """
-    lengths = [round((end - start) * rate_hz) for start, end in spans]
-    filled = [np.zeros(length, np.int16) for length in lengths]
-    real = [0] * len(spans)
-    position, first = 0, 0
-    for piece in timeline:
-        assert timeline.start is not None  # it yielded
-        zero = timeline.start
-        for number in range(first, len(spans)):
-            begin = round((spans[number][0] - zero) * rate_hz)
-            low, high = max(begin, position), min(begin + lengths[number], position + len(piece))
-            if low < high:
-                filled[number][low - begin : high - begin] = piece[low - position : high - position]
-                real[number] += high - low
-            elif begin >= position + len(piece):
+    waiting = [_Piece(start, round((end - start) * rate_hz)) for start, end in spans]
+    first = position = 0
+    n_channels = 1
+    for block in timeline:
+        zero, n_channels = timeline.start, block.shape[0]
+        assert zero is not None  # it yielded
+        end = position + block.shape[1]
+        for number in range(first, len(waiting)):
+            begin = round((waiting[number].start - zero) * rate_hz)
+            if begin >= end:
                 break
-            else:
-                first = number + 1 if number == first else first
-        position += len(piece)
-    return list(zip(filled, real, strict=True))
+            waiting[number].add(block, position - begin)
+        while first < len(waiting) and waiting[first].end(zero, rate_hz) <= end:
+            yield waiting[first].done(n_channels)
+            first += 1
+        position = end
+    for piece in waiting[first:]:
+        yield piece.done(n_channels)
+
+
+class _Piece:
+    def __init__(self, start: Fraction, n_samples: int) -> None:
+        self.start, self._n = start, n_samples
+        self._samples: Floats | None = None
+        self._n_real = 0
+
+    def end(self, zero: Fraction, rate_hz: int) -> int:
+        """Number of the timeline's sample behind its last."""
+        return round((self.start - zero) * rate_hz) + self._n
+
+    def add(self, block: Floats, at: int) -> None:
+        """The block's first sample is the piece's sample number `at`."""
+        low, high = max(0, at), min(self._n, at + block.shape[1])
+        if low >= high:
+            return
+        if self._samples is None:
+            self._samples = np.zeros((block.shape[0], self._n), np.float32)
+        self._samples[:, low:high] = block[:, low - at : high - at]
+        self._n_real += high - low
+
+    def done(self, n_channels: int) -> tuple[Floats, int]:
+        samples, self._samples = self._samples, None
+        if samples is None:
+            samples = np.zeros((n_channels, self._n), np.float32)
+        return samples, self._n_real

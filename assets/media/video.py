@@ -9,13 +9,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loader.modalities.heard import Floats
+
 from .clip_encoder import MIN_PSNR_DB, QUALITIES, ClipEncoder
 from .colour import refuse_deep
 from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
+from .flac import write_flac
 from .policy import CutPolicy, VideoPolicy
 from .scratch import check_scratch
-from .sound import Samples, Timeline, pieces_at
-from .speech import write_flac
+from .sound import Timeline, pieces_at
 from .timestamps import shown
 from .unit import Unit, at, rejected
 
@@ -126,19 +128,19 @@ def _end(clip: ClipEncoder, index: PacketIndex) -> int:
 
 def _sounds(
     path: str, spans: list[tuple[Fraction, Fraction]], rate_hz: int
-) -> list[tuple[Samples, int] | None]:
+) -> list[tuple[Floats, int] | None]:
     """The sound of each span and how much of it is real; None where there is none. Raises: Unusable."""
     with opened(path) as container:
         stream = first_sound(container)
         if stream is None:
             return [None] * len(spans)
         timeline = Timeline(container, stream, rate_hz)
-        found = pieces_at(timeline, spans, rate_hz)
+        found = list(pieces_at(timeline, spans, rate_hz))
     return [piece if piece[1] else None for piece in found]
 
 
 def _unit(
-    clip: ClipEncoder, sound: tuple[Samples, int] | None, index: PacketIndex, policy: VideoPolicy
+    clip: ClipEncoder, sound: tuple[Floats, int] | None, index: PacketIndex, policy: VideoPolicy
 ) -> Unit:
     base = Fraction(*index.time_base)
     start, end = clip.pts[0], _end(clip, index)
@@ -163,6 +165,6 @@ def _unit(
             "psnr_db": round(fidelity.psnr_db, 3),
             "worst_psnr_db": round(fidelity.worst_db, 3),
             "has_sound": sound is not None,
-            "sound_missing_s": None if sound is None else (len(sound[0]) - sound[1]) / policy.sound_rate_hz,
+            "sound_missing_s": None if sound is None else (sound[0].shape[1] - sound[1]) / policy.sound_rate_hz,
         },
     )

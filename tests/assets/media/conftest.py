@@ -93,3 +93,41 @@ def noise_frames() -> Callable[..., Frames]:
 @pytest.fixture
 def numbered_frames() -> Callable[..., Frames]:
     return numbered
+
+
+def write_sound(
+    path: Path,
+    samples: np.ndarray,
+    rate_hz: int,
+    *,
+    codec: str = "pcm_f32le",
+    container: str = "wav",
+    layout: str = "",
+    start_s: float = 0.0,
+    hole_s: float = 0.0,
+) -> str:
+    """float [channels, n], full scale = 1, through one of FFmpeg's encoders; its timestamps begin at `start_s`, and
+    from sample 10,000 on they are `hole_s` later."""
+    layout = layout or {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}[len(samples)]
+    with av.open(str(path), "w", format=container) as out:
+        stream = out.add_stream(codec, rate=rate_hz, layout=layout)
+        resampler = av.AudioResampler(format=stream.codec_context.format.name, layout=layout, rate=rate_hz)
+        packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=layout)
+        frame.sample_rate, frame.pts, frame.time_base = rate_hz, 0, Fraction(1, rate_hz)
+        fifo = av.AudioFifo()
+        for piece in (*resampler.resample(frame), *resampler.resample(None)):
+            fifo.write(piece)
+        while (piece := fifo.read(stream.codec_context.frame_size or 1000, partial=True)) is not None:
+            piece.pts += round((start_s + (hole_s if piece.pts >= 10_000 else 0)) * rate_hz)
+            out.mux(stream.encode(piece))
+        out.mux(stream.encode(None))
+    return str(path)
+
+
+@pytest.fixture
+def sound_file(tmp_path: Path) -> Callable[..., str]:
+    def make(samples: np.ndarray, rate_hz: int = 48_000, name: str = "sound", **options: object) -> str:
+        return write_sound(tmp_path / name, np.atleast_2d(samples), rate_hz, **options)  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,103 @@
+"""Loudness and true peak of a sound, measured while it passes: ITU-R BS.1770-4 and EBU R128, by FFmpeg."""
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from loader.modalities.heard import Floats
+from loader.modalities.resample import Resampler
+
+MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
+"""The K-weighting's filters lie at 38 Hz and 1682 Hz."""
+
+_GATE_LUFS = -70.0  # EBU Tech 3341: quieter blocks do not count. The filter says -70 when none did.
+
+
+class Unmeasurable(ValueError):
+    """A rate, or channels, that the standard has no weights for."""
+
+
+class Meter:
+    """Add blocks float32 [channels, samples], full scale = 1; then finish() once, and read.
+
+    loudness_lufs: integrated, gated; one channel is measured as one (3 LU less than the same on two). None when no
+    block of 400 ms is louder than -70 LUFS. range_lu: loudness range of EBU Tech 3342; None with loudness_lufs.
+    true_peak_dbtp: of the four times oversampled signal (twice above 48 kHz, as it is above 96 kHz: BS.1770-4, annex
+    2, asks for 192 kHz), never below the largest sample; None for digital silence.
+
+    About 300 times as fast as a stereo sound at 48 kHz plays. Raises: Unmeasurable.
+    """
+
+    def __init__(self, rate_hz: int, channels: tuple[str, ...], layout: str) -> None:
+        self.loudness_lufs: float | None = None
+        self.range_lu: float | None = None
+        self.true_peak_dbtp: float | None = None
+        if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
+            raise Unmeasurable(f"{rate_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz")
+        if set(channels) == {"NONE"} and len(channels) <= 2:
+            layout = ("mono", "stereo")[len(channels) - 1]
+        self._rate_hz, self._layout, self._n_seen, self._peak = rate_hz, layout, 0, 0.0
+        self._ebur128 = self._made()
+        factor = 4 if rate_hz <= 48_000 else 2 if rate_hz <= 96_000 else 1
+        self._oversampler = Resampler(rate_hz, rate_hz * factor, len(channels), short=True)
+
+    def add(self, samples: Floats) -> None:
+        import av
+
+        packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=self._layout)
+        frame.sample_rate, frame.pts = self._rate_hz, self._n_seen
+        frame.time_base = Fraction(1, self._rate_hz)
+        self._n_seen += samples.shape[1]
+        self._ebur128.push(frame)
+        self._read()
+        self._peak = max(self._peak, _largest(iter([samples])), _largest(self._oversampler.add(samples)))
+
+    def finish(self) -> None:
+        if not self._n_seen:
+            return
+        self._ebur128.push(None)
+        self._read()
+        self._peak = max(self._peak, _largest(self._oversampler.finish()))
+        if self._peak:
+            self.true_peak_dbtp = round(20 * math.log10(self._peak), 2)
+        if self.loudness_lufs is not None and self.loudness_lufs <= _GATE_LUFS:
+            self.loudness_lufs = self.range_lu = None
+
+    def _made(self) -> Any:
+        import av
+        import av.filter
+
+        graph = av.filter.Graph()
+        try:
+            source = graph.add_abuffer(sample_rate=self._rate_hz, format="flt", layout=self._layout)
+            meter = graph.add("ebur128", "metadata=1:framelog=quiet")
+            sink = graph.add("abuffersink")
+            source.link_to(meter)
+            meter.link_to(sink)
+            graph.configure()
+        except (av.error.FFmpegError, ValueError) as error:
+            raise Unmeasurable(f"{self._layout} at {self._rate_hz} Hz: {error}") from error
+        return graph
+
+    def _read(self) -> None:
+        """What the last frame says that the graph can give now."""
+        import av
+
+        last = None
+        while True:
+            try:
+                last = self._ebur128.pull()
+            except (av.error.BlockingIOError, av.error.EOFError):
+                break
+        said = {} if last is None else last.metadata
+        if "lavfi.r128.I" in said:
+            self.loudness_lufs = round(float(said["lavfi.r128.I"]), 2)
+            self.range_lu = round(float(said["lavfi.r128.LRA"]), 2)
+
+
+def _largest(pieces: Iterator[Floats]) -> float:
+    return max((float(max(piece.max(), -piece.min())) for piece in pieces if piece.size), default=0.0)

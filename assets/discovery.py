@@ -16,6 +16,7 @@ from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 
 from .manifests import Book, RawObject, batch_number, batch_numbers, is_batch, manifests
+from .media.segments import TABLES
 from .stages import partitions
 
 ORIGINS = "_origins.json"
@@ -80,10 +81,11 @@ def pending(store: Store, dataset: str, stage: str) -> list[str]:
 
 
 def listed(landing: Store) -> Iterator[ObjectInfo]:
-    """The objects of a landing place in key order, without hidden files, `_origins.json` and folder markers."""
+    """The objects of a landing place in key order, without hidden files, folder markers, `_origins.json` and a
+    `_segments` table."""
     for info in landing.list():
         hidden = info.key.startswith(".") or "/." in info.key
-        if not hidden and info.key != ORIGINS and not info.key.endswith("/"):
+        if not hidden and info.key not in (ORIGINS, *TABLES) and not info.key.endswith("/"):
             yield info
 
 

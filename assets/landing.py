@@ -25,13 +25,14 @@ from resources.storage import LandingResource, RootResource
 
 from .discovery import ORIGINS
 from .manifests import Manifest, RawObject, read_manifest
+from .media.segments import Segment, read_segments
 from .media.sniff import HEAD_BYTES, sniff
 from .report import dagster_name, raw_objects_metadata
 from .stages import StageRecord, append_record, current_record, fingerprint
 from .tables import write_table
 
 STAGE = "raw_objects"
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 
 _CHUNK_BYTES = 8 * 2**20
 _AT_ONCE = 8  # objects read at the same time; each holds one chunk
@@ -64,11 +65,16 @@ def raw_rows(
     """Read every object once: a row each, in their order, with SHA-256, type by content, licence and origin.
 
     An object that is not the one that was discovered, has gone, or may not be read is a row with its error.
-    Raises: Corrupt for a bad `_origins.json`; Throttled and Transient when the store does not answer.
+    Raises: Corrupt for a bad `_origins.json` or `_segments` table; Throttled and Transient when the store does not
+    answer.
     """
     origins = read_origins(landing)
+    segments = read_segments(landing, {item.key for item in objects})
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ahead = [pool.submit(_row, landing, item, origins.get(item.key, {})) for item in objects]
+        ahead = [
+            pool.submit(_row, landing, item, origins.get(item.key, {}), segments.get(item.key, ()))
+            for item in objects
+        ]
         try:
             for position, (item, row) in enumerate(zip(objects, ahead, strict=True)):
                 progress(position, len(objects), item.key)
@@ -77,7 +83,9 @@ def raw_rows(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _row(landing: Store, item: RawObject, origin: Mapping[str, str]) -> dict[str, Any]:
+def _row(
+    landing: Store, item: RawObject, origin: Mapping[str, str], segments: Sequence[Segment]
+) -> dict[str, Any]:
     folder = item.key.rsplit("/", 2)[-2] if "/" in item.key else ""
     row: dict[str, Any] = {
         "uri": item.uri,
@@ -87,6 +95,7 @@ def _row(landing: Store, item: RawObject, origin: Mapping[str, str]) -> dict[str
         "sha256": "",
         "mime": "",
         "label": folder,
+        "segments": [segment.plain() for segment in segments],
         "error_code": "",
         "error_reason": "",
     }
@@ -133,7 +142,10 @@ def land(
     manifest = read_manifest(store, check_dataset_name(dataset), partition)
     _check_place(manifest, landing)
     rows = list(raw_rows(landing, manifest.objects, progress))
-    seen = [[row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)] for row in rows]
+    seen = [
+        [*(row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)), _plain(row["segments"])]
+        for row in rows
+    ]
     wanted = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, seen)
     newest = current_record(store, dataset, STAGE, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
@@ -151,6 +163,11 @@ def land(
         body={"landing": landing.url, "manifest": manifest.path},
     )
     return append_record(store, record), rows
+
+
+def _plain(segments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Without floats: a fingerprint takes none."""
+    return [[str(value) for value in segment.values()] for segment in segments]
 
 
 def _check_place(manifest: Manifest, landing: Store) -> None:

@@ -13,6 +13,7 @@ from loader.errors import InvalidName
 from loader.storage import Store
 
 from .media.media_table import MEDIA
+from .media.segments import SEGMENTS
 
 RAW_OBJECTS = pa.schema(
     [
@@ -28,6 +29,7 @@ RAW_OBJECTS = pa.schema(
         ("title", pa.string()),
         ("origin", pa.string()),
         ("text", pa.string()),
+        ("segments", SEGMENTS),  # those that a table beside the media gives
         ("error_code", pa.string()),  # why it could not be read; empty for an object that was
         ("error_reason", pa.string()),
     ]

@@ -26,6 +26,7 @@ from .card import policy_words
 from .media.cutters import ALL_KINDS, CUTTERS
 from .media.objects import CutRequest, CutResult, cut_object, refusal_row
 from .media.policy import CutPolicy
+from .media.segments import Segment
 from .media.unit import Kind, Unit, dropped, rejected
 from .report import dagster_name, units_metadata
 from .spec import DatasetSpec
@@ -42,9 +43,9 @@ from .tables import read_table, write_table
 from .validation import refusal_counts
 
 STAGE = "units"
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 CAPTION = "caption.txt"
-"""The text that came with an object, in a group of its own."""
+"""The text that came with an object, or with a segment of it, in a group of its own."""
 
 Row = dict[str, Any]
 
@@ -161,6 +162,7 @@ def cut_objects(
             policy=spec.policy,
             kinds=ALL_KINDS,
             audit=row,
+            segments=tuple(Segment(**segment) for segment in raws[row["key"]].get("segments") or ()),
         )
         for position, row in enumerate(wanted)
     ]
@@ -184,7 +186,8 @@ def cut_objects(
 
 def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutPolicy) -> Iterator[CutUnit]:
     for unit in units:
-        unit_id = fingerprint(raw["sha256"], unit.start, unit.end, _plain(policy, kind))
+        asked = [unit.request] if unit.request else []
+        unit_id = fingerprint(raw["sha256"], unit.start, unit.end, _plain(policy, kind), *asked)
         yield CutUnit(
             key=f"{kind}/{unit_id[:20]}", unit_id=unit_id, kind=kind, unit=unit, raw=raw, audit=audit
         )
@@ -253,7 +256,7 @@ def sample_fields(unit: CutUnit, number: Mapping[str, int]) -> dict[str, Any]:
     fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **told}
     if cutter.has_label:
         fields["cls"] = number[raw["label"]]
-    if caption := raw["text"] or raw["title"]:
+    if CAPTION not in fields and (caption := raw["text"] or raw["title"]):
         fields[CAPTION] = caption
     return fields
 

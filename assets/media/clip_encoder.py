@@ -1,7 +1,8 @@
 """The canonical clip: small, quick to decode, and near to its source by a measured amount.
 
 x264 veryfast crf 21, tune fastdecode, a keyframe every 12 frames, no B-frames, yuv420p, faststart, display
-orientation and square pixels, limited-range BT.601 and tagged so; every frame at its source's timestamp.
+orientation and square pixels, limited-range BT.601 and tagged so with the primaries and transfer that the samples have;
+every frame at its source's timestamp, and the last one as long as the source shows it within the clip.
 
 `mbtree=0`: with it x264 gives other bytes for the same frames now and then, on one thread too (4 of 100 encodes of
 one clip), and the same video must give the same clip. Without it crf 21 has the bytes of crf 20 with it and 5 %
@@ -21,8 +22,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .picture_filter import PictureFilter
-from .policy import VideoPolicy
+from .colour import Rendering
+from .spans import Span
+from .unit import rejected
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -58,9 +60,8 @@ class ClipEncoder:
     def __init__(
         self,
         path: Path,
-        span: tuple[int, int],
+        span: Span,
         stream: "VideoStream",
-        policy: VideoPolicy,
         quality: Mapping[str, str] = QUALITIES[0],
     ) -> None:
         assert stream.time_base is not None  # index_packets refused such a stream
@@ -71,29 +72,39 @@ class ClipEncoder:
         self._errors: list[int] = []
         self._rate = stream.average_rate or stream.guessed_rate or Fraction(25)
         self._time_base = stream.time_base
-        self._filter = PictureFilter(stream, policy.short_side_px)
+        self.rendering: Rendering | None = None
         self._output: Any = None
         self._encoder: Any = None
+        self._held: Any = None
 
-    def add(self, frame: "VideoFrame", pts: int) -> None:
-        """Encode a frame shown at `pts`. Raises: Unusable; av.error.FFmpegError, also for a full disk."""
-        frame.pts = pts
-        picture = self._filter.apply(frame)
+    def add(self, picture: "VideoFrame", pts: int, rendering: Rendering) -> None:
+        """Encode a picture, yuv420p, shown at `pts`. Raises: Unusable when its size or colours are not those of the
+        clip's first; av.error.FFmpegError, also for a full disk."""
         if self._output is None:
-            self._open(picture)
+            self._open(picture, rendering)
+        if self.size_px != (picture.width, picture.height):
+            now = (picture.width, picture.height)
+            raise rejected("cut", "shape_change", f"{self.size_px} px becomes {now} px")
+        if self.rendering is None or self.rendering.tags != rendering.tags:
+            raise rejected("cut", "colour_change", f"its colours change in mid-clip, at {pts} ticks")
         self.pts.append(pts)
         picture.pts = pts - self.pts[0]
         picture.time_base = self._time_base
         picture.pict_type = 0  # the source's I, P and B types are not the encoder's business
         self._write(self._encoder.encode(picture))
 
-    def finish(self) -> None:
+    def finish(self, end: int) -> None:
+        """Write what the encoder still holds. end: when the last frame ends, in the source's ticks."""
         self._write(self._encoder.encode(None))
+        if self._held is not None:  # of the others the next one's time says how long they are shown
+            self._held.duration = end - self.pts[-1]
+            self._output.mux(self._held)
         self.close()
 
     def close(self) -> None:
         """Write what the muxer still holds. Nothing the second time."""
         output, self._output = self._output, None
+        self._held = None
         if output is not None:
             output.close()
 
@@ -115,18 +126,24 @@ class ClipEncoder:
     def _write(self, packets: "Iterable[Packet[VideoStream]]") -> None:
         for packet in packets:
             self._errors.append(_squared_error(bytes(packet.get_sidedata("quality_stats"))))
-            self._output.mux(packet)
+            if self._held is not None:
+                self._output.mux(self._held)
+            self._held = packet
 
-    def _open(self, picture: "VideoFrame") -> None:
+    def _open(self, picture: "VideoFrame", rendering: Rendering) -> None:
         import av
         from av.codec.context import Flags
 
         # The clip counts in the source's own ticks; the muxer would choose a multiple of them.
-        options = {"movflags": "faststart", "video_track_timescale": str(self._time_base.denominator)}
+        options = {
+            "movflags": "+faststart+write_colr",
+            "video_track_timescale": str(self._time_base.denominator),
+        }
         self._output = av.open(str(self.path), "w", format="mp4", options=options)
         self._encoder = self._output.add_stream(
             "libx264", rate=self._rate, options={**_X264, **self._quality}
         )
+        self.rendering = rendering
         self.size_px = (picture.width, picture.height)
         self._encoder.width, self._encoder.height = self.size_px
         self._encoder.pix_fmt = "yuv420p"
@@ -136,6 +153,7 @@ class ClipEncoder:
         context.thread_count = 1
         context.flags |= Flags.psnr  # the errors are counted; the bytes are the same
         context.color_range, context.colorspace = _MPEG_RANGE, _SMPTE170M
+        context.color_primaries, context.color_trc = rendering.primaries, rendering.transfer
 
 
 def psnr_db(squared_error: float, n_samples: int) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .container import check_riff, kind_inside
 from .image import cut_image
+from .known import NOTHING, Known
 from .picture import read_heif
 from .policy import CutPolicy
 from .sniff import EMPTY, UNKNOWN
@@ -15,21 +16,30 @@ from .unit import Kind, Unit, dropped, rejected
 from .video import cut_video
 
 Cut = Callable[[str, Path, CutPolicy], list[Unit]]
+CutKnown = Callable[[str, Path, CutPolicy, Known], list[Unit]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutter:
     """cut: (file, scratch folder, policy) -> units; facts: the field that takes a unit's `json` (a field name
-    has one group in a dataset, so each kind has its own); has_label: whether samples carry `cls`."""
+    has one group in a dataset, so each kind has its own); has_label: whether samples carry `cls`; cut_known: the
+    same as `cut`, for a kind that makes use of what is known of the object before."""
 
     cut: Cut
     facts: str
     has_label: bool
+    cut_known: CutKnown | None = None
+
+    def units(self, path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+        """Raises: Unusable; StoreError."""
+        if self.cut_known is not None:
+            return self.cut_known(path, scratch, policy, known)
+        return self.cut(path, scratch, policy)
 
 
 CUTTERS: Mapping[Kind, Cutter] = {
     "image": Cutter(cut=cut_image, facts="photo.json", has_label=True),
-    "video": Cutter(cut=cut_video, facts="clip.json", has_label=False),
+    "video": Cutter(cut=cut_video, facts="clip.json", has_label=False, cut_known=cut_video),
     "audio": Cutter(cut=cut_audio, facts="speech.json", has_label=False),
     "text": Cutter(cut=cut_text, facts="document.json", has_label=False),
 }

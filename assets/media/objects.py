@@ -19,9 +19,11 @@ from loader.storage import Store
 from .audit import audit
 from .cut_audit import audit_units
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
+from .known import Known
 from .media_table import Row
 from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error
+from .segments import Segment
 from .unit import Kind, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
@@ -56,7 +58,7 @@ class AuditResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """The same, how to cut, and the object's row in the media table."""
+    """The same, how to cut, the object's row in the media table, and its given segments."""
 
     store: Store
     key: str
@@ -66,6 +68,7 @@ class CutRequest:
     policy: CutPolicy
     kinds: tuple[Kind, ...] = MEDIA_KINDS
     audit: Mapping[str, Any] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,8 @@ def cut_object(request: CutRequest) -> CutResult:
 
     def work(path: str) -> CutResult:
         kind = kind_of(path, request.mime, request.kinds)
-        units = CUTTERS[kind].cut(path, scratch, request.policy)
+        known = Known(audit=request.audit, segments=request.segments)
+        units = CUTTERS[kind].units(path, scratch, request.policy, known)
         audit_units(path, kind, units, request.audit)
         return CutResult(key=request.key, kind=kind, units=tuple(units))
 

@@ -2,68 +2,122 @@
 
 import struct
 from collections.abc import Mapping
+from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from .unit import rejected
+import numpy as np
+
+from .colour import Rendering, rendering_of
+from .policy import VideoPolicy
+from .tone_map import Signal, to_sdr
+from .unit import dropped, rejected
 
 if TYPE_CHECKING:
     from av.buffer import Buffer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+# Untagged video is read as limited BT.601 by every common decoder; that is what we write as well. Rounding instead of
+# a dither pattern: where 10 bits become 8, the same sample is the same everywhere.
+_SCALER = "flags=bicubic+accurate_rnd:sws_dither=none"
+_OUT = f"{_SCALER}:out_color_matrix=bt601:out_range=tv"
+_MATRIX_NAMES: Mapping[int, str] = {
+    1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020",
+}  # fmt: skip
+_MAX_ASPECT = 16
+
+
+class _Look(NamedTuple):
+    """What a graph is made for."""
+
+    width: int
+    height: int
+    pix_fmt: str
+    tags: tuple[int, int, int, int]
+
 
 class PictureFilter:
-    """One FFmpeg filter graph, made anew whenever the stream changes its size or pixel format."""
+    """FFmpeg's filters, set up anew whenever the stream changes its size, pixel format or colour tags."""
 
-    def __init__(self, stream: "VideoStream", short_side_px: int) -> None:
-        self._stream, self._short_side_px = stream, short_side_px
+    def __init__(self, stream: "VideoStream", policy: VideoPolicy) -> None:
+        self._stream, self._policy = stream, policy
         self._graph: Any = None
-        self._made_for: tuple[int, int, str] | None = None
-        self._size: tuple[int, int] | None = None
+        self._encode: Any = None
+        self._made_for: _Look | None = None
+        self.rendering: Rendering | None = None
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
-        """The frame upright, yuv420p, shorter side at most `short_side_px`, both sides even.
+        """The frame upright, square-pixelled, 8-bit SDR, yuv420p BT.601 limited, shorter side at most the policy's,
+        both sides even. `rendering` then says how its colours came about.
 
-        Raises: Unusable when the picture changes its shape in mid-clip.
+        Raises: Unusable for what the policy does not take, or what cannot be shown right.
         """
-        now = (frame.width, frame.height, frame.format.name)
+        now = _look(frame)
         if self._made_for != now:
-            self._graph = self._make(frame)
+            self.rendering = rendering_of(frame, self._policy)
+            self._graph, self._encode = self._make(frame, self.rendering.signal), None
             self._made_for = now
         self._graph.push(frame)
         picture: VideoFrame = self._graph.pull()
-        if self._size not in (None, (picture.width, picture.height)):
-            raise rejected(
-                "cut", "shape_change", f"{self._size} px becomes {picture.width, picture.height} px"
-            )
-        self._size = (picture.width, picture.height)
-        return picture
+        signal = self.rendering.signal if self.rendering else None
+        return picture if signal is None else self._mapped(picture, signal)
 
-    def _make(self, frame: "VideoFrame") -> Any:
-        import av.filter
+    def _mapped(self, picture: "VideoFrame", signal: Signal) -> "VideoFrame":
+        """yuv444p16 as SDR yuv420p."""
+        import av
 
+        samples = np.asarray(picture.to_ndarray(), np.uint16)
+        rgb = av.VideoFrame.from_ndarray(to_sdr(samples, signal), format="rgb48le")
+        rgb.pts, rgb.time_base = picture.pts, picture.time_base
+        if self._encode is None:
+            source = {"width": rgb.width, "height": rgb.height, "format": rgb.format}
+            chain = [("scale", f"{rgb.width}:{rgb.height}:{_OUT}"), ("format", "yuv420p")]
+            self._encode = _graph({**source, "time_base": picture.time_base or Fraction(1, 1000)}, chain)
+        self._encode.push(rgb)
+        found: VideoFrame = self._encode.pull()
+        return found
+
+    def _make(self, frame: "VideoFrame", signal: Signal | None) -> Any:
         turns, swapped = turns_of(display_matrix(frame))
-        aspect = self._stream.sample_aspect_ratio or 1
+        aspect = self._stream.sample_aspect_ratio or Fraction(1)
+        if not Fraction(1, _MAX_ASPECT) <= aspect <= _MAX_ASPECT:
+            raise rejected("cut", "pixel_aspect", f"pixels of {aspect.numerator}:{aspect.denominator}")
         width_px, height_px = float(frame.width * aspect), float(frame.height)
         if swapped:
             width_px, height_px = height_px, width_px
-        width, height = fit(width_px, height_px, self._short_side_px)
-        graph = av.filter.Graph()
-        # Untagged video is read as limited BT.601 by every common decoder; that is what we write as well.
-        scale = f"{width}:{height}:flags=bicubic+accurate_rnd:out_color_matrix=bt601:out_range=tv"
-        chain = [
-            graph.add_buffer(
-                template=self._stream, width=frame.width, height=frame.height, format=frame.format
-            )
-        ]
-        chain += [graph.add(name, options) for name, options in turns]
-        chain += [graph.add("scale", scale), graph.add("setsar", "1"), graph.add("format", "yuv420p")]
-        chain += [graph.add("buffersink")]
-        for before, after in pairwise(chain):
-            before.link_to(after)
-        graph.configure()
-        return graph
+        width, height = fit(width_px, height_px, self._policy.short_side_px)
+        if signal is None:
+            scale, pix_fmt = _OUT, "yuv420p"
+        else:  # only the size; what samples mean is left to `tone_map`
+            kept = f"out_color_matrix={_MATRIX_NAMES[signal.matrix]}:out_range={'pc' if signal.full_range else 'tv'}"
+            scale, pix_fmt = f"{_SCALER}:{kept}", "yuv444p16le"
+        source = {
+            "template": self._stream,
+            "width": frame.width,
+            "height": frame.height,
+            "format": frame.format,
+        }
+        chain = [*turns, ("scale", f"{width}:{height}:{scale}"), ("setsar", "1"), ("format", pix_fmt)]
+        return _graph(source, chain)
+
+
+def _graph(source: Mapping[str, Any], chain: list[tuple[str, str]]) -> Any:
+    import av.filter
+
+    graph = av.filter.Graph()
+    nodes = [graph.add_buffer(**source)]
+    nodes += [graph.add(name, options) for name, options in [*chain, ("buffersink", "")]]
+    for before, after in pairwise(nodes):
+        before.link_to(after)
+    graph.configure()
+    return graph
+
+
+def _look(frame: "VideoFrame") -> _Look:
+    tags = (frame.color_range, frame.colorspace, frame.color_primaries, frame.color_trc)
+    range_, matrix, primaries, transfer = map(int, tags)
+    return _Look(frame.width, frame.height, frame.format.name, (range_, matrix, primaries, transfer))
 
 
 def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int]:
@@ -81,15 +135,21 @@ def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
 def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
     """Filters that apply a display matrix (a b u c d v x y w), and whether width and height change places.
 
-    a, b, c, d as in x' = a x + c y, y' = b x + d y, y pointing down; multiples of 90 degrees and mirrors only
-    (others are left as they are, which no camera writes).
+    a, b, c, d as in x' = a x + c y, y' = b x + d y, y pointing down. Multiples of 90 degrees and mirrors, to a
+    hundredth; the scale is ignored as long as it is the same both ways. Raises: Unusable for any other.
     """
     if matrix is None:
         return [], False
     a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))
-    if abs(a) < 0.1 and abs(d) < 0.1 and abs(b) > 0.1 and abs(c) > 0.1:
+    size = max(map(abs, (a, b, c, d)))
+    upright = all(abs(value) <= 0.01 * size for value in (b, c)) and abs(abs(a) - abs(d)) <= 0.01 * size
+    sideways = all(abs(value) <= 0.01 * size for value in (a, d)) and abs(abs(b) - abs(c)) <= 0.01 * size
+    if size == 0 or not (upright or sideways):
+        told = ", ".join(f"{value:.3g}" for value in (a, b, c, d))
+        raise dropped("cut", "rotation", f"its display matrix ({told}) is no quarter turn and no mirror")
+    if sideways:
         # 1 clock, 2 cclock; 0 cclock_flip and 3 clock_flip are the mirrored ones
         turn = {(True, False): "1", (False, True): "2", (True, True): "0", (False, False): "3"}[b > 0, c > 0]
         return [("transpose", turn)], True
-    flips = [("hflip", "")] if a < -0.1 else []
-    return flips + ([("vflip", "")] if d < -0.1 else []), False
+    flips = [("hflip", "")] if a < 0 else []
+    return flips + ([("vflip", "")] if d < 0 else []), False

@@ -7,8 +7,6 @@ the photos as they are.
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from loader.modalities.channels import CHANNELS, Channels
-
 from .unit import Kind
 
 _SIDES_PX = (16, 4096)
@@ -29,52 +27,56 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoPolicy:
-    """short_side_px: of the stored clip, never enlarged; clip_s: length of a clip; max_clips: clips taken from one
-    video, spread evenly over it; sound_rate_hz: of the sound that goes with a clip. Raises: ValueError."""
+    """How videos become clips.
 
-    short_side_px: int = 256
+    units: "windows" (clips of clip_s end to end), "shots" (the same within each shot, none across a scene cut) or
+    "segments" (those that the landing place's `_segments` table gives, each as long as it says). clip_s: length of
+    a window, and the longest clip of a shot; min_clip_s: the shortest clip of a shot, what is shorter is left out;
+    max_clips: windows or clips of shots taken from one video, spread evenly over it, None for all.
+
+    mode: "canonical" (encoded anew, small) or "reference" (whole GOPs of the source, packet for packet; a clip for
+    which that is not possible is canonical, and says why). max_overhead_ratio: the most by which a reference clip
+    may hold more frames than were asked for. short_side_px: of a canonical clip, never enlarged.
+
+    hdr: "drop" HDR video, or "tonemap" it to SDR; deep: "drop" SDR video of more than 8 bits, or "reduce" it to 8.
+    sound_rate_hz: of the sound that goes with a clip. Raises: ValueError.
+    """
+
+    units: Literal["windows", "shots", "segments"] = "windows"
     clip_s: float = 2.5
-    max_clips: int = 8
+    min_clip_s: float = 0.5
+    max_clips: int | None = 8
+    mode: Literal["canonical", "reference"] = "canonical"
+    max_overhead_ratio: float = 1.25
+    short_side_px: int = 256
+    hdr: Literal["drop", "tonemap"] = "drop"
+    deep: Literal["drop", "reduce"] = "drop"
     sound_rate_hz: int = 16_000
 
     def __post_init__(self) -> None:
-        check_range("short_side_px", self.short_side_px, _SIDES_PX)
+        check_choice("units", self.units, ("windows", "shots", "segments"))
+        check_choice("mode", self.mode, ("canonical", "reference"))
+        check_choice("hdr", self.hdr, ("drop", "tonemap"))
+        check_choice("deep", self.deep, ("drop", "reduce"))
         check_range("clip_s", self.clip_s, (0.2, 60))
-        check_range("max_clips", self.max_clips, (1, None))
+        check_range("min_clip_s", self.min_clip_s, (0.1, self.clip_s))
+        if self.max_clips is not None:
+            check_range("max_clips", self.max_clips, (1, None))
+        check_range("max_overhead_ratio", self.max_overhead_ratio, (1, 4))
+        check_range("short_side_px", self.short_side_px, _SIDES_PX)
         check_range("sound_rate_hz", self.sound_rate_hz, _RATES_HZ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPolicy:
-    """How sounds become segments.
+    """segment_s: the longest piece; sample_rate_hz: of the stored sound. Raises: ValueError."""
 
-    segments: "fixed" (end to end, segment_s each, nothing is left out) or "energy" (the stretches that are louder
-    than their background; a pause of pause_s ends one, min_sound_s is the shortest that counts, padding_s of what is
-    around stays with it). segment_s: the longest segment.
-
-    sample_rate_hz: of the stored sound. channels: "mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix can
-    clip), "keep" or "first". bits: 16 or 24, of the FLAC. Raises: ValueError.
-    """
-
-    segments: Literal["fixed", "energy"] = "fixed"
     segment_s: float = 5.0
-    pause_s: float = 0.5
-    padding_s: float = 0.2
-    min_sound_s: float = 0.1
     sample_rate_hz: int = 16_000
-    channels: Channels = "mono"
-    bits: Literal[16, 24] = 16
 
     def __post_init__(self) -> None:
-        check_choice("segments", self.segments, ("fixed", "energy"))
-        check_choice("channels", self.channels, CHANNELS)
         check_range("segment_s", self.segment_s, (0.5, 60))
-        check_range("pause_s", self.pause_s, (0.1, self.segment_s))
-        check_range("padding_s", self.padding_s, (0, self.segment_s / 2))
-        check_range("min_sound_s", self.min_sound_s, (0, self.segment_s))
         check_range("sample_rate_hz", self.sample_rate_hz, _RATES_HZ)
-        if self.bits not in (16, 24):
-            raise ValueError(f"bits={self.bits}; accepted: 16, 24")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 Kind = Literal["image", "video", "audio", "text"]
 Outcome = Literal["rejected", "dropped"]
+MetadataValue = bool | int | float | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,14 +16,16 @@ class Unit:
     start, end: where it lies in the source, as '<ticks>@<numerator>/<denominator>' s, empty for the whole
     object; fields: field name -> a JSON value, or the Path of a scratch file that holds the encoded bytes;
     groups: field -> the group it goes to, for those that do not go to their kind's own (a clip's sound); units of
-    a kind may differ in their fields, and then belong into different parts; metadata: columns to filter on.
+    a kind may differ in their fields, and then belong into different parts; metadata: columns to filter on; request:
+    what was asked for where it is more than a policy says, such as a given segment: part of the unit's id.
     """
 
     start: str = ""
     end: str = ""
     fields: Mapping[str, Any]
-    metadata: Mapping[str, bool | int | float | str | None]
+    metadata: Mapping[str, MetadataValue]
     groups: Mapping[str, str] = field(default_factory=dict)
+    request: str = ""
 
 
 class Unusable(Exception):

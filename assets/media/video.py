@@ -1,170 +1,145 @@
-"""Videos: one sequential decode of the whole file, the chosen clips re-encoded on the way, timestamps kept.
+"""Videos: which stretches become clips, the clips themselves, and the fields that belong to each.
 
-A clip whose span has sound carries it as `sound.flac`, in a group of its own: one channel at the policy's rate,
-its first sample at the clip's first frame, as long as the clip. See `clip_encoder` for the picture.
+Beside every clip lies its packet table, with which a reader fetches single frames. A clip whose span has sound carries
+it as `sound.flac`: its first sample at the clip's first frame, as long as the clip. See `spans` for the stretches,
+`canonical` and `reference_clip` for the picture.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from loader.modalities.heard import Floats
-
-from .clip_encoder import MIN_PSNR_DB, QUALITIES, ClipEncoder
-from .colour import refuse_deep
-from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
-from .flac import write_flac
+from .canonical import canonical_clips
+from .clip import Clip
+from .clip_sound import SOUND_FIELD, SOUND_GROUP, Columns, write_sounds
+from .container import PacketIndex, index_packets, moving_picture, opened
+from .known import NOTHING, Known
+from .packet_field import PACKETS_FIELD, PACKETS_GROUP
 from .policy import CutPolicy, VideoPolicy
-from .scratch import check_scratch
-from .sound import Timeline, pieces_at
-from .timestamps import shown
-from .unit import Unit, at, rejected
+from .reference_clip import reference_clips
+from .spans import Span, cuts_of, given, shots, windows
+from .unit import MetadataValue, Unit, at, rejected
+from .video_audit import audit_video
 
-if TYPE_CHECKING:
-    from av.container import InputContainer
-    from av.video.stream import VideoStream
-
-SOUND_FIELD, SOUND_GROUP = "sound.flac", "sound"
+CAPTION_FIELD = "caption.txt"
 
 
-def cut_video(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Units with the fields `mp4`, `json` (source pts of every frame) and, where there is sound, `sound.flac`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Video:
+    """The source of clips. facts: what each clip's `json` says of it."""
 
-    Raises: Unusable for a file that cannot be opened, decoded to its end, has no usable timestamps, or is HDR
-    or deeper than 8 bits.
+    index: PacketIndex
+    spans: list[Span]
+    facts: Mapping[str, Any]
+
+
+def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+    """Units with the fields `mp4`, `mp4.packets`, `json` (source pts of every frame), where there is sound
+    `sound.flac`, and for a given segment that has one `caption.txt`.
+
+    known: without an audit the video is decoded to its end (for shots, audited first). Raises: Unusable for a file
+    that cannot be opened or decoded, has no usable timestamps, or is not what the policy takes; StoreError.
     """
     with opened(path) as container:
         stream = moving_picture(container)
         if stream is None:
             raise rejected("probe", "no_streams", "the container has no video stream")
         index = index_packets(container, stream)
-    for quality in QUALITIES:
-        with opened(path) as container:
-            stream = moving_picture(container)
-            assert stream is not None  # the same file, a moment later
-            clips = _encode_clips(
-                container, stream, windows(index, policy.video), scratch, policy.video, quality
-            )
-        if min(clip.fidelity().worst_db for clip in clips) >= MIN_PSNR_DB:
-            break
-    else:
-        raise rejected("cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame")
-    sounds = _sounds(path, [_span_s(clip, index) for clip in clips], policy.video.sound_rate_hz)
-    return [_unit(clip, sound, index, policy.video) for clip, sound in zip(clips, sounds, strict=True)]
-
-
-def windows(index: PacketIndex, policy: VideoPolicy) -> list[tuple[int, int]]:
-    """[start, end) of each clip in ticks: whole clips end to end, or `max_clips` of them evenly spread.
-
-    A video shorter than one clip is one clip; what is left behind the last whole clip is not taken.
-    """
-    ticks = max(1, round(policy.clip_s / Fraction(*index.time_base)))
-    possible = max(1, (index.end_pts - index.start_pts) // ticks)
-    n_clips = min(policy.max_clips, possible)
-    starts = [index.start_pts + (clip * possible // n_clips) * ticks for clip in range(n_clips)]
-    return [(start, start + ticks) for start in starts]
-
-
-def _encode_clips(
-    container: "InputContainer",
-    stream: "VideoStream",
-    spans: list[tuple[int, int]],
-    scratch: Path,
-    policy: VideoPolicy,
-    quality: Mapping[str, str],
-) -> list[ClipEncoder]:
-    """Decode everything, in order; frames inside a span go to that span's clip. Raises: Unusable."""
-    import av
-
-    stream.thread_count = 1
-    clips: list[ClipEncoder] = []
-    waiting = list(reversed(spans))
-    current: ClipEncoder | None = None
-    n_frames, last_pts = 0, None
-    try:
-        for frame, _, pts in shown(container, container.decode(stream)):
-            if not n_frames:
-                refuse_deep(frame)
-            n_frames += 1
-            if frame.is_corrupt:
-                raise rejected("decode", "corrupt", f"frame {n_frames - 1} is damaged")
-            if last_pts is not None and pts <= last_pts:
-                continue  # shown at the same moment as the frame before: no place in a timeline
-            last_pts = pts
-            if current is not None and pts >= current.span[1]:
-                current.finish()
-                current = None
-            while waiting and current is None and pts >= waiting[-1][0]:
-                span = waiting.pop()
-                if pts < span[1]:
-                    target = scratch / f"clip-{len(clips):04d}.mp4"
-                    current = ClipEncoder(target, span, stream, policy, quality)
-                    clips.append(current)
-            if current is not None:
-                current.add(frame, pts)
-        if current is not None:
-            current.finish()
-    except av.error.FFmpegError as error:
-        check_scratch(error, scratch)
-        raise rejected("decode", "undecodable", f"after frame {n_frames}: {error.strerror}") from error
-    finally:
-        for clip in clips:
-            clip.abandon()
-    if not clips:
-        raise rejected("decode", "no_frames", f"{n_frames} frames decoded, none with a place in time")
-    return clips
-
-
-def _span_s(clip: ClipEncoder, index: PacketIndex) -> tuple[Fraction, Fraction]:
-    """From the clip's first frame to the end of its last, on the container's clock."""
-    base = Fraction(*index.time_base)
-    return clip.pts[0] * base, _end(clip, index) * base
-
-
-def _end(clip: ClipEncoder, index: PacketIndex) -> int:
-    return max(clip.pts[-1] + 1, min(clip.span[1], index.end_pts))
+    if policy.video.units == "shots" and "scene_cuts" not in known.audit:
+        known = replace(known, audit=audit_video(path))
+    video = _planned(index, policy.video, known)
+    clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
+    sounds = _sounds(path, clips, index, policy.video, known)
+    return [_unit(clip, video, sound) for clip, sound in zip(clips, sounds, strict=True)]
 
 
 def _sounds(
-    path: str, spans: list[tuple[Fraction, Fraction]], rate_hz: int
-) -> list[tuple[Floats, int] | None]:
-    """The sound of each span and how much of it is real; None where there is none. Raises: Unusable."""
-    with opened(path) as container:
-        stream = first_sound(container)
-        if stream is None:
-            return [None] * len(spans)
-        timeline = Timeline(container, stream, rate_hz)
-        found = list(pieces_at(timeline, spans, rate_hz))
-    return [piece if piece[1] else None for piece in found]
-
-
-def _unit(
-    clip: ClipEncoder, sound: tuple[Floats, int] | None, index: PacketIndex, policy: VideoPolicy
-) -> Unit:
+    path: str, clips: Sequence[Clip], index: PacketIndex, policy: VideoPolicy, known: Known
+) -> list[Columns]:
+    """The columns of each clip's sound, which lies beside the clip. Raises: Unusable; StoreError."""
+    if known.audit.get("audio_error"):
+        return [{"has_sound": False, "sound_missing_s": None} for _ in clips]
     base = Fraction(*index.time_base)
-    start, end = clip.pts[0], _end(clip, index)
-    fidelity = clip.fidelity()
-    facts = {"time_base": list(index.time_base), "pts": clip.pts, "max_gop_frames": index.max_gop_frames}
-    fields = {"mp4": clip.path, "json": {**facts, "policy": "canonical", "clip_s": policy.clip_s}}
-    if sound is not None:
-        path = clip.path.with_suffix(".flac")
-        write_flac(path, sound[0], policy.sound_rate_hz)
-        fields[SOUND_FIELD] = path
+    spans = [(clip.pts[0] * base, clip.end * base) for clip in clips]
+    targets = [clip.path.with_suffix(".flac") for clip in clips]
+    return write_sounds(path, spans, targets, policy.sound_rate_hz)
+
+
+def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
+    facts: dict[str, Any] = {"time_base": list(index.time_base), "max_gop_frames": index.max_gop_frames}
+    if policy.units == "windows":
+        return _Video(index=index, spans=windows(index, policy), facts={**facts, "clip_s": policy.clip_s})
+    if policy.units == "segments":
+        return _Video(index=index, spans=given(index, known.segments), facts=facts)
+    found = shots(index, policy, cuts_of(known.audit))
+    counts = {"clip_s": policy.clip_s, "n_shots": found.n_shots, "n_short_shots": found.n_short}
+    return _Video(index=index, spans=found.spans, facts={**facts, **counts})
+
+
+def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
+    """A clip per span; a window or shot in which no frame begins has none. Raises: Unusable."""
+    index, audit = video.index, known.audit
+    reasons: list[Clip | str] = [""] * len(video.spans)
+    if policy.mode == "reference":
+        reasons = reference_clips(path, video.spans, index, scratch, policy, audit)
+    places = [place for place, found in enumerate(reasons) if isinstance(found, str)]
+    clips: list[Clip | None] = [None if isinstance(found, str) else found for found in reasons]
+    if places:
+        spans = [video.spans[place] for place in places]
+        made = canonical_clips(path, spans, index, scratch, policy, audit)
+        for place, clip in zip(places, made, strict=True):
+            reason = reasons[place]
+            clips[place] = clip and replace(clip, mode_reason=reason if isinstance(reason, str) else "")
+    for clip, span in zip(clips, video.spans, strict=True):
+        if clip is None and span.segment is not None:
+            told = f"{span.segment.start_s} to {span.segment.end_s} s"
+            raise rejected("cut", "segment", f"no frame begins in the segment from {told}")
+    return clips
+
+
+def _unit(clip: Clip, video: _Video, sound: Columns) -> Unit:
+    base = Fraction(*video.index.time_base)
+    start, segment = clip.pts[0], clip.span.segment
+    facts = {
+        **video.facts,
+        "pts": clip.pts,
+        "end": clip.end,
+        "policy": clip.mode,
+        "wanted": list(clip.wanted),
+    }
+    fields: dict[str, Any] = {"mp4": clip.path, PACKETS_FIELD: clip.packets}
+    groups = {PACKETS_FIELD: PACKETS_GROUP}
+    if sound["has_sound"]:
+        fields[SOUND_FIELD] = clip.path.with_suffix(".flac")
+        groups[SOUND_FIELD] = SOUND_GROUP
+    metadata: dict[str, MetadataValue] = {
+        "width_px": clip.size_px[0],
+        "height_px": clip.size_px[1],
+        "n_frames": len(clip.pts),
+        "start_s": float(start * base),
+        "duration_s": float((clip.end - start) * base),
+        "clip_mode": clip.mode,
+        "clip_mode_reason": clip.mode_reason,
+        **clip.metadata,
+        **sound,
+    }
+    request = ""
+    if clip.span.shot is not None:
+        facts["shot"] = metadata["shot"] = clip.span.shot
+    if segment is not None:
+        facts["segment"] = segment.plain()
+        request = repr((segment.start_s, segment.end_s, segment.label, segment.caption))
+        if segment.label:
+            metadata["label"] = segment.label
+        if segment.caption:
+            fields[CAPTION_FIELD] = segment.caption
     return Unit(
-        start=at(start, index.time_base),
-        end=at(end, index.time_base),
-        fields=fields,
-        groups={SOUND_FIELD: SOUND_GROUP} if sound is not None else {},
-        metadata={
-            "width_px": clip.size_px[0],
-            "height_px": clip.size_px[1],
-            "n_frames": len(clip.pts),
-            "start_s": float(start * base),
-            "duration_s": float((end - start) * base),
-            "psnr_db": round(fidelity.psnr_db, 3),
-            "worst_psnr_db": round(fidelity.worst_db, 3),
-            "has_sound": sound is not None,
-            "sound_missing_s": None if sound is None else (sound[0].shape[1] - sound[1]) / policy.sound_rate_hz,
-        },
+        start=at(start, video.index.time_base),
+        end=at(clip.end, video.index.time_base),
+        fields={**fields, "json": facts},
+        groups=groups,
+        metadata=metadata,
+        request=request,
     )

@@ -37,7 +37,7 @@ def test_files_become_a_version(
     version = root.open("demo@1")
     assert len(version) == 5  # two photos, one clip, one segment, one document
     assert set(version.fields) == {
-        *("clip.json", "mp4", "sound.flac", "phash.npy"),
+        *("clip.json", "mp4", "mp4.packets", "sound.flac", "phash.npy"),
         *("cls", "jpg", "photo.json", "flac", "speech.json", "txt", "document.json"),
     }
     producer = version.manifest["producer"]

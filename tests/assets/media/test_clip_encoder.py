@@ -23,7 +23,7 @@ def planes(path: str, policy: CutPolicy | None = None) -> dict[Fraction, np.ndar
     found = {}
     with av.open(path) as container:
         stream = container.streams.video[0]
-        shrink = PictureFilter(stream, policy.video.short_side_px) if policy else None
+        shrink = PictureFilter(stream, policy.video) if policy else None
         for frame in container.decode(stream):
             assert frame.pts is not None
             assert stream.time_base is not None
@@ -66,7 +66,7 @@ def test_a_clip_that_is_too_far_off_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worse = ({"crf": "45"}, {"crf": "40"})
-    monkeypatch.setattr("assets.media.video.QUALITIES", worse)
+    monkeypatch.setattr("assets.media.canonical.QUALITIES", worse)
     with pytest.raises(Unusable, match="no encoding of it") as refused:
         cut_video(encode_video(noise_frames(25)), tmp_path, POLICY)
     assert refused.value.code == "psnr"

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assets.media import clip_encoder, picture_filter, video
+from assets.media import clip_encoder, picture_filter, span_frames, video
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
+from assets.media.spans import Span
 from assets.media.timestamps import Shown
 from assets.media.timestamps import shown as really_shown
 from assets.media.unit import Unit, Unusable
@@ -115,8 +116,8 @@ def _space(path: str) -> int:
 def _tagging(name: str, value: int) -> Callable[..., None]:
     really = clip_encoder.ClipEncoder._open
 
-    def opened(self: Any, picture: Any) -> None:
-        really(self, picture)
+    def opened(self: Any, picture: Any, rendering: Any) -> None:
+        really(self, picture, rendering)
         setattr(self._encoder.codec_context, name, value)
 
     return opened
@@ -131,7 +132,7 @@ def test_the_frame_beside_it(
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(video, "shown", late)
+    monkeypatch.setattr(span_frames, "shown", late)
     assert refused_as(source()) == findings.WRONG_FRAME
 
 
@@ -158,9 +159,9 @@ def test_times_that_are_not_the_sources(
         for now in really_shown(*arguments, **options):
             yield now._replace(pts=wrong(now.pts))
 
-    monkeypatch.setattr(video, "shown", mistaken)
+    monkeypatch.setattr(span_frames, "shown", mistaken)
     monkeypatch.setattr(
-        video, "windows", lambda *_: [(wrong(40_000), wrong(41_000))]
+        video, "windows", lambda *_: [Span(start=wrong(40_000), end=wrong(41_000))]
     )  # the clips are where the mistake puts them
     assert refused_as(path) == name
 
@@ -177,7 +178,7 @@ def test_dts_taken_for_pts(
         for one, earlier in zip(kept[2:], times, strict=False):  # decoded two frames before it is shown
             yield one._replace(pts=earlier)
 
-    monkeypatch.setattr(video, "shown", mistaken)
+    monkeypatch.setattr(span_frames, "shown", mistaken)
     assert refused_as(path) == findings.WRONG_FRAME
 
 
@@ -189,7 +190,7 @@ def test_frames_left_out(
             if number % 10 != 3:
                 yield now
 
-    monkeypatch.setattr(video, "shown", some)
+    monkeypatch.setattr(span_frames, "shown", some)
     assert refused_as(source()) == findings.FRAMES_MISSING
 
 

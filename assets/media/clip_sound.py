@@ -1,0 +1,34 @@
+"""The sound of clips: of each the samples of its span, from the video's first audio stream."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from .container import first_sound, opened
+from .sound import Timeline, pieces_at
+from .speech import write_flac
+from .unit import MetadataValue
+
+SOUND_FIELD, SOUND_GROUP = "sound.flac", "sound"
+
+Columns = Mapping[str, MetadataValue]
+
+
+def write_sounds(
+    path: str, spans: Sequence[tuple[Fraction, Fraction]], targets: Sequence[Path], rate_hz: int
+) -> list[Columns]:
+    """Write the sound of each [start, end) in s of the container's clock to its target, where there is any; the
+    columns that say so, in the order of the spans. Raises: Unusable; StoreError when the disk is full."""
+    found: list[Columns] = [{"has_sound": False, "sound_missing_s": None} for _ in spans]
+    with opened(path) as container:
+        stream = first_sound(container)
+        if stream is None:
+            return found
+        order = sorted(range(len(spans)), key=lambda place: spans[place][0])
+        pieces = pieces_at(Timeline(container, stream, rate_hz), [spans[place] for place in order], rate_hz)
+        for place, (samples, n_real) in zip(order, pieces, strict=True):
+            if n_real:
+                write_flac(targets[place], samples, rate_hz)
+                missing_s = (len(samples) - n_real) / rate_hz
+                found[place] = {"has_sound": True, "sound_missing_s": missing_s}
+    return found

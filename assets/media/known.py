@@ -1,0 +1,18 @@
+"""What is known of an object before it is cut."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .segments import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """audit: its row of the media table, or nothing; segments: those that a table beside the media gives."""
+
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
+
+
+NOTHING = Known()

@@ -5,8 +5,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from .container import first_sound, opened
+from .flac import write_flac
 from .sound import Timeline, pieces_at
-from .speech import write_flac
 from .unit import MetadataValue
 
 SOUND_FIELD, SOUND_GROUP = "sound.flac", "sound"
@@ -29,6 +29,6 @@ def write_sounds(
         for place, (samples, n_real) in zip(order, pieces, strict=True):
             if n_real:
                 write_flac(targets[place], samples, rate_hz)
-                missing_s = (len(samples) - n_real) / rate_hz
+                missing_s = (samples.shape[1] - n_real) / rate_hz
                 found[place] = {"has_sound": True, "sound_missing_s": missing_s}
     return found

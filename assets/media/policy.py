@@ -7,6 +7,8 @@ the photos as they are.
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from loader.modalities.channels import CHANNELS, Channels
+
 from .unit import Kind
 
 _SIDES_PX = (16, 4096)
@@ -69,14 +71,35 @@ class VideoPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPolicy:
-    """segment_s: the longest piece; sample_rate_hz: of the stored sound. Raises: ValueError."""
+    """How sounds become segments.
 
+    segments: "fixed" (end to end, segment_s each, nothing is left out) or "energy" (the stretches that are louder
+    than their background; a pause of pause_s ends one, min_sound_s is the shortest that counts, padding_s of what is
+    around stays with it). segment_s: the longest segment.
+
+    sample_rate_hz: of the stored sound. channels: "mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix can
+    clip), "keep" or "first". bits: 16 or 24, of the FLAC. Raises: ValueError.
+    """
+
+    segments: Literal["fixed", "energy"] = "fixed"
     segment_s: float = 5.0
+    pause_s: float = 0.5
+    padding_s: float = 0.2
+    min_sound_s: float = 0.1
     sample_rate_hz: int = 16_000
+    channels: Channels = "mono"
+    bits: Literal[16, 24] = 16
 
     def __post_init__(self) -> None:
+        check_choice("segments", self.segments, ("fixed", "energy"))
+        check_choice("channels", self.channels, CHANNELS)
         check_range("segment_s", self.segment_s, (0.5, 60))
+        check_range("pause_s", self.pause_s, (0.1, self.segment_s))
+        check_range("padding_s", self.padding_s, (0, self.segment_s / 2))
+        check_range("min_sound_s", self.min_sound_s, (0, self.segment_s))
         check_range("sample_rate_hz", self.sample_rate_hz, _RATES_HZ)
+        if self.bits not in (16, 24):
+            raise ValueError(f"bits={self.bits}; accepted: 16, 24")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ DECODERS = {
     "png": "image:decode",
     "webp": "image:decode",
     "mp4": "video:DEFAULT",
+    "mov": "video:DEFAULT",
+    "webm": "video:DEFAULT",
+    "mkv": "video:DEFAULT",
     "wav": "audio:decode",
     "flac": "audio:decode",
     "mp3": "audio:decode",
@@ -59,7 +62,7 @@ def known_extensions() -> tuple[str, ...]:
 def decoder_for(field: str) -> Decoder:
     """The decoder of a field, by the last word of its name.
 
-    What they return: image words uint8 [H, W, C]; mp4 uint8 [T, H, W, 3]; audio words float32
+    What they return: image words uint8 [H, W, C]; video words uint8 [T, H, W, 3]; audio words float32
     [channels, samples]; npy an array; txt str; json an object; jsonl a list; cls int. A word that is not
     in `known_extensions()` (`x.packets`, `x.bin`) gives `bytes`.
 

@@ -14,13 +14,12 @@ from av.error import FFmpegError
 
 from ..errors import DecodeFailed
 from .fields import Buffer
+from .matroska import HIDING, MAGIC, check_segment, is_hidden
 from .mp4 import check_complete
 from .timeline import Timeline
 
 # A frame above this is refused by the decoder itself: twice 8K.
 MAX_FRAME_PX = 2**26
-
-_MATROSKA = b"\x1a\x45\xdf\xa3"  # EBML's magic: webm and mkv
 
 VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
 Codec: TypeAlias = "av.VideoCodecContext"
@@ -68,6 +67,8 @@ class WholeFile:
         self.pts = np.array([packet.pts for packet in self.packets], np.int64)
         self.key = np.array([packet.is_keyframe for packet in self.packets], np.bool_)
         self.discard = np.array([packet.is_discard for packet in self.packets], np.bool_)
+        if codec.codec.name in HIDING:
+            self.discard |= [is_hidden(codec.codec.name, bytes(packet)) for packet in self.packets]
         self.timeline = Timeline.of(self.pts, self.key, self.discard, self.stream.time_base, self._end_pts())
 
     def codec(self) -> Codec:
@@ -81,7 +82,11 @@ class WholeFile:
     def _end_pts(self) -> int:
         """When the last frame shown ends, in ticks: after as long as the file says, which is often one tick, and at
         least after as long as the frame before it was shown."""
-        shown = sorted((p.pts or 0, p.duration or 1) for p in self.packets if not p.is_discard)
+        shown = sorted(
+            (packet.pts or 0, packet.duration or 1)
+            for packet, hidden in zip(self.packets, self.discard, strict=True)
+            if not hidden
+        )
         if not shown:
             return 0
         gap = shown[-1][0] - shown[-2][0] if len(shown) > 1 else 1
@@ -92,8 +97,10 @@ class WholeFile:
 def whole_file(data: Buffer) -> Iterator[WholeFile]:
     """The file, open. Raises: DecodeFailed, also for what FFmpeg refuses inside the block."""
     # The format is given so that no other demuxer is tried: some of them open files and URLs.
-    name = "matroska" if bytes(data[:4]) == _MATROSKA else "mp4"
+    name = "matroska" if bytes(data[:4]) == MAGIC else "mp4"
     try:
+        if name == "matroska":
+            check_segment(data)
         with av.open(io.BytesIO(data), mode="r", format=name) as container:
             yield WholeFile(container, data)
     except DecodeFailed:

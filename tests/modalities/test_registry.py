@@ -29,6 +29,7 @@ def samples(videos):
         "png": picture("PNG"),
         "webp": picture("WEBP"),
         "mp4": videos["gop12"][0],
+        "mov": videos["one_gop_b"][0],
         "npy": encode("npy", np.arange(6).reshape(2, 3)),
         "txt": encode("txt", "é"),
         "json": encode("json", {"a": [1, None]}),

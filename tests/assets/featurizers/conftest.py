@@ -119,5 +119,5 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str
     }
     parameters["embedding"] |= {"text": "txt"}
     parameters["latent"] |= {"size_px": 0}
-    parameters["caption"] |= {"video": "mp4"}
+    parameters["caption"] |= {"video": "mp4", "max_tokens": 6}
     return parameters

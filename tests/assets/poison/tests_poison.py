@@ -1,12 +1,14 @@
-"""A featurizer that kills its process on one picture: imported by name in workers."""
+"""Featurizers that kill their process on one picture, or fail on all: imported by name in workers."""
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from assets.featurizers import Features, version_of
+from assets.featurizers.decoding import photo
+from assets.featurizers.models.embedding import Embedding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +31,40 @@ class Poison:
         if decoder_for("jpg")(sample["jpg"], None).shape[1] == 64:  # type: ignore[attr-defined]
             os.kill(os.getpid(), signal.SIGKILL)
         return Features(fields={}, columns={"survived": True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoisonEmbedding(Embedding):
+    """A model that dies of pictures that are 64 px wide."""
+
+    name: str = "poison_embedding"
+
+    def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Any]:
+        if photo(sample, "jpg").shape[1] == 64:
+            os._exit(1)
+        return Embedding.prepare(self, model, kind, sample)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenEmbedding(Embedding):
+    """A model that loads, and then fails on everything."""
+
+    name: str = "broken_embedding"
+
+    def run(self, model: Any, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise ArithmeticError("no such kernel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedEmbedding(Embedding):
+    """Shares two devices with other processes, as models on GPUs do."""
+
+    name: str = "shared_embedding"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return ("cpu", "cpu:0")
+
+    @property
+    def one_each(self) -> bool:
+        return True

@@ -33,8 +33,13 @@ def loaded(
             network = build(config)
         network.load_state_dict(tensors, strict=True, assign=True)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidWeights(f"{path} does not fit the network {name!r}: {error}") from error
+        raise InvalidWeights(f"{path} does not fit the network {name!r}: {said(error)}") from error
     return network.to(place, dtype).eval(), config
+
+
+def said(error: Exception) -> str:
+    """On one line, at most 300 letters: torch names every tensor that is missing."""
+    return " ".join(str(error).split())[:300]
 
 
 def save_random(path: Path, build: Callable[[Config], nn.Module], config: Config, seed: int) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from loader.errors import InvalidWeights, MissingDependency
 
-from .modules import normalised
+from .modules import normalised, said
 
 
 class Coder:
@@ -45,7 +45,7 @@ def load(path: Path, dtype: torch.dtype, place: str) -> Coder:
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InvalidWeights(f"{path.name} does not fit AutoencoderKL: {error}") from error
+        raise InvalidWeights(f"{path.name} does not fit AutoencoderKL: {said(error)}") from error
     missing = sorted(map(str, told["missing_keys"]))
     if missing:  # diffusers would draw them at random
         raise InvalidWeights(f"{path.name} lacks weights of AutoencoderKL: {', '.join(missing[:3])}")

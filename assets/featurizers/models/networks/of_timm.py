@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loader.errors import InvalidWeights, MissingDependency
 
-from .modules import normalised
+from .modules import normalised, said
 
 
 class Pictures:
@@ -68,6 +68,6 @@ def load(path: Path, dtype: torch.dtype, place: str) -> Pictures:
         model.load_state_dict({name: value for name, value in tensors.items() if name in kept}, strict=True)
     except (KeyError, TypeError, RuntimeError) as error:
         raise InvalidWeights(
-            f"{path.name} does not fit timm's {config.get('architecture')!r}: {error}"
+            f"{path.name} does not fit timm's {config.get('architecture')!r}: {said(error)}"
         ) from error
     return Pictures(model.to(place, dtype).eval(), timm.data.resolve_model_data_config(model), path)

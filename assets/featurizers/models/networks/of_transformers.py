@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loader.errors import InvalidWeights, MissingDependency
 
-from .modules import normalised
+from .modules import normalised, said
 from .two_towers import MEAN, STD
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -151,7 +151,7 @@ def _loaded(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
             path, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InvalidWeights(f"{path.name} does not fit {kind.__name__}: {error}") from error
+        raise InvalidWeights(f"{path.name} does not fit {kind.__name__}: {said(error)}") from error
     missing = sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]]))
     if missing:  # transformers would draw them at random
         raise InvalidWeights(f"{path.name} lacks weights of {kind.__name__}: {', '.join(missing[:3])}")

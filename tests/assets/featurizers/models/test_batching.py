@@ -1,0 +1,211 @@
+"""Rows get the same bits whatever batch they are in; batches grow and shrink with what fits."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from assets.featurizers.models.batching import Batches, Row, shape_of
+from assets.featurizers.models.devices import repeatable
+from loader.errors import ModelFailed
+
+Run = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+
+WIDTH = 48
+
+
+@pytest.fixture(autouse=True)
+def _settings() -> Iterator[None]:
+    with repeatable():
+        yield
+
+
+def rows_of(n: int, seed: int = 0, width: int = WIDTH) -> list[Row]:
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.normal(size=width).astype(np.float32)} for _ in range(n)]
+
+
+def batches(run: Run, *, rows: int = 1, max_rows: int = 1, memory_bytes: int = 1 << 40) -> Batches:
+    return Batches(
+        run, place="cpu", dtype=torch.float32, rows=rows, max_rows=max_rows, memory_bytes=memory_bytes
+    )
+
+
+def bits(rows: list[Row]) -> list[bytes]:
+    return [b"".join(row[name].tobytes() for name in sorted(row)) for row in rows]
+
+
+MATRIX = torch.from_numpy(np.random.default_rng(1).normal(size=(WIDTH, 32)).astype(np.float32))
+
+
+def product(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """One row goes through another kernel than several: on most CPUs with other last bits."""
+    return {"y": batch["x"] @ MATRIX}
+
+
+def each_alone(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same bits in a batch of any size."""
+    return {"y": torch.cat([row[None].sin() for row in batch["x"]])}
+
+
+class Limited:
+    """A model that runs out of memory above `limit` rows, as a GPU would; sizes: of the batches that it saw."""
+
+    def __init__(self, run: Run, limit: int) -> None:
+        self.run, self.limit, self.sizes = run, limit, list[int]()
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        n = len(batch["x"])
+        self.sizes.append(n)
+        if n > self.limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self.run(batch)
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(
+    n=st.integers(1, 40),
+    rows=st.integers(1, 9),
+    max_rows=st.integers(1, 64),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_a_row_has_the_same_bits_in_any_batch(n: int, rows: int, max_rows: int, cuts: list[int]) -> None:
+    every = rows_of(n)
+    for run in (product, each_alone):
+        alone = [bits(batches(run, rows=rows).results([row]))[0] for row in every]
+        assert bits(batches(run, rows=rows, max_rows=max_rows).results(every)) == alone
+        grown = batches(run, rows=rows, max_rows=max_rows)
+        bounds = [0, *sorted(min(cut, n) for cut in cuts), n]
+        pieces = [every[start:stop] for start, stop in pairwise(bounds)]
+        assert [bit for piece in pieces for bit in bits(grown.results(piece))] == alone
+        assert bits(grown.results(every[::-1]))[::-1] == alone
+
+
+def test_larger_batches_are_used_where_they_give_the_same_bits() -> None:
+    model = Limited(each_alone, 1000)
+    grown = batches(model, rows=2, max_rows=64)
+    grown.results(rows_of(200))
+    (fit,) = grown.fits.values()
+    assert (fit.admitted, fit.ceiling) == (64, 64)
+    model.sizes.clear()
+    grown.results(rows_of(128, seed=2))
+    assert model.sizes == [64, 64]
+    model.sizes.clear()
+    grown.results(rows_of(71, seed=3))
+    assert model.sizes == [64, 4, 2, 2]  # what is left over, the last one filled up
+
+
+def test_larger_batches_with_other_bits_are_not_used() -> None:
+    def by_size(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        shift = 1 + 2.0**-23 if len(batch["x"]) > 8 else 1.0  # one bit, above 8 rows
+        return {"y": batch["x"] * shift}
+
+    grown = batches(by_size, rows=2, max_rows=64)
+    every = rows_of(300)
+    assert bits(grown.results(every)) == [row["x"].tobytes() for row in every]
+    (fit,) = grown.fits.values()
+    assert (fit.admitted, fit.ceiling) == (8, 8)
+
+
+@pytest.mark.parametrize("limit", [2, 3, 8, 40])
+def test_batches_are_halved_when_memory_runs_out_and_that_is_remembered(limit: int) -> None:
+    model = Limited(each_alone, limit)
+    grown = batches(model, rows=2, max_rows=64)
+    every = rows_of(300)
+    assert bits(grown.results(every)) == bits(batches(each_alone, rows=2).results(every))
+    (fit,) = grown.fits.values()
+    assert fit.admitted == {2: 2, 3: 2, 8: 8, 40: 32}[limit]
+    model.sizes.clear()
+    grown.results(every)
+    assert max(model.sizes) == fit.admitted
+    model.limit = 2  # somebody else took memory meanwhile
+    assert bits(grown.results(every)) == bits(batches(each_alone, rows=2).results(every))
+    assert fit.admitted == 2
+
+
+def test_the_smallest_batch_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(
+        ModelFailed, match=r"a batch of 4 rows of x \(48,\) does not fit into the memory of cpu"
+    ):
+        batches(Limited(each_alone, 3), rows=4).results(rows_of(1))
+
+
+def test_an_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
+    def broken(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        batches(broken).results(rows_of(1))
+
+
+def test_the_first_batch_says_what_the_memory_holds() -> None:
+    def hungry(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        x = batch["x"]
+        return {"y": x + torch.ones(len(x), 1 << 21).sum(dim=1, keepdim=True)}  # 8 MiB a row
+
+    grown = batches(hungry, rows=2, max_rows=64, memory_bytes=72 << 20)
+    grown.results(rows_of(2))
+    (fit,) = grown.fits.values()
+    assert 7 << 20 <= fit.row_bytes <= 10 << 20
+    assert fit.ceiling == 8
+
+
+def test_shapes_are_known_apart() -> None:
+    grown = batches(each_alone, rows=1, max_rows=8)
+    for width in (3, 5):
+        grown.results(rows_of(8, width=width))
+    assert set(grown.fits) == {shape_of(row) for width in (3, 5) for row in rows_of(1, width=width)}
+
+
+def across(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    x = batch["x"]
+    return {"y": x - x.mean(dim=0)}
+
+
+def by_place(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    x = batch["x"]
+    return {"y": x + torch.arange(len(x))[:, None]}
+
+
+@pytest.mark.parametrize("run", [across, by_place])
+def test_a_model_whose_rows_see_one_another_is_refused(run: Run) -> None:
+    with pytest.raises(
+        ModelFailed, match="other bits beside other rows, or in another place, in batches of 4"
+    ):
+        batches(run, rows=4).results(rows_of(4))
+
+
+def test_a_model_that_draws_is_refused() -> None:
+    def drawn(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {"y": torch.nn.functional.dropout(batch["x"])}
+
+    with pytest.raises(ModelFailed, match=r"draws random numbers.*eval\(\)"):
+        batches(drawn).results(rows_of(1))
+
+
+def test_a_result_without_an_axis_of_rows_is_refused() -> None:
+    with pytest.raises(ModelFailed, match=r"'y' of shape \(\) for a batch of 2 rows"):
+        batches(lambda batch: {"y": batch["x"].sum()}, rows=2).results(rows_of(2))
+
+
+def test_floats_have_the_model_s_dtype_and_come_back_exactly() -> None:
+    seen = {}
+
+    def run(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        seen.update({name: value.dtype for name, value in batch.items()})
+        return {"half": batch["x"] * 2, "whole": batch["n"] + 1}
+
+    half = Batches(run, place="cpu", dtype=torch.bfloat16, rows=1, max_rows=1, memory_bytes=0)
+    (row,) = half.results([{"x": np.array([1.5, -3], np.float32), "n": np.array([7], np.uint8)}])
+    assert seen == {"x": torch.bfloat16, "n": torch.uint8}
+    assert (row["half"].dtype, row["half"].tolist()) == (np.float32, [3, -6])
+    assert (row["whole"].dtype, row["whole"].tolist()) == (np.uint8, [8])
+
+
+def test_no_rows_have_no_results() -> None:
+    assert batches(product).results([]) == []

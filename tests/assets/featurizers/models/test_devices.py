@@ -1,0 +1,107 @@
+"""Where models run, and that a process is left as it was."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from assets.featurizers.models.devices import (
+    budget_bytes,
+    check_device,
+    is_out_of_memory,
+    measured_bytes,
+    n_gpus,
+    places,
+    repeatable,
+    resolved_device,
+)
+from loader.errors import ModelFailed
+
+
+def test_the_driver_and_torch_agree() -> None:
+    assert n_gpus() == torch.cuda.device_count()
+    assert resolved_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_devices_by_name() -> None:
+    assert places("cpu") == ("cpu",)
+    assert places("cuda:3") == ("cuda:3",)
+    assert places(resolved_device("cuda"))[0] == "cuda:0"
+    for wrong in ("gpu", "cuda:", "mps", "cpu:1", ""):
+        with pytest.raises(ValueError, match=f"device='{wrong}'; accepted: 'auto', 'cpu', 'cuda'"):
+            resolved_device(wrong)
+
+
+def test_a_device_that_is_not_there_is_said_so() -> None:
+    check_device("cpu")
+    with pytest.raises(ModelFailed, match=r"no device cuda:99 here: torch .* sees \d+ GPUs"):
+        check_device("cuda:99")
+
+
+def test_a_process_is_left_as_it_was() -> None:
+    def state() -> tuple[object, ...]:
+        return (
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision(),
+            torch.is_inference_mode_enabled(),
+            torch.backends.cudnn.benchmark,
+        )
+
+    torch.set_num_threads(2)
+    torch.set_float32_matmul_precision("medium")
+    before = state()
+    try:
+        with repeatable(), repeatable():
+            assert state() == (1, True, "highest", True, False)
+        assert state() == before
+        with pytest.raises(ZeroDivisionError), repeatable():
+            _ = 1 / 0
+        assert state() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_memory_that_ran_out_is_recognised() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(refused.value)
+    assert budget_bytes("cpu") == 1 << 30
+
+
+def test_memory_is_measured_at_its_peak() -> None:
+    def work() -> int:
+        big = torch.ones(48 << 20, dtype=torch.uint8)
+        big = torch.cat([big[: 8 << 20], big[: 8 << 20]])  # 48 and 16 MiB at once, 16 in the end
+        return len(big)
+
+    value, taken = measured_bytes("cpu", work)
+    assert value == 16 << 20
+    assert 60 << 20 <= taken <= 80 << 20
+
+
+def test_describing_a_model_does_not_import_torch() -> None:
+    """Dagster's own processes describe datasets; only workers run models."""
+    code = """
+import sys
+from assets.featurizers import make
+from assets.featurizers.models import MODELS
+from assets.spec import DatasetSpec, Feature
+from dagster_project.definitions import build_defs
+
+networks = {"embedding": "two_towers", "latent": "diffusers", "caption": "transformers"}
+for number, name in enumerate(MODELS):
+    feature = Feature(name=name, parameters={"network": networks[name], "weights": "/nowhere/x.safetensors"})
+    spec = DatasetSpec(name=f"set{number}", features=(feature,))
+    keys = build_defs(datasets=[spec]).resolve_all_asset_keys()
+    assert any(key.path[-1] == f"feature_{name}" for key in keys)
+print([name for name in ("torch", "safetensors", "transformers") if name in sys.modules])
+"""
+    root = Path(__file__).parents[4]
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,315 @@
+"""The three model featurizers: what they make, and that it is the same in any company."""
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from assets.featurizers import Features
+from assets.featurizers import make as featurizer
+from assets.featurizers.models import MODELS, ModelFeaturizer, cropped
+from assets.featurizers.models.gathering import gathered
+from assets.featurizers.models.model import pinned
+from assets.featurizers.models.pictures import spread, whole_blocks
+from assets.media.unit import Unusable
+from loader.errors import InvalidWeights
+from loader.modalities import encode
+
+Models = Mapping[str, Mapping[str, Any]]
+Samples = Mapping[str, list[Mapping[str, bytes]]]
+Sample = Mapping[str, bytes]
+
+
+def model(models: Models, name: str, **parameters: Any) -> ModelFeaturizer:
+    made = featurizer(name, **{**models[name], **parameters})
+    assert isinstance(made, ModelFeaturizer)
+    return made
+
+
+@pytest.fixture(scope="module")
+def pictures(make: Any) -> list[Sample]:
+    """Of several sizes, each more than once."""
+    sizes = [(40, 56), (64, 64), (40, 56), (90, 33), (64, 64), (40, 56), (41, 56), (64, 64), (40, 56)]
+    return [{"jpg": make.jpeg(make.scene(seed, *size))} for seed, size in enumerate(sizes)]
+
+
+def stored(made: Features | Unusable) -> object:
+    if isinstance(made, Unusable):
+        return made.code, made.reason
+    return {name: bytes(encode(name, value)) for name, value in made.fields.items()}, dict(made.columns)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"rows": 4},
+        {"rows": 2, "max_rows": 8},
+        {"rows": 3, "dtype": "bfloat16"},
+        {"dtype": "float16"},
+        {"rows": 2, "readers": 3},
+    ],
+    ids=str,
+)
+def test_a_sample_gets_the_same_in_any_company(
+    models: Models, name: str, how: Mapping[str, Any], pictures: list[Sample]
+) -> None:
+    one = model(models, name, **how)
+    alone = [stored(one("image", sample)) for sample in pictures]
+    assert len({repr(made) for made in alone}) > 1
+    assert [stored(made) for made in one.features("image", pictures)] == alone
+    assert [stored(made) for made in one.features("image", pictures[::-1])][::-1] == alone
+    some = [pictures[place] for place in (7, 7, 2, 0, 7)]
+    assert [stored(made) for made in one.features("image", some)] == [
+        alone[place] for place in (7, 7, 2, 0, 7)
+    ]
+
+
+def test_a_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) -> None:
+    one = model(models, "latent", rows=4)
+    bad: list[Sample] = [{"jpg": b"\xff\xd8no"}, {}, {"jpg": pictures[0]["jpg"][:300]}]
+    mixed = [pictures[0], bad[0], pictures[2], bad[1], pictures[5], bad[2]]
+    made = one.features("image", mixed)
+    assert [stored(made[place]) for place in (0, 2, 4)] == [
+        stored(one("image", pictures[place])) for place in (0, 2, 5)
+    ]
+    assert [one.code for one in made if isinstance(one, Unusable)] == [
+        "undecodable",
+        "missing_field",
+        "undecodable",
+    ]
+
+
+def test_a_result_that_is_not_finite_is_refused(
+    models: Models, pictures: list[Sample], tmp_path: Path
+) -> None:
+    """float16 ends at 65,504: a model with large weights overflows on some pictures."""
+    from assets.featurizers.models.weights import read_weights, save_weights
+
+    config, tensors = read_weights(Path(models["latent"]["weights"]))
+    tensors["moments.bias"] = tensors["moments.bias"] + 70_000
+    save_weights(tmp_path / "large.safetensors", config, tensors)
+    parameters = {"weights": str(tmp_path / "large.safetensors"), "rows": 2}
+    (refused,) = model(models, "latent", dtype="float16", **parameters).features("image", pictures[:1])
+    assert isinstance(refused, Unusable)
+    assert (refused.code, refused.reason) == ("not_finite", "the model's 'latent' of it is NaN or infinite")
+    config["scaling_factor"] = 1.0
+    save_weights(tmp_path / "large.safetensors", config, tensors)
+    (refused,) = model(models, "latent", **parameters).features("image", pictures[:1])
+    assert isinstance(refused, Unusable)
+    assert refused.code == "overflow"
+    assert isinstance(model(models, "latent", stored="float32", **parameters)("image", pictures[0]), Features)
+
+
+def test_little_waits_for_its_like(
+    models: Models, pictures: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no room to wait rows are computed as they come: more filled up batches, the same features."""
+    one = model(models, "latent", rows=4)
+    expected = [stored(made) for made in one.features("image", pictures)]
+    monkeypatch.setitem(gathered.__globals__, "WAITING_BYTES", 0)
+    assert [stored(made) for made in one.features("image", pictures)] == expected
+
+
+def test_versions_follow_what_the_features_depend_on(models: Models, tmp_path: Path) -> None:
+    one = model(models, "embedding")
+    other: Mapping[str, Any] = {
+        "dtype": "bfloat16",
+        "rows": 2,
+        "device": "cuda",
+        "stored": "float16",
+        "image": "png",
+        "field": "clip.npy",
+        "name": "clip",
+        "caption": "caption.txt",
+    }
+    versions = {replace(one, **{name: value}).version for name, value in other.items()}
+    assert len({one.version, *versions}) == len(other) + 1
+    weights = Path(one.weights)
+    (tmp_path / "moved.safetensors").write_bytes(weights.read_bytes())
+    same: Mapping[str, Any] = {
+        "weights": str(tmp_path / "moved.safetensors"),
+        "max_rows": 64,
+        "memory_bytes": 1 << 20,
+        "readers": 2,
+        "sha256": pinned(one).sha256,
+    }
+    assert {replace(one, **{name: value}).version for name, value in same.items()} == {one.version}
+    assert replace(one, device="cuda:1").version == replace(one, device="cuda").version
+    assert {item.name for item in fields(one)} == {*other, *same, "network", "video", "text"}
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    (tmp_path / "moved.safetensors").write_bytes(changed)
+    assert replace(one, weights=str(tmp_path / "moved.safetensors")).version != one.version
+
+
+def test_a_version_is_declared_without_reading_anything(models: Models) -> None:
+    one = model(models, "embedding")
+    nowhere = replace(one, weights="/nowhere/x.safetensors")
+    assert nowhere.declared_version == one.declared_version != one.version
+    stated = replace(nowhere, sha256=pinned(one).sha256)
+    assert stated.version == stated.declared_version == one.version
+    with pytest.raises(InvalidWeights, match=r"no weights at /nowhere/x\.safetensors"):
+        pinned(nowhere)
+    with pytest.raises(InvalidWeights, match=r"no weights at /nowhere/x\.safetensors"):
+        pinned(stated)
+
+
+def test_other_weights_under_the_same_name_are_loaded_anew(
+    models: Models, pictures: list[Sample], tmp_path: Path
+) -> None:
+    from assets.featurizers.models.networks import two_towers
+
+    path = tmp_path / "x.safetensors"
+    made = []
+    for seed in (1, 2):
+        two_towers.save_small(path, seed)
+        one = model(models, "embedding", weights=str(path))
+        made.append((one.version, stored(one("image", pictures[0]))))
+    assert made[0][0] != made[1][0]
+    assert made[0][1] != made[1][1]
+    with pytest.raises(InvalidWeights, match="other weights than stated"):
+        model(models, "embedding", weights=str(path), sha256="00ff")("image", pictures[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "what"),
+    [
+        ("embedding", {"dtype": "float64"}, "dtype='float64'; accepted: float32, bfloat16, float16"),
+        ("embedding", {"rows": -1}, "rows=-1; accepted"),
+        (
+            "embedding",
+            {"network": "resnet"},
+            "network='resnet'; accepted: 'two_towers', 'transformers', 'timm', or",
+        ),
+        ("embedding", {"stored": "int8"}, "stored='int8'"),
+        ("latent", {"size_px": -8}, "size_px=-8"),
+        ("latent", {"stored": "bfloat16"}, "stored='bfloat16'"),
+        ("caption", {"max_tokens": 0}, "max_tokens=0; accepted: 1 to 4096"),
+        ("caption", {"field": "caption.json"}, "field 'caption.json' is not text"),
+    ],
+)
+def test_parameters_that_it_does_not_take(
+    models: Models, name: str, parameters: Mapping[str, Any], what: str
+) -> None:
+    with pytest.raises(ValueError, match=what):
+        model(models, name, **parameters)
+
+
+def test_a_size_that_is_no_multiple_of_the_network_s_block(models: Models, pictures: list[Sample]) -> None:
+    with pytest.raises(ValueError, match="size_px=100; accepted by these weights: multiples of 8"):
+        model(models, "latent", size_px=100)("image", pictures[0])
+
+
+def test_embeddings_have_length_one_and_meet_in_one_space(models: Models, samples: Samples) -> None:
+    one = model(models, "embedding", caption="caption.txt", stored="float16")
+    for kind in ("image", "video", "text"):
+        for sample in samples[kind]:
+            made = one(kind, sample)
+            vector = made.fields["embedding.npy"]
+            assert (vector.dtype, vector.shape) == (np.float16, (16,))
+            assert np.linalg.norm(vector.astype(np.float64)) == pytest.approx(1, abs=2e-3)
+            assert dict(made.columns) == ({} if kind == "text" else {"caption_cosine": None})
+    words = b"a horse on a hill"
+    exact = replace(one, stored="float32")
+    pictured = exact("image", {**samples["image"][0], "caption.txt": words})
+    written = exact("text", {"txt": words}).fields["embedding.npy"]
+    cosine = float(pictured.fields["embedding.npy"] @ written)
+    assert pictured.columns["caption_cosine"] == pytest.approx(cosine, abs=2e-6)
+    assert stored(exact("text", {"txt": words})) != stored(exact("text", {"txt": words + b"s"}))
+
+
+def test_a_clip_is_the_sum_of_its_three_frames(models: Models, make: Any) -> None:
+    from assets.featurizers.decoding import frames
+
+    one = model(models, "embedding")
+    clip = {"mp4": make.mp4([make.scene(5, shift=6 * number) for number in range(9)])}
+    parts = []
+    for frame in frames(clip, "mp4", lambda n: [0, n // 2, n - 1]):
+        sink = io.BytesIO()
+        Image.fromarray(frame).save(sink, "PNG")
+        parts.append(replace(one, image="png")("image", {"png": sink.getvalue()}).fields["embedding.npy"])
+    total = np.sum(parts, axis=0)
+    np.testing.assert_allclose(
+        one("video", clip).fields["embedding.npy"], total / np.linalg.norm(total), atol=1e-6
+    )
+
+
+def test_latents_of_photos_and_clips(models: Models, make: Any) -> None:
+    native = model(models, "latent", frames=4)
+    photo = {"jpg": make.jpeg(make.scene(1, 61, 47))}
+    assert native("image", photo).fields["latent.npy"].shape == (4, 7, 5)
+    assert native("image", photo).fields["latent.npy"].dtype == np.float16
+    square = replace(native, size_px=32)
+    assert square("image", photo).fields["latent.npy"].shape == (4, 4, 4)
+    clip = {"mp4": make.mp4([make.scene(5, 48, 64, shift=6 * number) for number in range(9)])}
+    latents = native("video", clip)
+    assert latents.fields["latent.npy"].shape == (4, 4, 6, 8)
+    assert latents.columns["latent_std"] == pytest.approx(
+        float(latents.fields["latent.npy"].astype(np.float64).std()), rel=2e-3
+    )
+    short = {"mp4": make.mp4([make.scene(5, 48, 64)])}
+    assert native("video", short).fields["latent.npy"].shape == (1, 4, 6, 8)
+    for pixels, code in ((make.scene(1, 6, 90), "too_small"), (make.scene(1, 90, 90), "too_large")):
+        with pytest.raises(Unusable) as refused:
+            replace(native, max_px=8_000)("image", {"jpg": make.jpeg(pixels)})
+        assert refused.value.code == code
+
+
+def test_captions_are_words_of_the_tokenizer(models: Models, samples: Samples) -> None:
+    from assets.featurizers.models.networks.captioner import WORDS
+
+    one = model(models, "caption", max_tokens=9)
+    for kind in ("image", "video"):
+        for sample in samples[kind]:
+            made = one(kind, sample)
+            words = made.fields["generated.txt"].replace(".", " ").split()
+            assert set(words) <= set(WORDS)
+            assert 1 <= made.columns["generated_tokens"] <= 9  # type: ignore[operator]
+            assert made.columns["generated_logprob"] < 0  # type: ignore[operator]
+
+
+def test_a_caption_that_ends_is_counted_to_its_end(models: Models, samples: Samples, tmp_path: Path) -> None:
+    from assets.featurizers.models.networks.captioner import LAST
+    from assets.featurizers.models.weights import read_weights, save_weights
+
+    config, tensors = read_weights(Path(models["caption"]["weights"]))
+    tensors["out.bias"][LAST] = 100.0
+    save_weights(tmp_path / "short.safetensors", config, tensors)
+    made = model(models, "caption", weights=str(tmp_path / "short.safetensors"))("image", samples["image"][0])
+    assert made.fields["generated.txt"] == ""
+    assert made.columns["generated_tokens"] == 1
+
+
+def test_pictures_are_cut_around_their_centre() -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (37, 53, 3), np.uint8)
+    assert np.array_equal(cropped(pixels[:32, :32], 32), pixels[:32, :32])
+    assert np.array_equal(cropped(pixels[:32], 32), pixels[:32, 10:42])
+    assert np.array_equal(whole_blocks(pixels, 8), pixels[2:34, 2:50])
+    assert cropped(pixels, 64).shape == (64, 64, 3)
+    strip = np.zeros((1, 40_000, 3), np.uint8)
+    assert cropped(strip, 224).shape == (224, 224, 3)
+    assert cropped(strip.transpose(1, 0, 2), 224).shape == (224, 224, 3)
+
+
+def test_frames_are_spread_from_the_first_to_the_last() -> None:
+    assert spread(9, 4) == [0, 3, 5, 8]
+    assert spread(3, 8) == [0, 1, 2]
+    assert spread(1, 4) == [0]
+    assert spread(100, 1) == [0]
+
+
+def test_an_instance_holds_no_model(models: Models, pictures: list[Sample]) -> None:
+    one = model(models, "embedding")
+    before = pickle.dumps(one)
+    one("image", pictures[0])
+    assert pickle.dumps(one) == before
+    assert len(before) < 1000

@@ -1,0 +1,222 @@
+"""A model as a stage of a batch: what its record says, and what stops it before any sample is touched."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pytest
+from PIL import Image
+
+import loader
+from assets import features, featurizing, units, validation
+from assets import landing as landing_stage
+from assets.discovery import discover
+from assets.featurizers import Featurizer
+from assets.featurizers import make as featurizer
+from assets.featurizers.models.networks import autoencoder, two_towers
+from assets.spec import DatasetSpec, Feature
+from assets.stages import StageRecord, current_record, require_published
+from loader.dataset.part_extension import read_part
+from loader.errors import InvalidWeights, ModelFailed
+from loader.storage import open_store
+from resources.compute import Compute, InlineCompute, LocalCompute
+
+Models = Mapping[str, Mapping[str, Any]]
+SPEC = DatasetSpec(name="demo")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _poison() -> Iterator[None]:
+    """Its featurizers can be imported, here and in workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[2] / "poison"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[loader.Root]:
+    with loader.Root(tmp_path_factory.mktemp("model") / "root") as made:
+        made.create()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def batch(root: loader.Root, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three photos cut into units; one of them is 64 px wide. Tests name their featurizers apart."""
+    place = tmp_path_factory.mktemp("photos")
+    for number, width in enumerate((64, 72, 80)):
+        pixels = np.random.default_rng(number).integers(0, 255, (7, 9, 3), np.uint8)
+        Image.fromarray(pixels).resize((width, 50)).save(place / f"{width}.jpg")
+    store, engine = open_store(str(place)), InlineCompute()
+    (partition,) = discover(root.store, store, "demo")
+    landing_stage.land(root.store, store, dataset="demo", partition=partition, run_id="run")
+    validation.media_stage(root, store, engine, SPEC, partition=partition, run_id="run")
+    units.units_stage(root, store, engine, SPEC, partition=partition, run_id="run")
+    return partition
+
+
+def staged(
+    root: loader.Root, compute: Compute, one: Featurizer, batch: str, **more: Any
+) -> tuple[StageRecord, dict[str, Mapping[str, Any]]]:
+    """The record, and its rows by key."""
+    record, rows = features.feature_stage(
+        root, compute, one, dataset="demo", partition=batch, run_id="run", timeout_s=3600, **more
+    )
+    return record, {row["key"]: row for row in rows}
+
+
+def photos(root: loader.Root, batch: str) -> Mapping[str, Mapping[str, bytes]]:
+    (entry,) = require_published(root.store, "demo", "units", batch).body["parts"]
+    return dict(read_part(root.store, loader.Part.from_json(entry["part"]), ["jpg"]))
+
+
+def embeddings(root: loader.Root, batch: str, record: StageRecord) -> Mapping[str, bytes]:
+    """key -> what is stored."""
+    (entry,) = require_published(root.store, "demo", "units", batch).body["parts"]
+    body = {**entry["part"], "shards": [*entry["part"]["shards"], *record.body["shards"]]}
+    found = read_part(root.store, loader.Part.from_json(body), ["embedding.npy"])
+    return {key: sample["embedding.npy"] for key, sample in found}
+
+
+def expected(models: Models, root: loader.Root, batch: str) -> Mapping[str, bytes]:
+    """key -> what is to be stored: each photo by itself, in this process."""
+    from loader.modalities import encode
+
+    one = featurizer("embedding", **models["embedding"])
+    return {
+        key: bytes(encode("embedding.npy", one("image", sample).fields["embedding.npy"]))
+        for key, sample in photos(root, batch).items()
+    }
+
+
+def test_the_record_says_which_weights_and_what_it_ran_on(
+    root: loader.Root, batch: str, models: Models, tmp_path: Path
+) -> None:
+    import torch
+
+    from assets.featurizers.models.weights import weights_sha256
+
+    told: list[tuple[int, int]] = []
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(Path(models["embedding"]["weights"]).read_bytes())
+    one = featurizer("embedding", **{**models["embedding"], "weights": str(path)})
+    record, rows = staged(root, InlineCompute(), one, batch, progress=lambda *news: told.append(news))
+    assert {
+        name: record.body[name] for name in ("weights", "weights_sha256", "rows", "device", "dtype", "torch")
+    } == {
+        "weights": str(path),
+        "weights_sha256": weights_sha256(str(path)),
+        "rows": 1,
+        "device": "cpu",
+        "dtype": "float32",
+        "torch": torch.__version__,
+    }
+    assert record.body["processor"] == torch.backends.cpu.get_cpu_capability()
+    assert not any(row["code"] for row in rows.values())
+    assert embeddings(root, batch, record) == expected(models, root, batch)
+    assert told[-1] == (1, 1)
+    assert staged(root, InlineCompute(), one, batch)[0].r == record.r == 1
+    two_towers.save_small(path, seed=99)
+    again, _ = staged(root, InlineCompute(), one, batch)
+    assert (again.r, again.body["weights_sha256"]) == (2, weights_sha256(str(path)))
+    assert embeddings(root, batch, again) != embeddings(root, batch, record)
+
+
+def test_a_model_s_poison_sample_costs_itself_and_changes_no_bit_of_the_others(
+    root: loader.Root, batch: str, models: Models
+) -> None:
+    one = featurizer("tests_poison:PoisonEmbedding", **models["embedding"])
+    compute = LocalCompute(workers=1)
+    try:
+        record, rows = staged(root, compute, one, batch)
+    finally:
+        compute.close()
+    (killed,) = [key for key, row in rows.items() if row["code"]]
+    assert rows[killed]["code"] == "crashed"
+    assert embeddings(root, batch, record) == {**expected(models, root, batch), killed: b""}
+
+
+def nothing_was_made(root: loader.Root, batch: str, one: Featurizer, before: Sequence[str]) -> bool:
+    there = [info.key for info in root.store.list("data/")]
+    return current_record(root.store, "demo", f"feature_{one.name}", batch) is None and there == before
+
+
+@pytest.mark.parametrize("what", ["missing", "other", "unfitting", "device"])
+def test_what_cannot_run_is_said_before_any_sample_is_touched(
+    root: loader.Root, batch: str, models: Models, tmp_path: Path, what: str
+) -> None:
+    path = tmp_path / "weights.safetensors"
+    autoencoder.save_small(path, seed=1)
+    told: Mapping[str, tuple[Mapping[str, Any], type[Exception], str]] = {
+        "missing": ({"weights": str(tmp_path / "gone.safetensors")}, InvalidWeights, "no weights at .*/gone"),
+        "other": ({"sha256": "0" * 64}, ModelFailed, "cannot be loaded: .*holds other weights than stated"),
+        "unfitting": (
+            {"weights": str(path)},
+            ModelFailed,
+            "cannot be loaded: .*holds the network 'autoencoder'",
+        ),
+        "device": ({"device": "cuda:77"}, ModelFailed, "cannot be loaded: .*no device cuda:77 here"),
+    }
+    parameters, error, message = told[what]
+    one = featurizer("embedding", **{**models["embedding"], "name": what, **parameters})
+    before = [info.key for info in root.store.list("data/")]
+    with pytest.raises(error, match=message):
+        staged(root, InlineCompute(), one, batch)
+    assert nothing_was_made(root, batch, one, before)
+
+
+def test_a_model_that_fails_on_everything_publishes_nothing(
+    root: loader.Root, batch: str, models: Models
+) -> None:
+    one = featurizer("tests_poison:BrokenEmbedding", **models["embedding"])
+    before = [info.key for info in root.store.list("data/")]
+    with pytest.raises(
+        ModelFailed, match=r"no sample from 'image/.* survives it: ArithmeticError: no such kernel"
+    ):
+        staged(root, InlineCompute(), one, batch)
+    assert nothing_was_made(root, batch, one, before)
+
+
+class Counting:
+    """An engine that notes how many stretches it was given at once, and on which devices."""
+
+    isolates = False
+
+    def __init__(self) -> None:
+        self.inner, self.maps = InlineCompute(), list[list[str]]()
+
+    def map(self, function: Any, units: Sequence[Any], **options: Any) -> Any:
+        self.maps.append([getattr(unit, "place", "") for unit in units])
+        return self.inner.map(function, units, **options)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_a_device_has_one_process_at_a_time(
+    root: loader.Root, batch: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(featurizing, "GPU_STRETCH", 1)
+    engine, told = Counting(), list[tuple[int, int]]()
+    one = featurizer("tests_poison:SharedEmbedding", **models["embedding"])
+    record, _ = staged(root, engine, one, batch, progress=lambda *news: told.append(news))
+    assert engine.maps[1:] == [["cpu", "cpu:0"], ["cpu"]]
+    assert told == [(number, 3) for number in range(1, 4)]
+    assert embeddings(root, batch, record) == expected(models, root, batch)
+
+
+def test_dagster_shows_the_reason(
+    landing: Path,
+    run: Callable[..., dg.ExecuteInProcessResult],
+    failure_of: Callable[[dg.ExecuteInProcessResult], str],
+    tmp_path: Path,
+) -> None:
+    weights = str(tmp_path / "gone.safetensors")
+    feature = Feature(name="embedding", parameters={"weights": weights, "network": "two_towers"})
+    with loader.Root(tmp_path / "root") as own:
+        own.create()
+        (arrived,) = discover(own.store, open_store(str(landing)), "demo")
+    result = run("ingest", DatasetSpec(name="demo", features=(feature,)), arrived)
+    assert failure_of(result) == f"no weights at {weights}: there is no such file"

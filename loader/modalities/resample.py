@@ -5,8 +5,9 @@ under a Kaiser window of beta 10. Measured (tests/modalities/test_resample.py): 
 Nyquist frequency keeps its level to 0.2 dB; one above it comes out 58 dB lower, from 1.02 of it on 100 dB lower.
 FFmpeg's default filter (32 samples, 0.97) folds a tone just above back at -14 dB.
 
-Sample n of the result is heard at n / target_hz, for any n: the positions are exact rationals and do not drift.
-Blocks of any size give the same samples. All is computed in float32: bit for bit the same on one kind of processor.
+Sample n of the result is heard at n / target_hz, for any n: the positions are exact rationals and do not drift. Before
+and behind the sound there is silence (FFmpeg would mirror it there). Blocks of any size give the same samples. All is
+computed in float32: bit for bit the same on one kind of processor.
 """
 
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ class Resampler:
     """
 
     def __init__(self, source_hz: int, target_hz: int, n_channels: int, *, short: bool = False) -> None:
-        self.n_out = self._n_in = 0
+        self.n_out = self._n_in = self._n_pushed = 0
+        self._lead = self._n_early = 0  # silence in front, in samples in and out
         self._options = f"{target_hz}:{_SHORT_FILTER if short else _FILTER}:{_EXACT}"
         self._source_hz, self._target_hz, self._n_channels = source_hz, target_hz, n_channels
         self._graph: Any = None
@@ -45,22 +47,25 @@ class Resampler:
             return
         if self._graph is None:
             self._graph = self._made()
-        self._graph.push(self._frame(samples))
+            self._lead = _reach(self._source_hz, self._target_hz)
+            self._n_early = self._lead * self._target_hz // self._source_hz
+            self._push(np.zeros((self._n_channels, self._lead), np.float32))
+        self._push(samples)
         for piece in self._pulled():
             self.n_out += piece.shape[1]
             yield piece
 
     def finish(self) -> Iterator[Floats]:
-        """The filter's rest, cut or filled up by the sample that rounding may leave over."""
+        """The filter's rest."""
         if self._graph is None:
             return
-        self._graph.push(None)
-        left = round(Fraction(self._n_in * self._target_hz, self._source_hz)) - self.n_out
-        rest = [*self._pulled(), np.zeros((self._n_channels, max(0, left)), np.float32)]
-        last = np.concatenate(rest, axis=1)[:, : max(0, left)]
-        self.n_out += last.shape[1]
-        if last.shape[1]:
-            yield last
+        self._push(np.zeros((self._n_channels, self._lead), np.float32))
+        n_out = round(Fraction(self._n_in * self._target_hz, self._source_hz))
+        for piece in self._pulled():
+            last = piece[:, : n_out - self.n_out]
+            self.n_out += last.shape[1]
+            if last.shape[1]:
+                yield last
 
     def _made(self) -> Any:
         import av.filter
@@ -78,14 +83,15 @@ class Resampler:
     def _layout(self) -> str:
         return {1: "mono", 2: "stereo"}.get(self._n_channels, f"{self._n_channels} channels")
 
-    def _frame(self, samples: Floats) -> Any:
+    def _push(self, samples: Floats) -> None:
         import av
 
         packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=self._layout())
-        frame.sample_rate, frame.pts = self._source_hz, self._n_in - samples.shape[1]
+        frame.sample_rate, frame.pts = self._source_hz, self._n_pushed
         frame.time_base = Fraction(1, self._source_hz)
-        return frame
+        self._n_pushed += samples.shape[1]
+        self._graph.push(frame)
 
     def _pulled(self) -> Iterator[Floats]:
         import av
@@ -95,7 +101,10 @@ class Resampler:
                 packed: Floats = self._graph.pull().to_ndarray()
             except (av.error.BlockingIOError, av.error.EOFError):
                 return
-            yield np.ascontiguousarray(packed.reshape(-1, self._n_channels).T)
+            piece = packed.reshape(-1, self._n_channels).T[:, self._n_early :]
+            self._n_early -= min(self._n_early, packed.shape[1] // self._n_channels)
+            if piece.shape[1]:
+                yield np.ascontiguousarray(piece)
 
 
 def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
@@ -115,8 +124,18 @@ def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int)
     """
     if source_hz == target_hz:
         return first, stop
-    common = gcd(source_hz, target_hz)
-    period = source_hz // common
-    margin = 2 * _FILTER_SAMPLES * -(-source_hz // min(source_hz, target_hz))
-    low = max(0, (first * source_hz // target_hz - margin) // period * period)
-    return low, min(n_source, -(-stop * source_hz // target_hz) + margin)
+    reach = _reach(source_hz, target_hz)
+    low = max(0, (first * source_hz // target_hz - reach) // _period(source_hz, target_hz))
+    return low * _period(source_hz, target_hz), min(n_source, -(-stop * source_hz // target_hz) + reach)
+
+
+def _period(source_hz: int, target_hz: int) -> int:
+    """After so many samples the filter's phases repeat."""
+    return source_hz // gcd(source_hz, target_hz)
+
+
+def _reach(source_hz: int, target_hz: int) -> int:
+    """In samples of the source: more than the filter's half length on one side, in whole periods."""
+    period = _period(source_hz, target_hz)
+    length = 2 * _FILTER_SAMPLES * -(-source_hz // min(source_hz, target_hz))
+    return -(-length // period) * period

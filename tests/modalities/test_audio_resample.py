@@ -51,6 +51,19 @@ def test_every_sample_is_where_it_belongs(source_hz: int, target_hz: int) -> Non
         assert np.abs(found[part] - exact[part]).max() < 2e-5
 
 
+@pytest.mark.parametrize(("source_hz", "target_hz"), PAIRS)
+def test_outside_the_sound_there_is_silence(source_hz: int, target_hz: int) -> None:
+    """A click at either end is what it would be in the midst of silence."""
+    for place in (0, source_hz // 10 - 1):
+        click = np.zeros((1, source_hz // 10), np.float32)
+        click[0, place] = 0.5
+        period = source_hz // 100
+        wide = np.pad(click, ((0, 0), (period * 10, period * 10)))
+        found, around = resampled(click, source_hz, target_hz), resampled(wide, source_hz, target_hz)
+        begin = target_hz // 10
+        assert np.array_equal(found, around[:, begin : begin + found.shape[1]])
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.sampled_from([8_000, 11_025, 22_050, 44_056, 44_100, 48_000]),

@@ -45,7 +45,6 @@ def test_a_sine_of_1_khz_has_its_known_loudness(make: Any, rate_hz: int) -> None
     for columns in (mono, stereo):
         assert columns["true_peak_dbtp"] == pytest.approx(-20, abs=0.3)  # it begins and ends abruptly
         assert (columns["silence_ratio"], columns["clipped_ratio"]) == (0, 0)
-    assert (mono["n_channels"], stereo["n_channels"]) == (1, 2)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -149,7 +148,7 @@ def float_wav(samples: np.ndarray, rate_hz: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("value", "rate_hz", "code"),
-    [(np.nan, 16_000, "not_finite"), (np.inf, 16_000, "not_finite"), (0.5, 5, "sample_rate")],
+    [(np.nan, 16_000, "not_finite"), (np.inf, 16_000, "not_finite"), (0.5, 5, "unmeasurable")],
 )
 def test_what_no_meter_can_read_is_rejected(value: float, rate_hz: int, code: str) -> None:
     samples = np.full(2_000, 0.1)

@@ -1,8 +1,9 @@
 """From units and features to samples: score columns joined, filters applied, every object accounted for."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import loader
@@ -11,27 +12,40 @@ from loader.dataset.part_extension import add_part_columns, part_rows
 from loader.errors import Conflict
 from loader.storage import Store
 
+from .near_duplicates import CODE as NEAR_DUPLICATE
+from .near_duplicates import NONE, Copies
 from .spec import DatasetSpec
 from .stages import StageRecord, require_read
 from .tables import read_table
 from .validation import reject_reason
 
 Row = dict[str, Any]
+FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], Copies]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
     """A batch ready to be published. exclude: sample key -> reason; samples: one row per sample, left out or not,
-    with all columns; objects: one row per landed object with its outcome (used, rejected or dropped) and why."""
+    with all columns; objects: one row per landed object with its outcome (used, rejected or dropped) and why; copies:
+    what was found of near-duplicates."""
 
     parts: tuple[loader.Part, ...]
     exclude: Mapping[str, str]
     samples: tuple[Row, ...]
     objects: tuple[Row, ...]
+    copies: Copies = NONE
 
     def outcomes(self) -> Counter[str]:
         """How many objects have which outcome."""
         return Counter(row["outcome"] for row in self.objects)
+
+    def nothing_new(self) -> str:
+        """Why there is nothing to publish, "" when there is: every sample is left out, and some of them are copies. One
+        that filters leave nothing of is not meant: that is for a check to find."""
+        n_copies = sum("dup_of" in row for row in self.samples)
+        if not n_copies or any(not row["left_out"] for row in self.samples):
+            return ""
+        return f"the batch holds nothing new: {n_copies} of {len(self.samples)} samples are near-duplicates"
 
 
 def assemble(
@@ -42,8 +56,10 @@ def assemble(
     refusals: Sequence[Row],
     units: StageRecord,
     features: Sequence[StageRecord],
+    find_copies: FindCopies = lambda samples, parts: NONE,
 ) -> Assembled:
-    """Put a batch together. landed: rows of raw_objects; refusals: objects that media or units refused.
+    """Put a batch together. landed: rows of raw_objects; refusals: objects that media or units refused; find_copies: of
+    the samples that nothing else leaves out.
 
     Raises: StageNotPublished when a feature was computed of other units than these; Conflict when two of them, or a
     feature and the units, have the same column.
@@ -51,24 +67,33 @@ def assemble(
     for record in features:
         require_read(record, units)
     scores = _scores(store, features)
-    exclude: dict[str, str] = {}
-    parts, samples = [], []
-    for entry in units.body["parts"]:
-        part = loader.Part.from_json(entry["part"])
-        rows = part_rows(store, part)
-        columns = [scores.get(row["key"], {}) for row in rows]
-        for row, column in zip(rows, columns, strict=True):
-            reason = _left_out(spec, {**row, **column})
-            if reason:
-                exclude[row["key"]] = reason
-            samples.append({**row, **column, "kind": entry["kind"], "left_out": reason})
-        parts.append(_complete(store, part, [_told(column) for column in columns], features))
+    entries = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in units.body["parts"]]
+    samples: list[Row] = []
+    for kind, part in entries:
+        for row in part_rows(store, part):
+            whole = {**row, **scores.get(row["key"], {}), "kind": kind}
+            samples.append({**whole, "left_out": _left_out(spec, whole)})
+    whole_parts = [_complete_shards(part, features) for _, part in entries]
+    copies = find_copies([row for row in samples if not row["left_out"]], whole_parts)
+    _leave_out_copies(spec, samples, copies)
+    columns = iter([_told(scores.get(row["key"], {})) | copies.columns(row["key"]) for row in samples])
+    parts = [_with_columns(store, part, list(islice(columns, part.n_rows))) for part in whole_parts]
     return Assembled(
         parts=tuple(parts),
-        exclude=exclude,
+        exclude={row["key"]: row["left_out"] for row in samples if row["left_out"]},
         samples=tuple(samples),
         objects=tuple(_accounts(landed, refusals, samples)),
+        copies=copies,
     )
+
+
+def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: Copies) -> None:
+    """Write into the rows what they are copies of and, where copies are dropped, that they are left out for it."""
+    dropped = spec.near_duplicates is not None and spec.near_duplicates.action == "drop"
+    for row in samples:
+        row.update(copies.columns(row["key"]))
+        if dropped and row["key"] in copies.of:
+            row["left_out"] = copies.of[row["key"]].reason
 
 
 def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
@@ -109,18 +134,19 @@ def _left_out(spec: DatasetSpec, row: Row) -> str:
     return ""
 
 
-def _complete(
-    store: Store, part: loader.Part, columns: Sequence[Row], features: Sequence[StageRecord]
-) -> loader.Part:
-    """The part with every featurizer's shard and columns."""
+def _complete_shards(part: loader.Part, features: Sequence[StageRecord]) -> loader.Part:
+    """The part with every featurizer's shard."""
     added = [
         ShardFile(**shard)
         for record in features
         for shard in record.body["shards"]
         if shard["part"] == part.id
     ]
-    whole = replace(part, shards=(*part.shards, *added))
-    return add_part_columns(store, whole, columns) if any(columns) else whole
+    return replace(part, shards=(*part.shards, *added))
+
+
+def _with_columns(store: Store, part: loader.Part, columns: Sequence[Row]) -> loader.Part:
+    return add_part_columns(store, part, columns) if any(columns) else part
 
 
 def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:
@@ -132,6 +158,7 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
     accounts = []
     for row in landed:
         mine = of_object.get(row["key"], [])
+        filtered = [sample for sample in mine if sample["left_out"] and "dup_of" not in sample]
         told = {"key": row["key"], "sha256": row["sha256"]}
         if any(not sample["left_out"] for sample in mine):
             accounts.append(told | {"outcome": "used", "stage": "", "code": "", "reason": ""})
@@ -145,8 +172,8 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
                 | {
                     "outcome": "dropped",
                     "stage": "samples",
-                    "code": "filtered",
-                    "reason": mine[0]["left_out"],
+                    "code": "filtered" if filtered else NEAR_DUPLICATE,
+                    "reason": (filtered or mine)[0]["left_out"],
                 }
             )
         else:

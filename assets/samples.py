@@ -1,6 +1,7 @@
 """samples: units and features put together, filtered, accounted for, audited - what `version` may publish."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -14,6 +15,7 @@ from . import units as units_stage
 from . import validation
 from .assembly import Assembled, assemble, audit
 from .card import made_of
+from .near_duplicates import NONE, Copies, copies_among
 from .report import check_metadata, dagster_name, samples_metadata
 from .spec import DatasetSpec
 from .stages import (
@@ -29,7 +31,7 @@ from .tables import read_table, write_table
 from .version_audit import candidate
 
 STAGE = "samples"
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 CHECK = "accounted_for"
 
 Row = dict[str, Any]
@@ -41,7 +43,9 @@ def samples_stage(
     """Assemble a batch and publish the verdict: the record, and one row per landed object with its outcome.
 
     A failed audit aborts the batch's transaction, so that it can never be committed, by whatever way. A batch whose
-    upstream is as before is not assembled again. Raises: StageNotPublished when a stage before has not published.
+    upstream is as before is not assembled again, unless it waits for a version and was compared with an older one. One
+    that holds nothing but copies of what is there is given up: it has nothing to publish. Raises: StageNotPublished
+    when a stage before has not published.
     """
     store = root.store
     landed = require_published(store, spec.name, landing_stage.STAGE, partition)
@@ -53,22 +57,27 @@ def samples_stage(
     upstream = [landed, media, units, *features]
     read = [[one.stage, one.r] for one in upstream]
     filters = [one.identity() for one in spec.filters]
-    wanted = fingerprint(CODE_VERSION, read, filters, str(spec.max_reject_rate))
+    policy = spec.near_duplicates.identity() if spec.near_duplicates else []
+    wanted = fingerprint(CODE_VERSION, read, filters, str(spec.max_reject_rate), policy)
     newest = current_record(store, spec.name, STAGE, partition)
-    if newest is not None and newest.fingerprint == wanted:
+    if newest is not None and newest.fingerprint == wanted and not outdated(root, newest):
         return newest, read_table(store, newest.files["objects"])
     refusals = [row for one in (media, units) for row in read_table(store, one.files["refusals"])]
+    raws = read_table(store, landed.files[landing_stage.STAGE])
     assembled = assemble(
         store,
         spec,
-        landed=read_table(store, landed.files[landing_stage.STAGE]),
+        landed=raws,
         refusals=refusals,
         units=units,
         features=features,
+        find_copies=partial(_find_copies, root, spec, raws),
     )
     reason = audit(spec, assembled)
-    if reason and units.body["parts"]:
-        root.abort(units.body["txn"], f"{CHECK}: {reason}"[:500])
+    nothing_new = "" if _is_committed(root, units) else assembled.nothing_new()
+    given_up = f"{CHECK}: {reason}" if reason else nothing_new
+    if given_up and units.body["parts"]:
+        root.abort(units.body["txn"], given_up[:500])
     record = StageRecord(
         dataset=spec.name,
         stage=STAGE,
@@ -87,12 +96,39 @@ def samples_stage(
         body={
             "txn": units.body["txn"],
             "labels": units.body["labels"],
-            "parts": [part.to_json() for part in assembled.parts],
+            "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
             "exclude": dict(assembled.exclude),
+            "supersede": dict(assembled.copies.supersede),
+            "compared_with": assembled.copies.compared_with,
             "made_of": made_of(spec, units, features, assembled.objects),
         },
     )
     return append_record(store, record), list(assembled.objects)
+
+
+def outdated(root: loader.Root, record: StageRecord) -> bool:
+    """Whether a batch waits for a version, and the newest is another than it was compared with for near-duplicates."""
+    compared_with: str | None = record.body.get("compared_with")
+    if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
+        return False
+    newest = root.state.newest(record.dataset)
+    return compared_with != (newest.id if newest else "")
+
+
+def _is_committed(root: loader.Root, units: StageRecord) -> bool:
+    return root.state.txns[units.body["txn"]].status == "committed"
+
+
+def _find_copies(
+    root: loader.Root,
+    spec: DatasetSpec,
+    landed: Sequence[Row],
+    samples: Sequence[Row],
+    parts: Sequence[loader.Part],
+) -> Copies:
+    if spec.near_duplicates is None:
+        return NONE
+    return copies_among(root, spec.name, spec.near_duplicates, samples, parts, landed)
 
 
 def lineage(assembled: Assembled, units: StageRecord, run_id: str) -> list[Row]:
@@ -137,6 +173,7 @@ def _counts(assembled: Assembled) -> dict[str, int]:
         **{name: outcomes[name] for name in ("used", "rejected", "dropped")},
         "samples": sum(kinds.values()),
         "left_out": len(assembled.exclude),
+        **assembled.copies.counts,
         "nbytes": sum(shard.nbytes for part in assembled.parts for shard in part.shards),
         **{kind: kinds.get(kind, 0) for kind in ("image", "video", "audio", "text")},
     }

@@ -3,13 +3,14 @@
 A dataset is one file in `dagster_project/datasets/` that makes a `DatasetSpec`, and one line in its registry.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from loader.dataset.names import check_dataset_name
 
+from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
 from .featurizers.clashes import check_apart
 from .media.policy import CutPolicy
@@ -73,8 +74,9 @@ class DatasetSpec:
     policy: how raw objects are cut; features: what is computed of each sample; filters: which samples are left
     out; splits: name -> share, they sum to 1; split_by: "raw_sha256" or "subject" - all samples with one value are
     in one split, for ever; max_reject_rate: share of a batch's objects that may be damaged before the batch is
-    stopped, 0 to 1; work_timeout_s: longest time that one object may take in one stage; gate: what the samples table of
-    a batch must pass to be published.
+    stopped, 0 to 1; work_timeout_s: longest time that one object may take in one stage; near_duplicates: what becomes
+    of copies that are not the same bytes, None to look for none; gate: what the samples table of a batch must pass to
+    be published.
 
     Raises: InvalidName, also for two featurizers that share a name, a field or a column; ValueError for shares or
     rates out of range; what `Feature.made` raises.
@@ -88,11 +90,15 @@ class DatasetSpec:
     split_by: str = "raw_sha256"
     max_reject_rate: float = 0.0
     work_timeout_s: float = 600.0
+    near_duplicates: NearDuplicates | None = None
     gate: Gate = GATE
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
-        check_apart(self.name, [feature.made() for feature in self.features])
+        featurizers = [feature.made() for feature in self.features]
+        check_apart(self.name, featurizers)
+        if self.near_duplicates is not None:
+            _check_comparable(self.near_duplicates, featurizers)
         if any(share <= 0 for share in self.splits.values()) or abs(sum(self.splits.values()) - 1) > 1e-9:
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
@@ -115,3 +121,16 @@ class DatasetSpec:
             if place < 0:
                 return name
         return max(self.splits)
+
+
+def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:
+    """Raises: ValueError when no featurizer makes what near-duplicates are found by."""
+    columns = {name for one in featurizers for names in one.columns.values() for name in names}
+    fields = {name for one in featurizers for names in one.outputs.values() for name in names}
+    if "phash" not in columns:
+        raise ValueError("near_duplicates needs the column 'phash': add Feature(name='phash') to features")
+    if policy.embedding and policy.embedding.field not in fields:
+        raise ValueError(
+            f"near_duplicates compares embeddings in the field {policy.embedding.field!r}, which no featurizer of the "
+            f"dataset makes; they make {', '.join(sorted(fields)) or 'none'}"
+        )

@@ -15,6 +15,7 @@ from . import samples as samples_stage
 from .card import card_metadata
 from .plots import MAX_VERSIONS
 from .report import Metadata, dagster_name, version_metadata
+from .spec import DatasetSpec
 from .stages import StageRecord, current_record, partitions, require_published
 from .units import clash, published_labels
 from .version_audit import GATE, STAGE, Audit, Gate, audit_batch
@@ -42,18 +43,21 @@ def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GAT
     return [audit_batch(root, record, gate, run_id) for record in records if _is_waiting(root, record)]
 
 
-def publish_batches(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> Release:
+def publish_batches(
+    root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE, spec: DatasetSpec | None = None
+) -> Release:
     """Publish every batch that passed both audits and that no version has yet, one version per batch.
 
     A batch that fails the gate now stops the whole publish; with its verdict written it is held back from then
-    on, and the others can go. Publishing again changes nothing: a transaction is committed once. Raises:
-    StageNotPublished when a batch failed now, when there is nothing new and one failed before, or when no batch
-    was cut at all; Fenced; Conflict.
+    on, and the others can go. spec: of a dataset that looks for near-duplicates; a batch that was compared with an
+    older version than the newest is put together and audited again, and without it is held back. Publishing again
+    changes nothing: a transaction is committed once. Raises: StageNotPublished when a batch failed now, when there
+    is nothing new and one failed before, or when no batch was cut at all; Fenced; Conflict.
     """
     audits = audit_waiting(root, dataset, run_id, gate)
     if failed := refusal_of(audits):
         raise StageNotPublished(failed)
-    return _publish_passed(root, dataset, run_id, audits)
+    return _publish_passed(root, dataset, run_id, audits, gate, spec)
 
 
 def refusal_of(audits: list[Audit]) -> str:
@@ -70,7 +74,9 @@ def refusal_of(audits: list[Audit]) -> str:
     )
 
 
-def _publish_passed(root: loader.Root, dataset: str, run_id: str, audits: list[Audit]) -> Release:
+def _publish_passed(
+    root: loader.Root, dataset: str, run_id: str, audits: list[Audit], gate: Gate, spec: DatasetSpec | None
+) -> Release:
     records = _cut(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
     failed |= {name for name, record in records.items() if record.verdict != "published"}
@@ -79,20 +85,24 @@ def _publish_passed(root: loader.Root, dataset: str, run_id: str, audits: list[A
     if not passed and held_back:
         raise StageNotPublished(_refusal(root, dataset, held_back[0]))
     unfit: dict[str, str] = {}
+    taken = []
     for verdict in passed:
         record = records[verdict.partition]
-        if reason := _unfit(root, record):
+        reason = _unfit(root, record)
+        if not reason and samples_stage.outdated(root, record):
+            record, verdict, reason = _compared_again(root, record, verdict, run_id, gate, spec)
+        if reason:
             unfit[record.partition] = reason
-        else:
+        elif record.body["parts"]:
             _publish(root, record, verdict, run_id)
-    taken = tuple(record.partition for record in passed if record.partition not in unfit)
+            taken.append(record.partition)
     if unfit and not taken:
         raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
     return Release(
-        version=root.open(newest.id), published=taken, held_back=tuple(sorted({*held_back, *unfit}))
+        version=root.open(newest.id), published=tuple(taken), held_back=tuple(sorted({*held_back, *unfit}))
     )
 
 
@@ -133,6 +143,29 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
     return ""
 
 
+def _compared_again(
+    root: loader.Root,
+    record: StageRecord,
+    verdict: StageRecord,
+    run_id: str,
+    gate: Gate,
+    spec: DatasetSpec | None,
+) -> tuple[StageRecord, StageRecord, str]:
+    """(samples record, verdict, why it has to wait or ""): of a batch that was compared with an older version."""
+    if spec is None:
+        return (
+            record,
+            verdict,
+            f"batch {record.partition}: another batch was published since its samples were compared for "
+            f"near-duplicates; materialize [{record.dataset}, samples] again",
+        )
+    again, _ = samples_stage.samples_stage(root, spec, partition=record.partition, run_id=run_id)
+    if again.verdict != "published" or not again.body["parts"]:
+        return again, verdict, again.reason  # without parts: it holds nothing but copies now
+    audited = audit_batch(root, again, gate, run_id)
+    return again, audited.record, "" if audited.passed else audited.record.reason
+
+
 def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
     try:
         require_published(root.store, dataset, samples_stage.STAGE, partition)
@@ -160,7 +193,14 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         "labels": labels,
     }
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
-    return root.publish(record.dataset, parts, exclude=record.body["exclude"], producer=producer)
+    return root.publish(
+        record.dataset,
+        parts,
+        exclude=record.body["exclude"],
+        supersede=record.body.get("supersede"),
+        onto=record.body.get("compared_with"),
+        producer=producer,
+    )
 
 
 _CHECK_SAYS = (
@@ -170,8 +210,9 @@ _CHECK_SAYS = (
 VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
-def version_asset(dataset: str, gate: Gate = GATE) -> dg.AssetsDefinition:
-    """The asset [dataset, version] and its checks: the gate's suite of expectations, and each of its own."""
+def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
+    """The asset [dataset, version] and its checks: the gate's suite of expectations, and each of its own. spec: see
+    `publish_batches`."""
     key = dg.AssetKey([dataset, STAGE])
 
     @dg.asset(
@@ -193,7 +234,7 @@ def version_asset(dataset: str, gate: Gate = GATE) -> dg.AssetsDefinition:
                 # The checks make it visible; the records, which are already written, make it true.
                 raise dg.Failure(refused, allow_retries=False)
             try:
-                release = _publish_passed(opened, dataset, context.run.run_id, audits)
+                release = _publish_passed(opened, dataset, context.run.run_id, audits, gate, spec)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
             shown = version_metadata(release, sizes(opened, dataset))

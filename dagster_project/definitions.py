@@ -52,7 +52,7 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         *(feature_asset(spec, feature, batches) for feature in spec.features),
         samples_asset(spec, batches),
     ]
-    version = version_asset(spec.name, spec.gate)
+    version = version_asset(spec.name, spec.gate, spec)
     ingest = dg.define_asset_job(
         f"{dagster_name(spec.name)}_ingest",
         selection=dg.AssetSelection.assets(*per_batch),

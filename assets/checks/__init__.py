@@ -4,6 +4,7 @@ Nothing here decides anything: a stage runs them before it publishes, and fails 
 """
 
 from .expectations import CheckReport, Expectation, ExpectationResult, run_expectations
+from .near_duplicates import near_duplicates_across_splits
 from .outcome import CheckResult
 from .tables import audio_rate, counts, nulls, reject_rate, schema
 
@@ -14,6 +15,7 @@ __all__ = [
     "ExpectationResult",
     "audio_rate",
     "counts",
+    "near_duplicates_across_splits",
     "nulls",
     "reject_rate",
     "run_expectations",

@@ -1,0 +1,86 @@
+"""Samples tables as what is compared: columns in, arrays out."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import quality
+from .embeddings import Embeddings
+from .hamming import Int64s
+from .pictures import pictures_of
+from .settle import Candidates
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TEXTS = ("key", "kind", "split", "phash", "phash_mirrored")
+
+
+def schema() -> dict[str, Any]:
+    """What is read of a samples table: column -> polars type."""
+    import polars as pl
+
+    numbers = dict.fromkeys(quality.COLUMNS, pl.Float64)
+    return {
+        "ordinal": pl.Int64,
+        **dict.fromkeys(_TEXTS, pl.String),
+        "phash_flat": pl.Boolean,
+        "phash_flat_mask": pl.Int64,
+        **numbers,
+    }
+
+
+def typed(found: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
+    """Every column of the schema in its type, null where there is none."""
+    import polars as pl
+
+    frame = found if isinstance(found, pl.DataFrame) else pl.DataFrame(dict(found), strict=False)
+    columns = [
+        (
+            frame[name].cast(kind) if name in frame.columns else pl.Series([None] * len(frame), dtype=kind)
+        ).alias(name)
+        for name, kind in schema().items()
+    ]
+    return pl.DataFrame(columns)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
+    """The columns that are compared, of rows of a samples table; what a row has not is null."""
+    return typed({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
+
+
+def candidates_of(
+    table: "pl.DataFrame", objects: Sequence[str], embeddings: Embeddings | None = None
+) -> Candidates:
+    """Rows of a samples table, in their order. objects: the raw object of each."""
+    return Candidates(
+        keys=table["key"].to_numpy().astype(object),
+        splits=table["split"].fill_null("").to_numpy().astype(object),
+        objects=np.array(objects, object),
+        pictures=pictures_of(table),
+        measured=quality.measured(table),
+        embeddings=embeddings,
+    )
+
+
+def looks(table: "pl.DataFrame", *, alone: bool) -> tuple[Candidates, "pl.Series"]:
+    """One candidate for each look and split, the best sample of it, and the rows of all; alone: for each sample."""
+    import polars as pl
+
+    every = candidates_of(table, [""] * len(table))
+    levels = quality.classes(every.measured)
+    order = np.lexsort((np.arange(len(every)), *(-level for level in levels.T[::-1])))
+    look = pl.DataFrame(
+        {
+            "row": order,
+            "form": every.pictures.form[order],
+            "split": every.splits[order].tolist(),
+            **{f"h{place}": hashes[order] for place, hashes in enumerate(every.pictures.hashes.T)},
+        },
+        schema_overrides={"split": pl.String},
+    ).filter(pl.col("form") >= 0)
+    by = ["row"] if alone else ["form", "split", "h0", "h1", "h2"]
+    groups = look.group_by(by, maintain_order=True).agg(pl.col("row").alias("members"))
+    first: Int64s = groups["members"].list.first().to_numpy().astype(np.int64)
+    return every.take(first), groups["members"]

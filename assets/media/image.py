@@ -1,77 +1,79 @@
 """Photos: decoded whole, upright, sRGB, at the training resolution.
 
-Upright by EXIF or XMP; an embedded profile is applied and left out; transparency is laid on white; 16 bits are
-scaled to 8; CMYK becomes RGB by its profile, or by plain arithmetic without one. No EXIF is kept, so no GPS.
+Upright by EXIF, XMP or the container; the colour space is applied and left out; transparency follows the policy; 16
+bits are scaled to 8. No metadata are kept: no EXIF, no comment, so no place and no serial number.
 """
 
-import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .image_audit import from_lab, has_alpha
-from .picture import loaded
+from .alpha import apply_alpha
+from .image_colour import to_srgb
+from .image_orientation import upright
+from .picture import Photo, photo
 from .policy import CutPolicy
 from .scratch import check_scratch
-from .unit import Unit, rejected
+from .unit import Unit, dropped, rejected
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
 def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """One unit with the fields `jpg` (8-bit sRGB, EXIF orientation applied, alpha laid on white) and `json`.
+    """One unit with the fields `jpg` (8-bit sRGB; `png` for one whose alpha is kept) and `json`.
 
-    Raises: Unusable for a truncated or otherwise unreadable file, for one that is too large, for an animation.
+    Raises: Unusable for a truncated or otherwise unreadable file, for one that is too large, and for what the policy
+    leaves out: animations, transparency.
     """
-    from PIL import ImageOps
-
-    with loaded(path) as source:
-        size = f"{source.width}x{source.height}"
-        raw = {"format": str(source.format), "mode": source.mode, "size": size}
-        picture, colour = _srgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
-    small = _shrink(picture, policy.image.short_side_px)
-    file = scratch / "photo.jpg"
+    rules = policy.image
+    with photo(path) as found:
+        if found.is_animated and rules.animated == "drop":
+            raise dropped(
+                "probe", "animation", "it has more frames or pages than one; animated='first' takes one"
+            )
+        picture, alpha = apply_alpha(to_srgb(found.picture, found.colour), rules.alpha)
+        small = upright(_shrink(picture, rules.short_side_px), found.orientation.pending)
+        told = facts(found)
+    word = "png" if alpha == "kept" else "jpg"
+    file = scratch / f"photo.{word}"
     try:
-        small.save(file, "JPEG", quality=policy.image.jpeg_quality, subsampling="4:2:0", optimize=False)
+        if word == "png":
+            small.save(file, "PNG")
+        else:
+            small.save(file, "JPEG", quality=rules.jpeg_quality, subsampling="4:2:0", optimize=False)
     except OSError as error:
         check_scratch(error, scratch)
         raise rejected("cut", "unwritable", error) from error
-    metadata: dict[str, bool | int | float | str | None]
-    metadata = {"width_px": small.width, "height_px": small.height, "raw_mode": raw["mode"], "colour": colour}
-    return [Unit(fields={"jpg": file, "json": {"raw": raw, "colour": colour}}, metadata=metadata)]
+    metadata: dict[str, bool | int | float | str | None] = {
+        "width_px": small.width,
+        "height_px": small.height,
+        "raw_mode": found.picture.mode,
+        "colour": found.colour.by,
+        "alpha": alpha,
+    }
+    return [Unit(fields={word: file, "json": {**told, "alpha": alpha}}, metadata=metadata)]
 
 
-def _srgb(picture: "Image", profile: bytes | None) -> tuple["Image", str]:
-    """RGB in sRGB, and how it came about: 'icc', 'lab', 'assumed' or 'icc_unusable'."""
-    from PIL import Image, ImageCms
-
-    if picture.mode.startswith(("I;16", "I")):
-        # Pillow's convert("L") clips 16-bit values at 255 instead of scaling them.
-        picture = picture.convert("I").point(lambda value: value / 257).convert("L")
-    if picture.mode == "LAB":
-        return from_lab(picture), "lab"
-    if has_alpha(picture):
-        layer = picture.convert("RGBA")
-        ground = Image.new("RGBA", layer.size, "white")
-        picture = Image.alpha_composite(ground, layer).convert("RGB")
-    if picture.mode not in ("RGB", "CMYK", "L"):
-        picture = picture.convert("RGB")
-    if not profile:
-        return picture.convert("RGB"), "assumed"
-    try:
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        converted = ImageCms.profileToProfile(
-            picture, source, ImageCms.createProfile("sRGB"), outputMode="RGB"
-        )
-    except (ImageCms.PyCMSError, OSError, ValueError):  # a broken profile, or one for another mode
-        return picture.convert("RGB"), "icc_unusable"
-    return (converted or picture).convert("RGB"), "icc"
+def facts(found: Photo) -> dict[str, Any]:
+    """What a sample's `photo.json` says of the file that it came from."""
+    width_px, height_px = found.size_px
+    turn = found.orientation
+    return {
+        "raw": {
+            "format": str(found.picture.format),
+            "mode": found.picture.mode,
+            "size": f"{width_px}x{height_px}",
+            "orientation": {"exif": turn.exif, "xmp": turn.xmp, "by": turn.by},
+            "is_animated": found.is_animated,
+        },
+        "colour": found.colour.by,
+    }
 
 
 def _shrink(picture: "Image", short_side_px: int) -> "Image":
-    """Shorter side at most `short_side_px`, never enlarged. Carries no EXIF, so no GPS."""
+    """Shorter side at most `short_side_px`, never enlarged."""
     from PIL import Image
 
     scale = min(1.0, short_side_px / min(picture.size))
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    return picture.resize(size, Image.Resampling.LANCZOS) if size != picture.size else picture.copy()
+    return picture.resize(size, Image.Resampling.LANCZOS) if size != picture.size else picture

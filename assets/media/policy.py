@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from loader.modalities.channels import CHANNELS, Channels
 
+from .alpha import ground_of
 from .unit import Kind
 
 _SIDES_PX = (16, 4096)
@@ -17,14 +18,23 @@ _RATES_HZ = (8_000, 48_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePolicy:
-    """short_side_px: of the stored photo, never enlarged; jpeg_quality: 1 to 100. Raises: ValueError."""
+    """How photos are stored: upright, in sRGB, 8 bits, without metadata.
+
+    short_side_px: never enlarged; jpeg_quality: 1 to 100. alpha: what transparent photos are laid on ("white", "black"
+    or "#rrggbb"), or "drop" to leave them out, or "keep" to store those few as PNG with their alpha. animated: "drop"
+    what has more frames or pages than one, or take the "first". Raises: ValueError.
+    """
 
     short_side_px: int = 256
     jpeg_quality: int = 92
+    alpha: str = "white"
+    animated: Literal["drop", "first"] = "drop"
 
     def __post_init__(self) -> None:
         check_range("short_side_px", self.short_side_px, _SIDES_PX)
         check_range("jpeg_quality", self.jpeg_quality, (1, 100))
+        ground_of(self.alpha)
+        check_choice("animated", self.animated, ("drop", "first"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

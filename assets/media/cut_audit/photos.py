@@ -13,7 +13,7 @@ from loader.modalities.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
 
 from ..colour import bit_depth
 from ..container import opened
-from ..picture import loaded
+from ..picture import photo
 from ..unit import Unit, Unusable
 from . import findings
 from .clips import check_aspect, check_structure
@@ -99,7 +99,8 @@ def _stored(jpg: Path) -> "np.ndarray[Any, Any]":
 
 
 def _original(path: str) -> Original:
-    with loaded(path) as picture:
+    with photo(path) as opened_photo:
+        picture = opened_photo.picture
         exif, xmp = picture.info.get("exif"), picture.info.get("xmp")
         turn = turn_of(exif, xmp.encode() if isinstance(xmp, str) else xmp)
         size_px = picture.size
@@ -109,7 +110,7 @@ def _original(path: str) -> Original:
         return Original(
             size_px=size_px,
             turn=turn,
-            is_plain=not picture.info.get("icc_profile")
+            is_plain=opened_photo.colour.profile is None
             and picture.mode not in ("CMYK", "LAB", "YCbCr", "F"),
             turned_by_decoder=picture.format in _TURNED_BY_DECODER,
         )

@@ -24,6 +24,7 @@ from assets.media.unit import Kind, Unit, Unusable
 
 NOT_MEDIA = (".parquet", ".json", ".jsonl", "LICENSE", "fileids")
 DAMAGED = (
+    "image/ax_ss-motion-photo-shortened.jpg",
     "image/pil_broken.png",
     "image/pil_broken_data_stream.png",
     "image/pil_decompression_bomb.gif",
@@ -100,9 +101,16 @@ def compare_with_header(row: dict[str, Any], path: Path) -> None:
         assert (row["n_samples"], row["sample_rate_hz"], row["channels"]) == told, path.name
 
 
+# Sound files of which a policy decides: the audit tells what they are, the cutter leaves them out.
+LEFT_TO_THE_CUT = {"animation": "is_animated"}
+
+
 def check_audits(tier: str) -> None:
     for path, expected, known in present(tier):
         row, result, code = outcome(path)
+        if expected["code"] in LEFT_TO_THE_CUT:
+            assert row is not None and row[LEFT_TO_THE_CUT[expected["code"]]] is True, expected["file"]  # noqa: PT018
+            continue
         assert (result, code) == (expected["outcome"], expected["code"]), expected["file"]
         assert (row["kind"] if row else "") == expected["kind"], expected["file"]
         if row is not None and row["kind"] != "text":
@@ -152,7 +160,7 @@ def test_the_golden_table_keeps_the_promise() -> None:
     media = [row for row in rows if not row["file"].endswith(NOT_MEDIA)]
     playable = [row for row in media if not row["file"].startswith("broken/") and row["file"] not in DAMAGED]
     admitted = [row for row in playable if row["outcome"] == "admitted"]
-    assert len(playable) == 154
+    assert len(playable) == 153
     assert len(admitted) / len(playable) >= 0.9
     assert all(row["because"] for row in rows if row["outcome"] != "admitted")
 

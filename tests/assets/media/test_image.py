@@ -5,8 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
+from PIL.PngImagePlugin import PngInfo
 
 from assets.media.image import cut_image
+from assets.media.image_audit import audit_image
+from assets.media.photo_parts import jpeg_parts, png_parts
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit, Unusable
 
@@ -131,14 +134,139 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
     assert refused.value.code == "too_large"
 
 
-def test_an_animation_is_dropped_and_rubbish_rejected(tmp_path: Path) -> None:
-    frames = [Image.new("L", (20, 20), level) for level in (0, 80, 160)]
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "AVIF", "TIFF"])
+def test_of_an_animation_nothing_or_the_first_frame_is_taken(tmp_path: Path, kind: str) -> None:
+    frames = [Image.new("RGB", (40, 40), colour) for colour in ((200, 30, 30), (30, 200, 30), (30, 30, 200))]
     with pytest.raises(Unusable) as refused:
-        cut(tmp_path, frames[0], format="GIF", save_all=True, append_images=frames[1:])
+        cut(tmp_path, frames[0], format=kind, save_all=True, append_images=frames[1:])
     assert (refused.value.outcome, refused.value.code) == ("dropped", "animation")
+    first = CutPolicy(image=ImagePolicy(animated="first"))
+    (unit,) = cut_image(str(tmp_path / "raw"), tmp_path, first)
+    assert unit.fields["json"]["raw"]["is_animated"] is True
+    with Image.open(unit.fields["jpg"]) as made:
+        assert near(np.asarray(made)[20, 20].astype(int), (200, 30, 30))
+    assert audit_image(str(tmp_path / "raw"))["is_animated"] is True
+
+
+def test_smaller_copies_and_masks_are_no_pages(tmp_path: Path, half_red_blue: MakePicture) -> None:
+    """A TIFF's thumbnail, marked as one (NewSubfileType 1), does not make it an album."""
+    for kinds, is_album in (([1], False), ([1, 4], False), ([1, 0], True), ([2], True)):
+        pages = [Image.new("RGB", (32, 32), "white") for _ in kinds]
+        for page, kind in zip(pages, kinds, strict=True):
+            page.encoderinfo = {"tiffinfo": {254: kind}}
+        path = tmp_path / "raw"
+        half_red_blue(64, 64).save(path, "TIFF", save_all=True, append_images=pages)
+        assert audit_image(str(path))["is_animated"] is is_album
+        (unit,) = cut_image(str(path), tmp_path, CutPolicy(image=ImagePolicy(animated="first")))
+        with Image.open(unit.fields["jpg"]) as made:
+            assert near(np.asarray(made)[40, 10].astype(int), (200, 30, 30))
+
+
+def test_rubbish_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Unusable) as refused:
         cut(tmp_path, b"\x89PNG\r\n\x1a\nrubbish")
     assert refused.value.outcome == "rejected"
+
+
+SECRET = b"51.5007N 0.1246W, camera 4711"
+
+
+def gossip() -> dict[str, bytes]:
+    """Pictures with a place in every corner that Pillow can write one into."""
+    exif = Image.Exif()
+    exif[0x010E] = SECRET.decode()
+    exif.get_ifd(0x8825)[1] = "N"
+    text = PngInfo()
+    text.add_text("Comment", SECRET.decode())
+    text.add_itxt("Location", SECRET.decode(), zip=True)
+    everywhere: dict[str, dict[str, object]] = {
+        "JPEG": {"comment": SECRET, "exif": exif, "xmp": SECRET},
+        "GIF": {"comment": SECRET},
+        "PNG": {"pnginfo": text, "exif": exif},
+        "WEBP": {"exif": exif, "xmp": SECRET},
+        "TIFF": {"tiffinfo": {270: SECRET.decode(), 700: SECRET}},
+        "AVIF": {"exif": exif, "xmp": SECRET},
+    }
+    made = {}
+    for kind, options in everywhere.items():
+        sink = io.BytesIO()
+        Image.effect_noise((64, 64), 60).convert("RGB").save(sink, kind, **options)
+        made[kind] = sink.getvalue()
+    return made
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "GIF", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_a_stored_photo_says_nothing_but_its_pixels(tmp_path: Path, kind: str) -> None:
+    data = gossip()[kind]
+    assert SECRET in data
+    unit, _ = cut(tmp_path, data)
+    stored = unit.fields["jpg"].read_bytes()
+    assert SECRET not in stored
+    # SOI, JFIF, tables, baseline frame, scan, EOI: no other segment, so nothing to hide in.
+    assert {part.name for part in jpeg_parts(stored)} == {"d8", "e0", "db", "c0", "c4", "da", "d9"}
+    assert stored.endswith(b"\xff\xd9")
+
+
+def test_a_kept_alpha_brings_no_text_along(tmp_path: Path) -> None:
+    text = PngInfo()
+    text.add_text("Comment", SECRET.decode())
+    path = tmp_path / "raw"
+    Image.new("RGBA", (64, 64), (1, 2, 3, 4)).save(path, "PNG", pnginfo=text, dpi=(72, 72))
+    (unit,) = cut_image(str(path), tmp_path, CutPolicy(image=ImagePolicy(alpha="keep")))
+    assert [part.name for part in png_parts(unit.fields["png"].read_bytes())] == ["IHDR", "IDAT", "IEND"]
+
+
+def refusal(path: Path, data: bytes) -> tuple[str, str]:
+    path.write_bytes(data)
+    with pytest.raises(Unusable) as refused:
+        audit_image(str(path))
+    return refused.value.outcome, refused.value.code
+
+
+def test_damage_that_decoders_pass_over_is_refused(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+    """libjpeg fills up with grey and only warns; Pillow does not compare the checksums of PNG's data."""
+    whole = make_jpeg(300, 200)
+    scan = whole.index(b"\xff\xda")
+    cut_out = whole[: (scan + len(whole)) // 2] + b"\xff\xd9"
+    with Image.open(io.BytesIO(cut_out)) as opened:
+        opened.load()  # nothing is said
+    assert refusal(tmp_path / "raw", cut_out) == ("rejected", "undecodable")
+    restarts = make_jpeg(300, 200, restart_marker_rows=1)
+    place = restarts.index(b"\xff\xd0", restarts.index(b"\xff\xda"))
+    assert refusal(tmp_path / "raw", restarts[:place] + b"\1\2\3" + restarts[place:])[0] == "rejected"
+    flipped = bytearray(png())
+    place = flipped.index(b"IDAT") + 30
+    flipped[place] ^= 1
+    assert refusal(tmp_path / "raw", bytes(flipped)) == ("rejected", "undecodable")
+
+
+def test_warnings_of_harmless_things_are_only_told(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+    whole = make_jpeg(64, 48)
+    tables = whole.index(b"\xff\xdb")
+    path = tmp_path / "raw"
+    path.write_bytes(whole[:tables] + bytes(5) + whole[tables:])
+    assert "extraneous bytes" in audit_image(str(path))["decode_warning"]
+    path.write_bytes(whole)
+    assert audit_image(str(path))["decode_warning"] is None
+
+
+def test_scans_that_are_missing_are_told(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+    """A progressive JPEG that was cut off and closed decodes to a blurred picture without a warning."""
+    whole = make_jpeg(64, 48, progressive=True)
+    path = tmp_path / "raw"
+    path.write_bytes(whole[: whole.rindex(b"\xff\xda")] + b"\xff\xd9")
+    assert "do not come to their last bit" in audit_image(str(path))["decode_warning"]
+    path.write_bytes(whole)
+    assert audit_image(str(path))["decode_warning"] is None
+
+
+def test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded(
+    tmp_path: Path, make_jpeg: Callable[..., bytes]
+) -> None:
+    whole = make_jpeg(64, 48, progressive=True)
+    last = whole.rindex(b"\xff\xda")
+    many = whole[:last] + whole[last:-2] * 200 + b"\xff\xd9"
+    assert refusal(tmp_path / "raw", many) == ("rejected", "too_many_scans")
 
 
 # CIE 15: the sRGB primaries, white and middle grey, in L*a*b* of the D50 that profiles use.

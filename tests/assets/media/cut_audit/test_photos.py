@@ -87,11 +87,11 @@ def test_orientation_in_xmp_ignored(
 
 
 def without_turning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageOps, "exif_transpose", lambda picture, **options: picture)
+    monkeypatch.setattr(image, "upright", lambda picture, pending: picture)
 
 
 def spoilt(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Image.Image]) -> None:
-    monkeypatch.setattr(image, "_srgb", lambda picture, *rest: (wrong(picture), "assumed"))
+    monkeypatch.setattr(image, "to_srgb", lambda picture, colour: wrong(picture))
 
 
 def test_transparency_on_black(

@@ -1,10 +1,11 @@
 """Where something is heard in a sound: stretches that are louder than its background, found by their energy.
 
-The level is the mean square over 20 ms. The background is followed over 30 s: the tenth percentile of the levels
-around. A stretch begins where the level rises 10 dB above the background and ends where it falls 6 dB above it, but
-what is within 12 dB of the loud parts (the 95th percentile around) is heard in any case: of a sound without pauses,
+The level is the mean square over 20 ms. The background is followed: the tenth percentile of the levels of 30 s around.
+A stretch begins where the level rises 10 dB above the background and ends where it falls below 6 dB above it, but what
+is within 12 dB of the loud parts (the 95th percentile of all levels) is heard in any case: of a sound without pauses,
 steady music or noise, nothing is left out. Pauses that are too short are bridged, stretches that are too short
-left out, the others padded; one that is too long is divided at its quietest place.
+left out, the others padded; one that is too long is divided at its quietest place. Where the background grows louder of
+a sudden it is taken for sound for some 13 s: rather too much is kept than too little.
 
 Everything is O(frames), 50 per second: 1.4 MB for an hour.
 """
@@ -39,7 +40,8 @@ class Meter:
 
     def add(self, samples: Floats) -> None:
         """float32 [channels, samples]: the mean over the channels of their squares counts."""
-        power = np.concatenate([self._left, np.square(samples).mean(axis=0)])
+        squares = np.square(samples, dtype=np.float64)  # a sample may be huge
+        power = np.concatenate([self._left, squares.mean(axis=0)])
         n_whole = len(power) // self.frame
         self._levels.append(_db(power[: n_whole * self.frame].reshape(n_whole, self.frame).mean(axis=1)))
         self._left = power[n_whole * self.frame :]
@@ -89,14 +91,12 @@ def thresholds(levels: Levels) -> tuple[Levels, Levels]:
     )
     blocks = padded.reshape(n_blocks, _BLOCK)
     half = round(AROUND_S / FRAME_S / _BLOCK / 2)
-    low, high = np.empty(n_blocks, np.float32), np.empty(n_blocks, np.float32)
-    for n in range(n_blocks):
-        around = blocks[max(0, n - half) : n + half + 1]
-        low[n], high[n] = np.percentile(around, (10, 95))
+    low = np.array([np.percentile(blocks[max(0, n - half) : n + half + 1], 10) for n in range(n_blocks)])
+    high = np.percentile(levels, 95)
     on = np.maximum(np.minimum(low + ON_DB, high - LOUD_DB), FLOOR_DBFS)
     off = np.maximum(np.minimum(low + OFF_DB, high - LOUD_DB - (ON_DB - OFF_DB)), FLOOR_DBFS)
     each = np.arange(len(levels)) // _BLOCK
-    return on[each], off[each]
+    return on[each].astype(np.float32), off[each].astype(np.float32)
 
 
 def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:

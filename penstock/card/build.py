@@ -117,19 +117,14 @@ def _sizes(tally: Tally, n: int) -> Counts:
 
 
 def left_out(version: Version) -> Counts:
-    """Samples that the version leaves out, by reason. Costs the exclusions tables: a bitmap per part and reason.
-
-    A sample that was left out twice counts once, with the reason that came first. Raises: Corrupt."""
-    gone: dict[str, np.ndarray[Any, Any]] = {}
+    """Samples that the version leaves out, by reason. Costs the exclusions tables: a bitmap per part and reason, which
+    do not overlap - a row is excluded once. Raises: Corrupt."""
     counts = Counter[str]()
     files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
     for table in get_tables(version.store, files):
         for row in table.to_pylist():
-            mine = unpack(row["bitmap"], row["n_rows"])
-            before = gone.setdefault(row["part"], np.zeros(row["n_rows"], bool))
-            counts[reason_class(row["reason"])] += int((mine & ~before).sum())
-            before |= mine
-    return ranked({reason: n for reason, n in counts.items() if n}, 0, 40)
+            counts[reason_class(row["reason"])] += int(unpack(row["bitmap"], row["n_rows"]).sum())
+    return ranked(counts, 0, 40)
 
 
 def reason_class(reason: str) -> str:

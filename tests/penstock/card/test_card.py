@@ -90,7 +90,7 @@ def test_excluded_samples_are_told_and_not_counted(card):
     assert "| blurred | 2 |" in render_markdown(card)
 
 
-def test_a_sample_left_out_twice_counts_once(tmp_path):
+def test_samples_left_out_for_one_reason_are_counted_together(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             for i in range(6):

@@ -74,7 +74,8 @@ class Loudness:
             raise rejected("decode", "not_finite", "the sound has samples that are NaN or infinite")
         self._n_values += block.size
         self._n_clipped += int((np.abs(block) >= FULL_SCALE).sum())
-        power = np.concatenate([self._left, np.square(block).mean(axis=0)])
+        squares = np.square(block, dtype=np.float64)  # a sample may be huge
+        power = np.concatenate([self._left, squares.mean(axis=0)])
         window = max(1, round(WINDOW_S * self.heard.rate_hz))
         n_windows = len(power) // window
         rms = np.sqrt(power[: n_windows * window].reshape(n_windows, window).mean(axis=1))

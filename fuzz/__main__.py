@@ -1,0 +1,96 @@
+"""`python -m fuzz [--cases N] [--seed S] [--workers W] [--replay FILE]`: damage media, and see what comes of it."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .campaign import Tally, campaign, save, table
+from .case import Case
+from .seeds import corpus_seeds, write_seeds
+
+CASES, SEED, TIMEOUT_S = 10_000, 1, 60.0
+
+
+def main() -> int:
+    """0: every promise was kept; 1: one was broken."""
+    options = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    options.add_argument("--cases", type=int, default=CASES)
+    options.add_argument("--first", type=int, default=0, help="number of the first case")
+    options.add_argument("--seed", type=int, default=SEED)
+    options.add_argument("--workers", type=int, help="processes; one per core without it")
+    options.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for each case")
+    options.add_argument("--failures", type=Path, default=Path("fuzz-failures"), help="where to save cases")
+    options.add_argument("--replay", type=Path, help="a saved case: run it alone")
+    options.add_argument(
+        "--peers", action=argparse.BooleanOptionalAction, default=bool(shutil.which("ffprobe"))
+    )
+    given = options.parse_args()
+    begun = time.perf_counter()
+    if given.replay is not None:
+        cases = [Case(number=0, seed=0, data=given.replay.read_bytes(), peers=given.peers)]
+        tally = campaign(cases, workers=1, timeout_s=given.timeout)
+        found = [why for _, why in [*tally.broken, *tally.contained]]
+    else:
+        print(f"seed {given.seed}, {given.cases} cases from {given.first}", flush=True)
+        tally, found = _run(given)
+    seconds = time.perf_counter() - begun
+    print(table(tally))
+    print(f"{seconds:.0f} s, {tally.n_cases / seconds:.1f} cases/s")
+    for line in found:
+        print(line)
+    return 1 if tally.broken else 0
+
+
+def _run(given: argparse.Namespace) -> tuple[Tally, list[str]]:
+    """What came of all, and a text for each case that was saved."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-seeds-") as folder:
+        own, corpus = write_seeds(Path(folder)), corpus_seeds()
+        print(f"{len(own)} files made here, {len(corpus)} of the corpus", flush=True)
+        cases = [
+            Case(
+                number=number,
+                seed=given.seed,
+                own=tuple(map(str, own)),
+                corpus=tuple(map(str, corpus)),
+                peers=given.peers,
+            )
+            for number in range(given.first, given.first + given.cases)
+        ]
+        tally = campaign(cases, workers=given.workers, timeout_s=given.timeout, progress=_bar())
+        return tally, list(save(tally, given.failures))
+
+
+def _bar() -> "Bar | None":
+    return Bar() if sys.stderr.isatty() else None
+
+
+class Bar:
+    """Shows on a terminal how far it is."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._shown = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.perf_counter()
+        if now - self._shown < 0.2 and done < total:
+            return
+        self._shown = now
+        rate = done / max(1e-9, now - self._begun)
+        left_s = (total - done) / rate if rate else 0
+        filled = 30 * done // total
+        bar = "#" * filled + "-" * (30 - filled)
+        end = "\n" if done == total else ""
+        print(
+            f"\r\033[K[{bar}] {done}/{total}, {rate:.0f}/s, {left_s:.0f} s left",
+            end=end,
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Many cases at once: sent to the engine's workers, counted, and what broke a promise saved."""
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from resources.compute import LocalCompute, Progress
+
+from .case import Case, Report, run_case
+
+CONTAINED = ("timeout", "crashed")
+"""What the engine turns into a rejected object: a worker that hangs, or dies in a decoder."""
+
+MAX_RSS_MIB = 2048.0
+"""More memory than this for files of at most some hundred KiB breaks a promise."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """counts: (outcome, code) -> cases; broken: those to look at, with why; slow: the ten that took longest."""
+
+    n_cases: int = 0
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    by_damage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    cuts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    decodes: Counter[str] = field(default_factory=Counter)
+    peers: Counter[str] = field(default_factory=Counter)
+    broken: list[tuple[Case, str]] = field(default_factory=list)
+    contained: list[tuple[Case, str]] = field(default_factory=list)
+    slow: list[tuple[float, int, str]] = field(default_factory=list)
+    peak_rss_mib: float = 0.0
+
+    def add(self, report: Report) -> None:
+        """Count one."""
+        self.n_cases += 1
+        self.counts[report.outcome, report.code] += 1
+        for name in report.damage:
+            self.by_damage[name, report.outcome] += 1
+        if report.cut:
+            self.cuts[report.cut, report.cut_code] += 1
+        self.decodes.update(part.rpartition(" ")[2] for part in report.decoded.split(", ") if part)
+        if report.peer:
+            self.peers[report.peer] += 1
+        self.slow = sorted([*self.slow, (report.seconds, report.number, report.source)], reverse=True)[:10]
+        self.peak_rss_mib = max(self.peak_rss_mib, report.peak_rss_mib)
+
+
+def campaign(
+    cases: Sequence[Case],
+    *,
+    workers: int | None,
+    timeout_s: float,
+    progress: Progress | None = None,
+    run: Callable[[Case], Report] = run_case,
+) -> Tally:
+    """Run them. Raises nothing for what a case does; what the engine itself raises is a bug, and comes through."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="fuzz-campaign-") as scratch:
+        before, tempfile.tempdir = tempfile.tempdir, scratch
+        engine = LocalCompute(workers)
+        try:
+            outcomes = engine.map(run, cases, timeout_s=timeout_s, progress=progress)
+            for case, outcome in zip(cases, outcomes, strict=True):
+                if outcome.value is not None:
+                    report = outcome.value
+                    tally.add(report)
+                    tally.broken += [
+                        (case, f"{report.source} {report.damage}: {one}") for one in report.broken
+                    ]
+                    if report.peak_rss_mib > MAX_RSS_MIB:
+                        tally.broken.append(
+                            (case, f"{report.source}: {report.peak_rss_mib:.0f} MiB of memory")
+                        )
+                elif outcome.error is not None:
+                    tally.n_cases += 1
+                    tally.counts["rejected", outcome.error.code] += 1
+                    found = tally.contained if outcome.error.code in CONTAINED else tally.broken
+                    found.append((case, f"{outcome.error.code}: {outcome.error.reason}"))
+        finally:
+            engine.close()
+            tempfile.tempdir = before
+        left = os.listdir(scratch)
+        children = _children()
+    if left:
+        tally.broken.append((Case(number=-1, seed=0), f"scratch that is left behind: {left[:5]}"))
+    if children:
+        tally.broken.append((Case(number=-1, seed=0), f"workers that are left behind: {children}"))
+    return tally
+
+
+def _children() -> list[str]:
+    tasks = Path("/proc/self/task")
+    return [child for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+
+
+def save(tally: Tally, folder: Path) -> Iterator[str]:
+    """Write the bytes of every case that broke a promise or its worker, and tell how to run it again."""
+    for kind, found in (("broken", tally.broken), ("contained", tally.contained)):
+        for case, why in found:
+            if case.number < 0:
+                yield f"{kind}: {why}"
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            source, data, done = case.made()
+            path = folder / f"{case.seed}-{case.number}-{source}.bin"
+            path.write_bytes(data)
+            facts = {"source": source, "damage": done, "why": why, "seed": case.seed, "number": case.number}
+            path.with_suffix(".json").write_text(json.dumps(facts, indent=2, ensure_ascii=False))
+            yield f"{kind}: case {case.number} ({source}): {why}\n  python -m fuzz --replay {path}"
+
+
+def table(tally: Tally) -> str:
+    """The outcomes as Markdown."""
+    lines = [f"{tally.n_cases} cases", "", "| outcome | code | cases |", "| --- | --- | --- |"]
+    lines += [f"| {outcome} | {code} | {n} |" for (outcome, code), n in sorted(tally.counts.items())]
+    lines += ["", "| of the admitted, the cutter | code | cases |", "| --- | --- | --- |"]
+    lines += [f"| {outcome} | {code} | {n} |" for (outcome, code), n in sorted(tally.cuts.items())]
+    damages = sorted({damage for damage, _ in tally.by_damage})
+    lines += ["", "| damage | admitted | rejected | dropped |", "| --- | --- | --- | --- |"]
+    for damage in damages:
+        counts = [str(tally.by_damage[damage, outcome]) for outcome in ("admitted", "rejected", "dropped")]
+        lines.append(f"| {damage} | {' | '.join(counts)} |")
+    lines += ["", f"The loader's decoders: {dict(sorted(tally.decodes.items()))}"]
+    lines += [f"ffprobe, of the admitted: {dict(sorted(tally.peers.items()))}"] if tally.peers else []
+    lines += [f"Peak memory of a worker: {tally.peak_rss_mib:.0f} MiB"]
+    lines += ["Slowest: " + ", ".join(f"{s:.1f} s (case {n}, {name})" for s, n, name in tally.slow[:5])]
+    return "\n".join(lines)

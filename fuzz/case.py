@@ -1,0 +1,220 @@
+"""One damaged file: audited, cut, decoded, and checked for what it leaves behind. Runs in a worker process."""
+
+import gc
+import hashlib
+import os
+import random
+import resource
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assets.media.cutters import ALL_KINDS
+from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
+from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
+from assets.media.sniff import HEAD_BYTES, sniff
+from loader.errors import DecodeFailed
+from loader.modalities import decoder_for, known_extensions
+from loader.storage import open_store
+
+from .mutations import damaged
+from .plausible import implausible
+
+POLICY = CutPolicy(image=ImagePolicy(short_side_px=32), video=VideoPolicy(short_side_px=32, max_clips=2))
+_WRONG_NAMES = ("", ".mp4", ".jpg", ".wav", ".PNG", ".txt", ".mkv", ".mp4.gz", " ü狗")
+_OWN_SHARE = 0.6  # of the cases that begin with a file made here, where there is a corpus as well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """number, seed: what the damage follows from; own, corpus: the files to choose from. data: the damaged bytes of a
+    case that is replayed."""
+
+    number: int
+    seed: int
+    own: Sequence[str] = ()
+    corpus: Sequence[str] = ()
+    data: bytes | None = None
+    peers: bool = False
+
+    def made(self) -> tuple[str, bytes, tuple[str, ...]]:
+        """(source file, damaged bytes, what was done). Depends on nothing but the fields."""
+        if self.data is not None:
+            return "replayed", self.data, ()
+        rng = random.Random(f"{self.seed}/{self.number}")
+        files = self.own if not self.corpus or rng.random() < _OWN_SHARE else self.corpus
+        source, other = rng.choice(files), rng.choice([*self.own, *self.corpus])
+        data, done = damaged(Path(source).read_bytes(), rng, Path(other).read_bytes())
+        return Path(source).name, data, done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of a case. outcome: admitted, rejected, dropped or fault; cut: the same of the cutter, "" where it was
+    not asked; broken: the promises that were broken."""
+
+    number: int
+    source: str
+    damage: tuple[str, ...]
+    nbytes: int
+    outcome: str
+    stage: str = ""
+    code: str = ""
+    reason: str = ""
+    kind: str = ""
+    cut: str = ""
+    cut_code: str = ""
+    n_units: int = 0
+    decoded: str = ""
+    peer: str = ""
+    broken: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    peak_rss_mib: float = 0.0
+
+
+def run_case(case: Case) -> Report:
+    """Everything that may come to an object with these bytes. Raises what our code raises."""
+    source, data, done = case.made()
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    before = _held()
+    begun = time.perf_counter()
+    broken: list[str] = []
+    try:
+        peer = ""
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", RuntimeWarning)
+            told, cut = _through(case, data, folder, broken)
+            decoded = _decode(case, data, source, broken)
+        broken += [f"{one.filename}:{one.lineno} {one.message}" for one in _numeric(warned)]
+        if told.row is not None and case.peers:
+            from .peers import contradictions
+
+            said = contradictions(data, told.row, folder)
+            peer = "silent" if said is None else "contradicts" if said else "agrees"
+            broken += said or []
+        broken += _left_behind(folder, before)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    refusal = told.refusal or {}
+    return Report(
+        number=case.number,
+        source=source,
+        damage=done,
+        nbytes=len(data),
+        outcome="admitted" if told.row is not None else refusal.get("outcome", "fault"),
+        stage=refusal.get("stage", ""),
+        code=refusal.get("code", ""),
+        reason=refusal.get("reason", told.fault),
+        kind=told.row["kind"] if told.row is not None else "",
+        cut="" if cut is None else "fault" if cut.fault else (cut.refusal or {}).get("outcome", "cut"),
+        cut_code="" if cut is None or cut.refusal is None else cut.refusal["code"],
+        n_units=0 if cut is None else len(cut.units),
+        decoded=decoded,
+        peer=peer,
+        broken=broken,
+        seconds=time.perf_counter() - begun,
+        peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
+
+
+def _through(
+    case: Case, data: bytes, folder: Path, broken: list[str]
+) -> tuple[AuditResult, CutResult | None]:
+    """The way of an object through the pipeline."""
+    rng = random.Random(case.number)
+    key = f"media/{case.number}{rng.choice(_WRONG_NAMES)}"
+    landing = folder / "landing"
+    store = open_store(str(landing))
+    store.put(key, data)
+    common: dict[str, Any] = {
+        "store": store,
+        "key": key,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "mime": sniff(data[:HEAD_BYTES]),
+        "scratch": str(folder / "scratch"),
+        "kinds": ALL_KINDS,
+    }
+    told = audit_object(AuditRequest(**common))
+    n_told = (told.row is not None) + (told.refusal is not None) + bool(told.fault)
+    if n_told != 1:
+        broken.append(f"{n_told} of row, refusal and fault")
+    if told.fault:
+        broken.append(f"the machine is blamed: {told.fault}")
+    if told.refusal is not None and not (told.refusal["code"] and told.refusal["reason"]):
+        broken.append("refused without a reason")
+    if _files(folder / "scratch"):
+        broken.append(f"the audit left {_files(folder / 'scratch')}")
+    if told.row is None:
+        return told, None
+    cut = cut_object(CutRequest(**common, policy=POLICY, audit=told.row))
+    if cut.fault:
+        broken.append(f"the machine is blamed by the cutter: {cut.fault}")
+    if cut.refusal is not None or cut.fault:
+        if cut.units:
+            broken.append("refused, and units all the same")
+        if (folder / "scratch").exists():
+            broken.append(f"the cutter left {_files(folder / 'scratch')}")
+    else:
+        broken += implausible(told.row, cut.units, folder / "scratch")
+        shutil.rmtree(folder / "scratch", ignore_errors=True)
+    return told, cut
+
+
+def _decode(case: Case, data: bytes, source: str, broken: list[str]) -> str:
+    """The loader's decoders on the raw bytes: the one of the name, and another."""
+    rng = random.Random(case.number)
+    own = source.rpartition(".")[2].lower()
+    words = {own if own in known_extensions() else "mp4", rng.choice(known_extensions())}
+    said = []
+    for word in sorted(words):
+        try:
+            decoder_for(f"x.{word}")(data, None)
+            said.append(f"{word}: decoded")
+        except DecodeFailed as error:
+            said.append(f"{word}: refused")
+            if not str(error):
+                broken.append(f"the decoder of {word} says nothing")
+    return ", ".join(said)
+
+
+def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.WarningMessage]:
+    """Those of overflows and divisions, after which a column means nothing."""
+    return [one for one in warned if issubclass(one.category, RuntimeWarning)]
+
+
+def _held() -> tuple[int, int]:
+    """(threads of Python, children)"""
+    return threading.active_count(), len(_children())
+
+
+def _left_behind(folder: Path, before: tuple[int, int]) -> list[str]:
+    gc.collect()
+    left = []
+    threads, children = _held()
+    if threads > before[0]:
+        left.append(f"{threads - before[0]} threads are left: {[one.name for one in threading.enumerate()]}")
+    if children > before[1]:
+        left.append(f"{children - before[1]} processes are left")
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # the one that listed the folder
+            continue
+        if target.startswith(str(folder)):
+            left.append(f"{target} is still open")
+    return left
+
+
+def _children() -> list[str]:
+    tasks = Path("/proc/self/task")
+    return [child for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*")) if folder.exists() else []

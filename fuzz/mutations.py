@@ -1,0 +1,154 @@
+"""Ways to damage a file. Each is a function of its bytes, other files' bytes and a generator, and nothing else."""
+
+import random
+import re
+from collections.abc import Callable, Mapping
+
+Mutation = Callable[[bytearray, random.Random, bytes], bytearray]
+"""(a file, generator, another file) -> the damaged file; the first may be changed in place."""
+
+_HEAD_BYTES = 1024
+_EXTREMES = (0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+_FOURCC = re.compile(rb"[A-Za-z][A-Za-z0-9 ]{2}[A-Za-z0-9 ]")
+
+
+def flip_bits(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """One bit, or up to 256 of them, anywhere."""
+    for _ in range(int(2 ** rng.uniform(0, 8))):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return data
+
+
+def flip_head(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """A few bits where the headers are: the first or the last KiB."""
+    room = min(_HEAD_BYTES, len(data))
+    start = 0 if rng.random() < 0.7 else len(data) - room
+    for _ in range(rng.randint(1, 6)):
+        data[start + rng.randrange(room)] ^= 1 << rng.randrange(8)
+    return data
+
+
+def truncate(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """Cut at any place; now and then nearly nothing is left, or nearly all."""
+    length = rng.choice(
+        [rng.randrange(len(data)), rng.randrange(min(64, len(data))), len(data) - rng.randint(1, 16)]
+    )
+    return data[: max(0, length)]
+
+
+def behead(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """The beginning is missing."""
+    return data[rng.randrange(len(data)) :]
+
+
+def overwrite(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """A run of zeros, of ones, of noise, or of another file."""
+    start = rng.randrange(len(data))
+    length = min(len(data) - start, int(2 ** rng.uniform(0, 12)))
+    fill = rng.choice(["zeros", "ones", "noise", "other"])
+    if fill == "other" and other:
+        place = rng.randrange(len(other))
+        piece = other[place : place + length]
+    else:
+        piece = {"ones": b"\xff" * length, "noise": rng.randbytes(length)}.get(fill, bytes(length))
+    data[start : start + len(piece)] = piece
+    return data
+
+
+def splice(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """The beginning of one file and the end of another."""
+    return data[: rng.randrange(len(data))] + other[rng.randrange(len(other) + 1) :]
+
+
+def insert(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """Noise, or a piece of the file itself, in its middle."""
+    place, length = rng.randrange(len(data)), int(2 ** rng.uniform(0, 10))
+    start = rng.randrange(len(data))
+    piece = data[start : start + length] if rng.random() < 0.5 else rng.randbytes(length)
+    return data[:place] + piece + data[place:]
+
+
+def delete(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """A piece of the middle is missing."""
+    place, length = rng.randrange(len(data)), int(2 ** rng.uniform(0, 10))
+    del data[place : place + length]
+    return data
+
+
+def swap(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """Two blocks in each other's place."""
+    block = min(len(data) // 2, int(2 ** rng.uniform(2, 11)))
+    one, two = sorted(rng.randrange(len(data) - block + 1) for _ in range(2))
+    if two - one >= block:
+        data[one : one + block], data[two : two + block] = data[two : two + block], data[one : one + block]
+    return data
+
+
+def append(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """Something behind the end: noise, zeros, another file."""
+    return data + rng.choice([rng.randbytes(rng.randint(1, 4096)), bytes(rng.randint(1, 4096)), other])
+
+
+def lie_about_length(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """An extreme number beside a four-letter tag: before it (mp4) or after it (RIFF, PNG)."""
+    tags = [match.start() for match in _FOURCC.finditer(data[: 64 * 1024])]
+    for _ in range(rng.randint(1, 2)):
+        place = rng.choice(tags) if tags else rng.randrange(len(data))
+        place += rng.choice([-4, 4, 8])
+        if 0 <= place <= len(data) - 4:
+            _put_number(data, place, 4, rng)
+    return data
+
+
+def lie_anywhere(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """Extreme numbers of 1, 2, 4 or 8 bytes anywhere, mostly near the beginning."""
+    for _ in range(rng.randint(1, 4)):
+        size = rng.choice([1, 2, 4, 8])
+        if len(data) >= size:
+            room = len(data) - size + 1
+            place = rng.randrange(min(room, _HEAD_BYTES)) if rng.random() < 0.7 else rng.randrange(room)
+            _put_number(data, place, size, rng)
+    return data
+
+
+def untouched(data: bytearray, rng: random.Random, other: bytes) -> bytearray:
+    """A sound file: what is said of it is compared with what is said of the damaged ones, and its name is wrong."""
+    return data
+
+
+def _put_number(data: bytearray, place: int, size: int, rng: random.Random) -> None:
+    order = rng.choice(["big", "little"])
+    known = int.from_bytes(data[place : place + size], order)  # type: ignore[arg-type]
+    near = known + rng.choice([-1, 1, -8, 8, known, 1 << 16])
+    value = rng.choice([*_EXTREMES, near, rng.getrandbits(8 * size)])
+    data[place : place + size] = (value % (1 << 8 * size)).to_bytes(size, order)  # type: ignore[arg-type]
+
+
+MUTATIONS: Mapping[str, Mutation] = {
+    "flip_bits": flip_bits,
+    "flip_head": flip_head,
+    "truncate": truncate,
+    "behead": behead,
+    "overwrite": overwrite,
+    "splice": splice,
+    "insert": insert,
+    "delete": delete,
+    "swap": swap,
+    "append": append,
+    "lie_about_length": lie_about_length,
+    "lie_anywhere": lie_anywhere,
+    "untouched": untouched,
+}
+_TWICE = 0.25  # share of the cases that are damaged in two ways
+
+
+def damaged(data: bytes, rng: random.Random, other: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """The bytes, and the names of what was done to them."""
+    names = [rng.choice(list(MUTATIONS))]
+    if rng.random() < _TWICE:
+        names.append(rng.choice(list(MUTATIONS)))
+    made = bytearray(data)
+    for name in names:
+        if made:
+            made = MUTATIONS[name](made, rng, other)
+    return bytes(made), tuple(names)

@@ -52,12 +52,13 @@ def media_stage(
     """
     store = root.store
     upstream = require_published(store, spec.name, landing_stage.STAGE, partition)
-    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate))
+    takes = [spec.policy.video.hdr, spec.policy.video.deep]
+    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate), takes)
     newest = current_record(store, spec.name, STAGE, partition)
     if newest is not None and newest.fingerprint == wanted:
         return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
     landed = read_table(store, upstream.files[landing_stage.STAGE])
-    admitted, refusals = audit_objects(landing, compute, landed, spec.work_timeout_s, progress)
+    admitted, refusals = audit_objects(landing, compute, landed, spec, progress)
     reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
     record = StageRecord(
         dataset=spec.name,
@@ -82,7 +83,7 @@ def audit_objects(
     landing: Store,
     compute: Compute,
     landed: Sequence[Row],
-    timeout_s: float,
+    spec: DatasetSpec,
     progress: Progress | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken."""
@@ -107,10 +108,11 @@ def audit_objects(
                 mime=row["mime"],
                 scratch=str(Path(scratch) / f"{position:06d}"),
                 kinds=ALL_KINDS,
+                policy=spec.policy,
             )
             for position, row in enumerate(readable)
         ]
-        outcomes = compute.map(audit_object, work, timeout_s=timeout_s, progress=progress)
+        outcomes = compute.map(audit_object, work, timeout_s=spec.work_timeout_s, progress=progress)
         for row, outcome in zip(readable, outcomes, strict=True):
             result = _audited(row, outcome)
             if result.refusal is not None:

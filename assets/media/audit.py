@@ -8,22 +8,29 @@ from .audio_audit import audit_audio
 from .cutters import MEDIA_KINDS, kind_of
 from .image_audit import audit_image
 from .media_table import Row, media_row
+from .policy import CutPolicy
 from .text import audit_text
 from .unit import Kind
 from .video_audit import audit_video
 
-AUDITS: Mapping[Kind, Callable[[str], Row]] = {
-    "image": audit_image,
-    "video": audit_video,
-    "audio": audit_audio,
-    "text": audit_text,
+AUDITS: Mapping[Kind, Callable[[str, CutPolicy], Row]] = {
+    "image": lambda path, _: audit_image(path),
+    "video": lambda path, policy: audit_video(path, policy.video),
+    "audio": lambda path, _: audit_audio(path),
+    "text": lambda path, _: audit_text(path),
 }
+_POLICY = CutPolicy()
 
 
-def audit(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> dict[str, Any]:
+def audit(
+    path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS, policy: CutPolicy = _POLICY
+) -> dict[str, Any]:
     """Every column of `MEDIA`; key and sha256 are the caller's to fill in. mime: as sniffed; the name plays no part.
 
-    Raises: Unusable: rejected for a damaged file, dropped for a sound one that is not taken.
+    policy: says whether HDR and deep colour are taken. Raises: Unusable: rejected for a damaged file, dropped for a
+    sound one that is not taken.
     """
     kind = kind_of(path, mime, kinds)
-    return media_row({"mime": mime, "kind": kind, "nbytes": os.path.getsize(path), **AUDITS[kind](path)})
+    return media_row(
+        {"mime": mime, "kind": kind, "nbytes": os.path.getsize(path), **AUDITS[kind](path, policy)}
+    )

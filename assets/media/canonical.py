@@ -14,7 +14,7 @@ from .packet_field import write_packets
 from .picture_filter import PictureFilter
 from .policy import VideoPolicy
 from .scratch import check_scratch
-from .span_frames import CannotSeek, frames_of
+from .span_frames import CannotSeek, frames_of, prepare
 from .spans import Span
 from .timestamps import Shown
 from .unit import rejected
@@ -82,7 +82,7 @@ def _encoded(
     with opened(order.path) as container:
         stream = moving_picture(container)
         assert stream is not None  # the same file, a moment later
-        stream.thread_count = 1
+        prepare(stream, audit)
         work = _Work(order, stream, quality)
         try:
             frames = frames_of(container, stream, order.spans, audit, seeks=seeks)

@@ -85,11 +85,6 @@ def is_hdr(frame: "VideoFrame") -> bool:
     return _has_hdr_metadata(frame) and bit_depth(frame) > 8
 
 
-def refuse_deep(frame: "VideoFrame") -> None:
-    """Raises: Unusable for HDR, and for more than 8 bits: neither may be squeezed into 8-bit SDR unasked."""
-    rendering_of(frame, VideoPolicy())
-
-
 def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     """Raises: Unusable (dropped) for what the policy does not take, and for what its tags leave unclear."""
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
@@ -103,11 +98,11 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
             transfer=_BT709,
             assumed=False,
         )
+    if bits > 8 and policy.deep == "drop":
+        raise dropped("probe", "bit_depth", f"{bits} bits per component; at most 8 are taken")
     if bits > 8 and transfer == _UNTAGGED and _BT2020 in (matrix, primaries):
         reason = f"{bits} bits in BT.2020 without a transfer: it may be HDR or not"
         raise dropped("probe", "hdr_untagged", reason)
-    if bits > 8 and policy.deep == "drop":
-        raise dropped("probe", "bit_depth", f"{bits} bits per component; at most 8 are taken")
     _check_sdr(matrix, primaries, transfer)
     assumed = _UNTAGGED in (matrix, primaries, transfer)
     if primaries in WIDE_PRIMARIES:

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
     """store: where the object lies; key, sha256, mime: as they landed; scratch: a folder of this object's own,
-    made when it is not there; kinds: those that the dataset takes.
+    made when it is not there; kinds: those that the dataset takes; policy: whether HDR and deep colour are taken.
     """
 
     store: Store
@@ -43,6 +43,7 @@ class AuditRequest:
     mime: str
     scratch: str
     kinds: tuple[Kind, ...] = MEDIA_KINDS
+    policy: CutPolicy = field(default_factory=CutPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def audit_object(request: AuditRequest) -> AuditResult:
     """Audit one object; its scratch folder is left empty."""
 
     def work(path: str) -> AuditResult:
-        row = audit(path, request.mime, request.kinds)
+        row = audit(path, request.mime, request.kinds, request.policy)
         return AuditResult(key=request.key, row={**row, "key": request.key, "sha256": request.sha256})
 
     try:

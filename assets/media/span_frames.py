@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .spans import Span
 from .timestamps import Shown, has_display_times, shown
 from .unit import rejected
+from .video_audit import strictly
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -52,6 +53,13 @@ def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
     alone = audit.get("interlaced_ratio") == 0 and not audit.get("hdr")
     plain = audit.get("n_discard_packets") == 0 and has_display_times(container)
     return bool(audit.get("seek_ok")) and in_order and alone and plain
+
+
+def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
+    """Before the first packet: one thread; and where no audit has decoded it before, errors for what decoders hide."""
+    stream.thread_count = 1
+    if not audit:
+        strictly(stream)
 
 
 def frames_of(

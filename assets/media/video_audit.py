@@ -6,10 +6,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 
 from .audio_audit import Loudness
-from .colour import refuse_deep
+from .colour import rendering_of
 from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
 from .look import Look
 from .media_table import Row
+from .policy import VideoPolicy
 from .probe import container_facts, frame_facts, packet_facts, sound_facts
 from .seek_audit import frame_crc, seek_ok
 from .timestamps import Clock, Shown
@@ -28,13 +29,16 @@ N_SEEKS = 3
 
 SEEK_SEED = 20_231
 
+_POLICY = VideoPolicy()
+
 STRICT: Mapping[str, Mapping[str, str]] = {"hevc": {"err_detect": "crccheck+bitstream+buffer+explode"}}
 """Options of decoders that otherwise pass over a damaged slice without a word. The H.264, MPEG-4 and MPEG-2 decoders
 mark a frame that they had to patch, the AV1 decoder refuses it; VP8 and VP9 have nothing that would show it."""
 
 
-def audit_video(path: str) -> Row:
-    """Columns of the media table. Raises: Unusable for what cannot be decoded to its end, and for HDR.
+def audit_video(path: str, policy: VideoPolicy = _POLICY) -> Row:
+    """Columns of the media table. Raises: Unusable for what cannot be decoded to its end, and for HDR and deep colour
+    that the policy does not take.
 
     Time grows with the number of frames, memory does not.
     """
@@ -48,12 +52,12 @@ def audit_video(path: str) -> Row:
     with opened(path) as container:
         stream = moving_picture(container)
         assert stream is not None  # the same file, a moment later
-        decoded, hashes = _decode(container, stream, index)
+        decoded, hashes = _decode(container, stream, index, policy)
     return facts | decoded | {"seek_ok": seek_ok(path, hashes, index)}
 
 
 def _decode(
-    container: "InputContainer", stream: "VideoStream", index: PacketIndex
+    container: "InputContainer", stream: "VideoStream", index: PacketIndex, policy: VideoPolicy
 ) -> tuple[Row, Mapping[int, int]]:
     """Columns, and CRC-32 by pts of the frames to seek for later. Raises: Unusable."""
     import av
@@ -61,7 +65,7 @@ def _decode(
     strictly(stream)
     sound = first_sound(container)
     clock, beside = Clock(container), None if sound is None else _Sound(sound)
-    pictures = _Pictures(stream, index)
+    pictures = _Pictures(stream, index, policy)
     try:
         for packet in container.demux(*([stream] if sound is None else [stream, sound])):
             if packet.stream_index != stream.index:
@@ -128,9 +132,9 @@ class _Pictures:
     the longest gap: places where containers are known to go wrong.
     """
 
-    def __init__(self, stream: "VideoStream", index: PacketIndex) -> None:
+    def __init__(self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy) -> None:
         self.n = 0
-        self._stream, self._index = stream, index
+        self._stream, self._index, self._policy = stream, index, policy
         self._n_corrupt = self._n_interlaced = 0
         self._timing, self._look = Timing(), Look()
         self._first: Row = {}
@@ -144,10 +148,10 @@ class _Pictures:
             self._wanted.add(0)
 
     def add(self, shown: Shown) -> None:
-        """Raises: Unusable for HDR and deep colour."""
+        """Raises: Unusable for HDR and deep colour that are not taken."""
         frame = shown.frame
         if not self.n:
-            refuse_deep(frame)
+            rendering_of(frame, self._policy)
             self._first = frame_facts(self._stream, frame)
         gap = self._timing.add(shown)
         if self.n in self._wanted:

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help setup demo ui test check ci prove bench media clean
+.PHONY: help setup demo ui test check ci prove fuzz bench media clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,9 @@ ci: check demo ## everything but prove and bench, as .ci/run calls it
 
 prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)
 	$(BIN)/python tests/dataset/logmodel/prove.py 1
+
+fuzz: $(READY) ## 10,000 damaged files through audit, cutter and decoders (CASES=500 for fewer)
+	$(BIN)/python -m fuzz --cases $(or $(CASES),10000)
 
 bench: $(READY) ## the benchmarks; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks

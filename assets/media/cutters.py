@@ -40,7 +40,7 @@ class Cutter:
 CUTTERS: Mapping[Kind, Cutter] = {
     "image": Cutter(cut=cut_image, facts="photo.json", has_label=True),
     "video": Cutter(cut=cut_video, facts="clip.json", has_label=False, cut_known=cut_video),
-    "audio": Cutter(cut=cut_audio, facts="speech.json", has_label=False),
+    "audio": Cutter(cut=cut_audio, facts="speech.json", has_label=False, cut_known=cut_audio),
     "text": Cutter(cut=cut_text, facts="document.json", has_label=False),
 }
 

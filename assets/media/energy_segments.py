@@ -78,7 +78,7 @@ def heard_spans(levels: Levels, limits: Limits) -> list[Span]:
     padded = [
         (max(0, start - limits.padding), min(len(levels), end + limits.padding)) for start, end in spans
     ]
-    return [part for span in _bridged(padded, 1) for part in divided(levels, span, limits)]
+    return [part for span in joined(padded) for part in divided(levels, span, limits)]
 
 
 def thresholds(levels: Levels) -> tuple[Levels, Levels]:
@@ -112,13 +112,18 @@ def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
 
 def _bridged(spans: list[Span], pause: int) -> list[Span]:
     """Spans less than `pause` apart become one."""
-    joined: list[Span] = []
+    bridged: list[Span] = []
     for start, end in spans:
-        if joined and start - joined[-1][1] < pause:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        if bridged and start - bridged[-1][1] < max(1, pause):
+            bridged[-1] = (bridged[-1][0], max(end, bridged[-1][1]))
         else:
-            joined.append((start, end))
-    return joined
+            bridged.append((start, end))
+    return bridged
+
+
+def joined(spans: list[Span]) -> list[Span]:
+    """What is in any of the spans, which are in order of their starts."""
+    return _bridged(spans, 0)
 
 
 def divided(levels: Levels, span: Span, limits: Limits) -> list[Span]:

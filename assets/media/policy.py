@@ -83,15 +83,16 @@ class VideoPolicy:
 class AudioPolicy:
     """How sounds become segments.
 
-    segments: "fixed" (end to end, segment_s each, nothing is left out) or "energy" (the stretches that are louder
-    than their background; a pause of pause_s ends one, min_sound_s is the shortest that counts, padding_s of what is
-    around stays with it). segment_s: the longest segment.
+    segments: "fixed" (end to end, segment_s each, nothing is left out), "energy" (the stretches that are louder than
+    their background; a pause of pause_s ends one, min_sound_s is the shortest that counts, padding_s of what is around
+    stays with it) or "given" (those that the landing place's `_segments` table gives, each as long as it says).
+    segment_s: the longest segment, of the first two.
 
     sample_rate_hz: of the stored sound. channels: "mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix can
     clip), "keep" or "first". bits: 16 or 24, of the FLAC. Raises: ValueError.
     """
 
-    segments: Literal["fixed", "energy"] = "fixed"
+    segments: Literal["fixed", "energy", "given"] = "fixed"
     segment_s: float = 5.0
     pause_s: float = 0.5
     padding_s: float = 0.2
@@ -101,7 +102,7 @@ class AudioPolicy:
     bits: Literal[16, 24] = 16
 
     def __post_init__(self) -> None:
-        check_choice("segments", self.segments, ("fixed", "energy"))
+        check_choice("segments", self.segments, ("fixed", "energy", "given"))
         check_choice("channels", self.channels, CHANNELS)
         check_range("segment_s", self.segment_s, (0.5, 60))
         check_range("pause_s", self.pause_s, (0.1, self.segment_s))

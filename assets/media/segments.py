@@ -1,7 +1,7 @@
-"""Given segments: a table beside the media that says which stretches of a video become clips.
+"""Given segments: a table beside the media that says which stretches of a video or a sound become units.
 
 `_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per clip: `key` (the object),
-`start_s` and `end_s` in seconds after the video's first frame, and, where wanted, `label` and `caption`. Segments may
+`start_s` and `end_s` in seconds after the first frame or sample, and, where wanted, `label` and `caption`. Segments may
 overlap. What a row says is checked when its object lands.
 """
 
@@ -30,7 +30,7 @@ _TEXTS = ("label", "caption")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """[start_s, end_s) after a video's first frame. caption: of the clip; without it the video's own counts."""
+    """[start_s, end_s) after the first frame or sample. caption: of the unit; without it the object's own counts."""
 
     start_s: float
     end_s: float

@@ -3,34 +3,39 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loader.modalities.heard import Floats
 
-from .container import check_duration, first_audio, opened
-from .energy_segments import Levels, Limits, Meter, Span, complement, heard_spans
+from .container import TAIL_S, check_duration, first_audio, opened
+from .energy_segments import Levels, Limits, Meter, Span, complement, heard_spans, joined
 from .flac import db_of, safe_gain, write_flac
+from .known import NOTHING, Known
 from .policy import AudioPolicy, CutPolicy
+from .segments import Segment
 from .sound import Timeline, check_gaps
-from .unit import Unit, at, dropped, rejected
+from .unit import MetadataValue, Unit, at, dropped, rejected
 
 __all__ = ["cut_audio", "write_flac"]
 
 MIN_TAIL_S = 0.5
 """A shorter rest stays with the segment before it."""
 
+CAPTION_FIELD = "caption.txt"
 
-def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Units with the fields `flac` (a file in `scratch`) and `json`. No sample comes twice, and none is lost
-    without being told: a unit's `left_out` are the stretches before it (and, of the last one, behind it) that are
-    in no unit, in samples; with fixed segments there are none.
+
+def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+    """Units with the fields `flac` (a file in `scratch`) and `json`, and for a given segment that has one
+    `caption.txt`. Only given segments may overlap, and no sample is lost without being told: a unit's `left_out` are
+    the stretches before it (and, of the last one, behind it) that are in no unit, in samples; with fixed segments
+    there are none.
 
     The sound lies in `scratch` as float32 while it is cut: memory does not grow with its length.
 
-    Raises: Unusable for a file that cannot be opened or decoded to its end, is silent of samples, or whose channels
-    cannot be had as the policy wants them.
+    Raises: Unusable for a file that cannot be opened or decoded to its end, is silent of samples, whose channels
+    cannot be had as the policy wants them, or of which a given segment lies outside; StoreError.
     """
     with opened(path) as container:
         stream = first_audio(container)
@@ -42,7 +47,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         check_gaps(timeline.n_source, timeline.n_filled)
         check_duration(container, _end_s(timeline))
     try:
-        return _units(spooled, timeline, raw, policy.audio)
+        return _units(spooled, timeline, raw, policy.audio, known)
     finally:
         spooled.path.unlink()
 
@@ -75,53 +80,106 @@ class _Spooled:
         return np.memmap(self.path, "<f4", mode="r", shape=(self.n_samples, self.n_channels)).T
 
 
-def _units(spooled: _Spooled, timeline: Timeline, raw: Mapping[str, Any], policy: AudioPolicy) -> list[Unit]:
-    spans = segments_of(spooled.levels, spooled.frame, spooled.n_samples, policy)
-    if not spans:
-        raise dropped("cut", "silent", "nothing in it is louder than its background for long enough")
-    samples, gain = spooled.samples(), safe_gain(spooled.peak)
+def _units(
+    spooled: _Spooled, timeline: Timeline, raw: Mapping[str, Any], policy: AudioPolicy, known: Known
+) -> list[Unit]:
+    pieces = _pieces(spooled, policy, known)
+    gain = safe_gain(spooled.peak)
     assert timeline.mix is not None  # there are samples
-    mix = timeline.mix
+    mix, heard = timeline.mix, timeline.heard
     facts = {
         "raw": raw,
-        "n_segments": len(spans),
-        "n_filled": timeline.heard.n_filled,
-        "n_overlapping": timeline.heard.n_overlapping,
-        "n_padding": timeline.heard.n_padding,
+        "n_segments": len(pieces),
+        "n_filled": heard.n_filled,
+        "n_overlapping": heard.n_overlapping,
+        "n_padding": heard.n_padding,
         "segments": policy.segments,
         "bits": policy.bits,
         "gain_db": db_of(gain),
         "downmix": None if mix.matrix is None else {"name": mix.name, "matrix": mix.matrix},
     }
-    left_out = complement(spans, spooled.n_samples)
-    units = []
-    for number, (start, end) in enumerate(spans):
-        path = spooled.path.with_name(f"segment-{number:05d}.flac")
-        write_flac(path, samples[:, start:end], policy.sample_rate_hz, bits=policy.bits, gain=gain)
-        base = (1, policy.sample_rate_hz)
-        before = spans[number - 1][1] if number else 0
-        mine = [
-            span
-            for span in left_out
-            if before <= span[0] < start or (span[0] >= end and number + 1 == len(spans))
-        ]
-        units.append(
-            Unit(
-                start=at(start, base),
-                end=at(end, base),
-                fields={"flac": path, "json": {**facts, "left_out": mine}},
-                metadata={
-                    "sample_rate_hz": policy.sample_rate_hz,
-                    "start_s": start / policy.sample_rate_hz,
-                    "duration_s": (end - start) / policy.sample_rate_hz,
-                    "n_channels": spooled.n_channels,
-                    "downmix": mix.name,
-                    "mono_cancels": timeline.mono_sum.cancels() if spooled.n_channels == 1 else None,
-                    "gain_db": db_of(gain),
-                },
-            )
+    metadata: dict[str, MetadataValue] = {
+        "sample_rate_hz": policy.sample_rate_hz,
+        "n_channels": spooled.n_channels,
+        "downmix": mix.name,
+        "mono_cancels": timeline.mono_sum.cancels() if spooled.n_channels == 1 else None,
+        "gain_db": db_of(gain),
+    }
+    left_out = _left_out([piece.span for piece in pieces], spooled.n_samples)
+    return [
+        _unit(spooled, piece, policy, gain, {**facts, "left_out": mine}, metadata)
+        for piece, mine in zip(pieces, left_out, strict=True)
+    ]
+
+
+class _Piece(NamedTuple):
+    """[start, end) in samples; number: of its file; segment: the given one that it is."""
+
+    span: Span
+    number: int
+    segment: Segment | None
+
+
+def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Piece]:
+    """In order of their starts. Raises: Unusable."""
+    if policy.segments == "given":
+        given = [(_given(segment, spooled, policy), segment) for segment in known.segments]
+        if not given:
+            raise dropped("cut", "no_segments", "no row of the _segments table names it")
+        return [_Piece(span, number, segment) for number, (span, segment) in enumerate(given)]
+    spans = segments_of(spooled.levels, spooled.frame, spooled.n_samples, policy)
+    if not spans:
+        raise dropped("cut", "silent", "nothing in it is louder than its background for long enough")
+    return [_Piece(span, number, None) for number, span in enumerate(spans)]
+
+
+def _given(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
+    """Raises: Unusable for one that lies outside of the sound."""
+    start_s, end_s = segment.span_s()
+    start, end = round(start_s * policy.sample_rate_hz), round(end_s * policy.sample_rate_hz)
+    if start >= spooled.n_samples or end > spooled.n_samples + TAIL_S * policy.sample_rate_hz:
+        raise rejected(
+            "cut",
+            "segment",
+            f"the segment from {segment.start_s} to {segment.end_s} s lies outside of the sound, which is "
+            f"{spooled.n_samples / policy.sample_rate_hz:.3f} s long; correct the _segments table and land the batch "
+            "again",
         )
-    return units
+    return start, max(start + 1, min(end, spooled.n_samples))
+
+
+def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
+    """For each span what of [0, n_samples) is in none and lies before it, or, for the last, anywhere behind."""
+    told: list[list[Span]] = [[] for _ in spans]
+    for start, end in complement(joined(spans), n_samples):
+        told[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append((start, end))
+    return told
+
+
+def _unit(
+    spooled: _Spooled,
+    piece: _Piece,
+    policy: AudioPolicy,
+    gain: float,
+    facts: Mapping[str, Any],
+    metadata: Mapping[str, MetadataValue],
+) -> Unit:
+    (start, end), segment = piece.span, piece.segment
+    path = spooled.path.with_name(f"segment-{piece.number:05d}.flac")
+    write_flac(path, spooled.samples()[:, start:end], policy.sample_rate_hz, bits=policy.bits, gain=gain)
+    base = (1, policy.sample_rate_hz)
+    fields: dict[str, Any] = {"flac": path, "json": dict(facts)}
+    place = {"start_s": start / policy.sample_rate_hz, "duration_s": (end - start) / policy.sample_rate_hz}
+    columns: dict[str, MetadataValue] = {**metadata, **place}
+    request = ""
+    if segment is not None:
+        fields["json"]["segment"] = segment.plain()
+        request = repr((segment.start_s, segment.end_s, segment.label, segment.caption))
+        if segment.label:
+            columns["label"] = segment.label
+        if segment.caption:
+            fields[CAPTION_FIELD] = segment.caption
+    return Unit(start=at(start, base), end=at(end, base), fields=fields, metadata=columns, request=request)
 
 
 def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:

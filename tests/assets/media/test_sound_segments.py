@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.energy_segments import Limits, Meter, complement, divided, heard_spans
+from assets.media.known import Known
 from assets.media.policy import AudioPolicy, CutPolicy
+from assets.media.segments import Segment
 from assets.media.speech import cut_audio, segments_of
 from assets.media.unit import Unit, Unusable
 from loader.modalities import decoder_for
@@ -127,6 +129,12 @@ def test_pieces_are_neither_too_long_nor_too_short(length: int) -> None:
     assert all(LIMITS.tail <= end - start <= LIMITS.longest for start, end in pieces)
 
 
+def heard(unit: Unit) -> np.ndarray:
+    """float32 [n] of one channel, as stored."""
+    stored: np.ndarray = decoder_for("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
+    return stored[0]
+
+
 def cut(path: str, folder: Path, policy: AudioPolicy) -> list[Unit]:
     return cut_audio(path, folder, CutPolicy(audio=policy))
 
@@ -138,14 +146,61 @@ def test_what_is_left_out_is_told(tmp_path: Path, sound_file: SoundFile) -> None
     whole, rebuilt = decoder_for("wav")(Path(path).read_bytes(), None), np.full(len(sound), np.nan)
     for unit in units:
         start = int(unit.start.split("@")[0])
-        stored: np.ndarray = decoder_for("flac")(Path(unit.fields["flac"]).read_bytes(), None)  # type: ignore[assignment]
-        rebuilt[start : start + stored.shape[1]] = stored[0]
+        stored = heard(unit)
+        rebuilt[start : start + len(stored)] = stored
         for low, high in unit.fields["json"]["left_out"]:
             assert np.isnan(rebuilt[low:high]).all()
             rebuilt[low:high] = whole[0, low:high]  # type: ignore[index]
     assert np.array_equal(rebuilt, whole[0])  # type: ignore[index]
     fixed = cut(path, tmp_path, AudioPolicy())
     assert [unit.fields["json"]["left_out"] for unit in fixed] == [[]] * len(fixed)
+
+
+def segment(start_s: float, end_s: float, **more: str) -> Segment:
+    return Segment(start_s=start_s, end_s=end_s, **more)
+
+
+GIVEN = CutPolicy(audio=AudioPolicy(segments="given"))
+
+
+def test_given_segments_are_cut_as_they_are_given(tmp_path: Path, sound_file: SoundFile) -> None:
+    sound = np.random.default_rng(0).normal(0, 0.1, 5 * 44_100)
+    path = sound_file(sound, 44_100)
+    segments = (segment(0.5, 2.0, label="a", caption="ein Satz"), segment(1.25, 1.75), segment(3.0, 5.4))
+    units = cut_audio(path, tmp_path, GIVEN, Known(segments=segments))
+    assert [(unit.start, unit.end) for unit in units] == [
+        ("8000@1/16000", "32000@1/16000"),
+        ("20000@1/16000", "28000@1/16000"),
+        ("48000@1/16000", "80000@1/16000"),  # as far as there is something
+    ]
+    (whole_folder := tmp_path / "whole").mkdir()
+    whole = np.concatenate([heard(unit) for unit in cut(path, whole_folder, AudioPolicy(segment_s=60))])
+    for unit in units:
+        low, high = (int(place.split("@")[0]) for place in (unit.start, unit.end))
+        assert np.array_equal(heard(unit), whole[low:high])
+    first, second, third = units
+    assert (first.metadata["label"], first.fields["caption.txt"]) == ("a", "ein Satz")
+    assert "label" not in second.metadata
+    assert [unit.fields["json"]["left_out"] for unit in units] == [[(0, 8000)], [], [(32000, 48000)]]
+    assert len({unit.request for unit in units}) == 3
+    assert third.fields["json"]["segment"]["end_s"] == 5.4
+
+
+@pytest.mark.parametrize(
+    ("segments", "outcome", "code"),
+    [
+        ((), "dropped", "no_segments"),
+        ((segment(1.0, 1.5), segment(2.0, 3.0)), "rejected", "segment"),
+        ((segment(0.5, 3.5),), "rejected", "segment"),
+    ],
+)
+def test_segments_outside_of_the_sound_are_refused(
+    tmp_path: Path, sound_file: SoundFile, segments: tuple[Segment, ...], outcome: str, code: str
+) -> None:
+    path = sound_file(np.full(2 * RATE_HZ, 0.1), RATE_HZ)
+    with pytest.raises(Unusable) as refused:
+        cut_audio(path, tmp_path, GIVEN, Known(segments=segments))
+    assert (refused.value.outcome, refused.value.code) == (outcome, code)
 
 
 @pytest.mark.server

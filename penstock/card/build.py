@@ -16,7 +16,9 @@ from loader.errors import InvalidRuntime
 from . import classes
 from .examples import examples
 from .history import history
-from .scan import KindScan, Scan, part_fields, scan
+from .kinds import KindScan
+from .layout import part_fields
+from .scan import Scan, scan
 from .tally import Counts, Spread, Tally, ranked
 from .value import Card, Column, Group, History, Kind
 

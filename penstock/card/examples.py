@@ -15,8 +15,10 @@ from ..progress import progress
 from ..words import length
 from .classes import media_field
 from .escape import clean
+from .kinds import KindScan
+from .layout import part_fields
 from .pictures import Picture, picture_of
-from .scan import KindScan, Scan, part_fields
+from .scan import Scan
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
@@ -41,7 +43,7 @@ def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
         for row in _different(kind, scanned)
     ]
     return tuple(
-        _example(version, name, kind, scanned.row(row), scanned.facts[row])
+        _example(version, name, kind, scanned.layouts.place(row), scanned.facts[row])
         for name, kind, row in progress(wanted, "examples")
     )
 

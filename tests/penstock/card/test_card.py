@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
@@ -301,3 +302,32 @@ def test_the_document_is_complete(card):
     assert [example["key"] for example in body["examples"]] == [example.key for example in card.examples]
     assert body["hub"]["license"][-1] == "unknown"
     assert json.loads(render_json(card)) == json.loads(json.dumps(body))
+
+
+def test_columns_of_other_types_than_their_names_promise(tmp_path):
+    """A dataset of somebody's own may call anything kind, label, licence or width."""
+    odd = {
+        "kind": [["a"], ["b"]],
+        "licence": [3, 4],
+        "label": [True, None],
+        "language": [1.5, None],
+        "width_px": ["wide", "wide"],
+        "height_px": [1, -1],
+        "duration_s": ["long", None],
+        "when": [datetime(2026, 1, 1, tzinfo=UTC), None],
+        "list": [[1, 2], None],
+    }
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("d") as writer:
+            for i in range(2):
+                writer.add(f"k{i}", {"cls": i}, metadata={name: values[i] for name, values in odd.items()})
+        card = build_card(root, root.open("d"))
+    (kind,) = card.kinds
+    assert (kind.name, kind.samples, kind.seconds, kind.short_sides) == ("other", 2, {}, {})
+    assert card.licences.counts == (("3", 1), ("4", 1))
+    assert kind.labels.counts == (("true", 1),)
+    notes = {column.name: column.note for column in card.columns}
+    assert notes["when"] == "2026-01-01 00:00 to 2026-01-01 00:00"
+    assert notes["list"] == ""
+    for render in (render_json, render_markdown, render_html):
+        assert render(card)

@@ -3,25 +3,22 @@
 import random
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from .audio_audit import Loudness
 from .colour import rendering_of
 from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
 from .look import Look
 from .media_table import Row
 from .policy import VideoPolicy
-from .probe import container_facts, frame_facts, packet_facts, sound_facts
+from .probe import container_facts, frame_facts, packet_facts
 from .seek_audit import frame_crc, seek_ok
+from .sound_beside import SoundBeside
 from .timestamps import Clock, Shown
 from .timing import Timing
-from .unit import Unusable, rejected
+from .unit import rejected
 
 if TYPE_CHECKING:
-    from av.audio.frame import AudioFrame
-    from av.audio.stream import AudioStream
     from av.container import InputContainer
-    from av.packet import Packet
     from av.video.stream import VideoStream
 
 N_SEEKS = 3
@@ -64,7 +61,7 @@ def _decode(
 
     strictly(stream)
     sound = first_sound(container)
-    clock, beside = Clock(container), None if sound is None else _Sound(sound)
+    clock, beside = Clock(container), None if sound is None else SoundBeside(container, sound)
     pictures = _Pictures(stream, index, policy)
     try:
         for packet in container.demux(*([stream] if sound is None else [stream, sound])):
@@ -92,37 +89,6 @@ def strictly(stream: "VideoStream") -> None:
     options = STRICT.get(stream.codec_context.codec.name)
     if options is not None:
         stream.codec_context.options = dict(options)
-
-
-class _Sound:
-    """The sound beside a picture. When it cannot be decoded the picture is still good."""
-
-    def __init__(self, stream: "AudioStream") -> None:
-        self._stream, self._loudness = stream, Loudness()
-        self._error = ""
-
-    def add(self, packet: "Packet[Any]") -> None:
-        """The next packet; nothing is decoded behind an error."""
-        import av
-
-        if self._error:
-            return
-        try:
-            for frame in cast("list[AudioFrame]", packet.decode()):
-                self._loudness.add(frame)
-        except av.error.FFmpegError as error:
-            self._error = f"undecodable: after {self._loudness.n_samples} samples: {error.strerror}"
-        except Unusable as unusable:
-            self._error = f"{unusable.code}: {unusable.reason}"
-
-    def facts(self, picture_start_s: Fraction) -> Row:
-        """Columns: what was measured, or why not."""
-        header = sound_facts(self._stream)
-        if not self._error and not self._loudness.n_samples:
-            self._error = "no_samples: the audio stream holds no samples"
-        if self._error:
-            return {**header, "audio_error": self._error}
-        return {**header, **self._loudness.facts(picture_start_s)}
 
 
 class _Pictures:

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from assets.media import video_audit
+from assets.media import sound_beside, video_audit
 from assets.media.audit import audit
 from assets.media.container import PacketIndex
+from assets.media.known import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.probe import orientation
@@ -23,6 +24,7 @@ from assets.media.video import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
+SMALL = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=2.0))
 MP4, WAV = "video/mp4", "audio/wav"
 
 
@@ -194,7 +196,7 @@ def packets_of(path: str, kind: str) -> list[tuple[int, int]]:
 
 
 def test_a_video_with_damaged_sound_is_admitted_without_it(
-    encode_video: EncodeVideo, numbered_frames: MakeFrames
+    tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     tone = (8000 * np.sin(np.arange(32000) / 5)).astype(np.int16)
     path = Path(encode_video(numbered_frames(50), sound=(tone, 16000, "flac")))
@@ -206,11 +208,26 @@ def test_a_video_with_damaged_sound_is_admitted_without_it(
     path.write_bytes(bytes(data))
     row = audit(str(path), MP4)
     assert row["audio_error"].startswith("undecodable: after ")
-    measured = ("n_samples", "audio_duration_s", "audio_offset_s", "clipped_ratio", "silence_ratio")
-    assert [row[name] for name in measured] == [None] * len(measured)
-    changed = {name for name in row if row[name] != sound_one[name]}
-    assert changed <= {"audio_error", *measured}
+    changed = {name: row[name] for name in row if row[name] != sound_one[name]}
+    assert {"n_samples", "audio_duration_s", "audio_offset_s", "clipped_ratio", "silence_ratio"} < set(
+        changed
+    )
+    assert [name for name, value in changed.items() if value is not None] == ["audio_error"]
     assert (row["audio_codec"], row["n_frames_decoded"], row["seek_ok"]) == ("flac", 50, True)
+    (unit,) = cut_video(str(path), tmp_path, SMALL, Known(audit=row))
+    assert unit.metadata["has_sound"] is False
+    assert "sound.flac" not in unit.fields
+
+
+def test_sound_that_nobody_can_place_is_told(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tone = (8000 * np.sin(np.arange(16000) / 5)).astype(np.int16)
+    path = encode_video(numbered_frames(25), sound=(tone, 16000, "flac"))
+    monkeypatch.setattr(sound_beside, "MAX_CHANNELS", 0)
+    row = audit(path, MP4)
+    assert row["audio_error"].startswith("channels: ")
+    assert (row["n_samples"], row["n_frames_decoded"]) == (None, 25)
 
 
 def test_a_damaged_slice_of_hevc_is_not_passed_over(

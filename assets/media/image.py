@@ -31,9 +31,11 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             raise dropped(
                 "probe", "animation", "it has more frames or pages than one; animated='first' takes one"
             )
-        picture, alpha = apply_alpha(to_srgb(found.picture, found.colour), rules.alpha)
-        small = upright(_shrink(picture, rules.short_side_px), found.orientation.pending)
         told = facts(found)
+        colours = to_srgb(found.picture, found.colour)
+        found.picture.close()  # frees its pixels: a large picture is never there three times
+    small, alpha = apply_alpha(_shrink(colours, rules.short_side_px), rules.alpha)
+    small = upright(small, found.orientation.pending)
     word = "png" if alpha == "kept" else "jpg"
     file = scratch / f"photo.{word}"
     try:
@@ -47,7 +49,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     metadata: dict[str, bool | int | float | str | None] = {
         "width_px": small.width,
         "height_px": small.height,
-        "raw_mode": found.picture.mode,
+        "raw_mode": told["raw"]["mode"],
         "colour": found.colour.by,
         "alpha": alpha,
     }

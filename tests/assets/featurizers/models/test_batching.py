@@ -125,7 +125,10 @@ def test_batches_are_halved_when_memory_runs_out_and_that_is_remembered(limit: i
     assert max(model.sizes) == fit.admitted
     model.limit = 2  # somebody else took memory meanwhile
     assert bits(grown.results(every)) == bits(batches(each_alone, rows=2).results(every))
-    assert fit.admitted == 2
+    assert (fit.admitted, fit.ceiling) == (2, 2)
+    model.sizes.clear()
+    grown.results(every)
+    assert set(model.sizes) == {2}
 
 
 def test_the_smallest_batch_that_does_not_fit_is_an_error() -> None:

@@ -2,10 +2,10 @@
 
 import io
 import pickle
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -116,6 +116,38 @@ def test_little_waits_for_its_like(
     expected = [stored(made) for made in one.features("image", pictures)]
     monkeypatch.setitem(gathered.__globals__, "WAITING_BYTES", 0)
     assert [stored(made) for made in one.features("image", pictures)] == expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words(ModelFeaturizer):
+    """Field words.npy: a number for each word of a text; words of one length share batches."""
+
+    name: ClassVar[str] = "words"
+    inputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("txt",)}
+    outputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ("words.npy",)}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {"text": ()}
+
+    def load(self, path: Path, dtype: Any, place: str) -> Any:
+        return None
+
+    def prepare(self, model: Any, kind: str, sample: Sample) -> list[Any]:
+        return [{"word": np.frombuffer(word, np.uint8)} for word in sample["txt"].split()]
+
+    def run(self, model: Any, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"first": batch["word"][:, 0], "n": batch["word"].sum(dim=1)}
+
+    def finish(self, model: Any, kind: str, rows: Sequence[Any]) -> Features:
+        values = [(int(row["first"]), int(row["n"])) for row in rows]
+        return Features(fields={"words.npy": np.array(values, np.int64).reshape(-1, 2)}, columns={})
+
+
+def test_results_come_back_in_the_order_of_their_rows(models: Models) -> None:
+    texts = [b"to be or not to be", b"", b"that is the question", b"or", b"be not"]
+    for rows in (1, 3):
+        one = Words(weights=models["caption"]["weights"], rows=rows, device="cpu")
+        for text, made in zip(texts, one.features("text", [{"txt": text} for text in texts]), strict=True):
+            assert isinstance(made, Features)
+            assert made.fields["words.npy"].tolist() == [[word[0], sum(word)] for word in text.split()]
 
 
 def test_versions_follow_what_the_features_depend_on(models: Models, tmp_path: Path) -> None:

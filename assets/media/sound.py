@@ -195,6 +195,8 @@ def pieces_at(
             yield waiting[first].done(n_channels)
             first += 1
         position = end
+        if first == len(waiting):
+            return
     for piece in waiting[first:]:
         yield piece.done(n_channels)
 

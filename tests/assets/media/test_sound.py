@@ -201,6 +201,27 @@ def test_pieces_of_sound_that_begins_late(tmp_path: Path) -> None:
     assert np.array_equal(found[0] * 2**15, [*[0] * 1600, *count[:3200]])
 
 
+def test_a_clip_says_what_became_of_its_channels(
+    tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames, sound_file: Callable[..., str]
+) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (6, 32_000))
+    silent = encode_video(numbered_frames(50))
+    surround = sound_file(noise, 16_000, codec="flac", container="flac")
+    muxed = tmp_path / "both.mkv"
+    with av.open(silent) as picture, av.open(surround) as sound, av.open(str(muxed), "w") as out:
+        streams = [picture.streams.video[0], sound.streams.audio[0]]
+        for source, target in [(one, out.add_stream_from_template(one)) for one in streams]:
+            for packet in source.container.demux(source):
+                if packet.dts is not None:
+                    packet.stream = target
+                    out.mux(packet)
+    (first, _) = cut_video(str(muxed), tmp_path, POLICY)
+    assert (first.metadata["sound_downmix"], first.metadata["mono_cancels"]) == ("5.1 to mono", None)
+    assert first.metadata["sound_gain_db"] == 0
+    weights = np.array([0.5**0.5, 0.5**0.5, 1, 0, 0.5, 0.5]) / (2 + 2 * 0.5**0.5)
+    assert np.abs(heard(first) / 2**15 - weights @ noise[:, :16_000]).max() < 1e-4
+
+
 def test_pieces_come_as_soon_as_they_are_complete(tmp_path: Path) -> None:
     path = wav(tmp_path / "a", np.zeros((1, 16000 * 60), np.int16), 16000)
     with opened(path) as container:

@@ -22,7 +22,8 @@ def _bar_row(name: str, n: int, total: int, most: int, mark: str = "") -> str:
     width = f"{100 * n / most:.1f}" if n else "0"
     bar = f'<div class=bar aria-hidden=true><i style="--w:{width}"></i></div>' if n else ""
     return (
-        f"<tr{mark}><th scope=row>{html_text(name, 60)}</th><td>{bar}</td>"
+        f'<tr{mark}><th scope=row><span title="{html_text(name, 200)}">{html_text(name, 60)}</span></th>'
+        f"<td>{bar}</td>"
         f"<td class=n>{n:,}</td><td class='n s'>{share(n, total)}</td></tr>"
     )
 

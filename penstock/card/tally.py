@@ -111,7 +111,7 @@ class Tally:
         """Every name; empty after giving up."""
         return dict(self._counts)
 
-    def result(self, n_rows: int, listed: int = 24) -> Counts:
+    def result(self, n_rows: int, listed: int = 16) -> Counts:
         """n_rows: of which those that were not added are unknown; listed: names that stand alone."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)

@@ -25,6 +25,7 @@ def encode(
     matrix: tuple[int, ...] | None = None,
     height_px: int = 0,
     sound: tuple[np.ndarray, int, str] | None = None,
+    sound_start_s: float = 0.0,
 ) -> Path:
     """frames: uint8 [H, W, 3], at `pts` ms (every 40 ms); sound: (int16 samples, rate in Hz, codec)."""
     base = Fraction(1, 1000)
@@ -60,6 +61,8 @@ def encode(
                 fifo.write(piece)
             size = voice.codec_context.frame_size or 1024
             while (piece := fifo.read(size, partial=True)) is not None:
+                if sound_start_s:
+                    piece.pts += round(sound_start_s * rate_hz)
                 out.mux(voice.encode(piece))
             out.mux(voice.encode(None))
     return path

@@ -74,9 +74,10 @@ class DatasetSpec:
     policy: how raw objects are cut; features: what is computed of each sample; filters: which samples are left
     out; splits: name -> share, they sum to 1; split_by: "raw_sha256" or "subject" - all samples with one value are
     in one split, for ever; max_reject_rate: share of a batch's objects that may be damaged before the batch is
-    stopped, 0 to 1; work_timeout_s: longest time that one object may take in one stage; near_duplicates: what becomes
-    of copies that are not the same bytes, None to look for none; gate: what the samples table of a batch must pass to
-    be published.
+    stopped, 0 to 1; max_untrue_rate: share of them that may come out of the cut as something else than their source,
+    before that stops the batch (each is left out, by name); work_timeout_s: longest time that one object may take in
+    one stage; near_duplicates: what becomes of copies that are not the same bytes, None to look for none; gate: what
+    the samples table of a batch must pass to be published.
 
     Raises: InvalidName, also for two featurizers that share a name, a field or a column; ValueError for shares or
     rates out of range; what `Feature.made` raises.
@@ -89,6 +90,7 @@ class DatasetSpec:
     splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
     split_by: str = "raw_sha256"
     max_reject_rate: float = 0.0
+    max_untrue_rate: float = 0.01
     work_timeout_s: float = 600.0
     near_duplicates: NearDuplicates | None = None
     gate: Gate = GATE
@@ -103,8 +105,9 @@ class DatasetSpec:
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
             raise ValueError(f"split_by={self.split_by!r}; accepted: 'raw_sha256', 'subject'")
-        if not 0 <= self.max_reject_rate <= 1:
-            raise ValueError(f"max_reject_rate={self.max_reject_rate}; accepted: 0 to 1")
+        for name in ("max_reject_rate", "max_untrue_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 to 1")
         if self.work_timeout_s <= 0:
             raise ValueError(f"work_timeout_s={self.work_timeout_s}; accepted: above 0")
 

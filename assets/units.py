@@ -7,7 +7,6 @@ transaction stays open: feature stages add groups to these parts, and `version` 
 import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import dagster as dg
 
 import loader
 from loader.dataset.part_extension import part_rows
-from loader.errors import StageNotPublished, StoreError
+from loader.errors import StageNotPublished
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import LandingResource, RootResource
@@ -23,12 +22,9 @@ from resources.storage import LandingResource, RootResource
 from . import landing as landing_stage
 from . import validation
 from .card import policy_words
-from .media.cutters import ALL_KINDS, CUTTERS
-from .media.objects import CutRequest, CutResult, cut_object, refusal_row
-from .media.policy import CutPolicy
-from .media.segments import Segment
-from .media.unit import Kind, Unit, dropped, rejected
-from .report import dagster_name, units_metadata
+from .cutting import CutUnit, cut_objects, policy_fingerprint, untrue_reason
+from .media.cutters import CUTTERS
+from .report import check_metadata, dagster_name, units_metadata
 from .spec import DatasetSpec
 from .stages import (
     StageRecord,
@@ -44,22 +40,11 @@ from .validation import refusal_counts
 
 STAGE = "units"
 CODE_VERSION = "2"
+CHECK = "true_to_source"
 CAPTION = "caption.txt"
 """The text that came with an object, or with a segment of it, in a group of its own."""
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutUnit:
-    """One unit whose bytes wait in scratch files. raw: the landed object's row; audit: its media row."""
-
-    key: str
-    unit_id: str
-    kind: Kind
-    unit: Unit
-    raw: Mapping[str, Any]
-    audit: Mapping[str, Any]
 
 
 def transaction_name(spec: DatasetSpec, partition: str, run_id: str) -> str:
@@ -100,16 +85,20 @@ def units_stage(
         cut, refusals = cut_objects(
             landing, compute, spec, audits, raws, Path(scratch), published_objects(root, spec.name), progress
         )
+        reason = untrue_reason(refusals, len(audits), spec.max_untrue_rate)
         labels = labels_of(cut, published_labels(root, spec.name))
-        parts = write_parts(root, spec, txn, cut, labels, partition=partition, run_id=run_id)
+        parts = (
+            [] if reason else write_parts(root, spec, txn, cut, labels, partition=partition, run_id=run_id)
+        )
     rows = [unit_row(unit, part) for part, members in parts for unit in members]
     if not parts:
-        root.abort(txn, "the batch holds nothing new")
+        root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
     record = StageRecord(
         dataset=spec.name,
         stage=STAGE,
         partition=partition,
-        verdict="published",
+        verdict="failed" if reason else "published",
+        reason=reason,
         run_id=run_id,
         code_version=CODE_VERSION,
         fingerprint=wanted,
@@ -128,69 +117,6 @@ def units_stage(
         },
     )
     return append_record(store, record), rows, refusals
-
-
-def cut_objects(
-    landing: Store,
-    compute: Compute,
-    spec: DatasetSpec,
-    audits: Sequence[Row],
-    raws: Mapping[str, Row],
-    scratch: Path,
-    published: Mapping[str, str],
-    progress: Progress | None = None,
-) -> tuple[list[CutUnit], list[Row]]:
-    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset.
-
-    Raises: StoreError when this machine has no room, or the store does not answer.
-    """
-    refusals: list[Row] = []
-    wanted: list[Row] = []
-    for row in audits:
-        if row["sha256"] in published:
-            twice = dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
-            refusals.append(refusal_row(row["key"], row["sha256"], twice))
-        else:
-            wanted.append(row)
-    work = [
-        CutRequest(
-            store=landing,
-            key=row["key"],
-            sha256=row["sha256"],
-            mime=row["mime"],
-            scratch=str(scratch / f"{position:06d}"),
-            policy=spec.policy,
-            kinds=ALL_KINDS,
-            audit=row,
-            segments=tuple(Segment(**segment) for segment in raws[row["key"]].get("segments") or ()),
-        )
-        for position, row in enumerate(wanted)
-    ]
-    units: list[CutUnit] = []
-    outcomes = compute.map(cut_object, work, timeout_s=spec.work_timeout_s, progress=progress)
-    for row, outcome in zip(wanted, outcomes, strict=True):
-        result = outcome.value
-        if result is None:
-            code, reason = (outcome.error.code, outcome.error.summary) if outcome.error else ("exception", "")
-            result = CutResult(
-                key=row["key"], refusal=refusal_row(row["key"], row["sha256"], rejected("cut", code, reason))
-            )
-        if result.fault:
-            raise StoreError(f"{row['key']!r} could not be cut: {result.fault}")
-        if result.refusal is not None:
-            refusals.append(result.refusal)
-        elif result.kind is not None:
-            units += _named(result.kind, result.units, raws[row["key"]], row, spec.policy)
-    return units, refusals
-
-
-def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutPolicy) -> Iterator[CutUnit]:
-    for unit in units:
-        asked = [unit.request] if unit.request else []
-        unit_id = fingerprint(raw["sha256"], unit.start, unit.end, _plain(policy, kind), *asked)
-        yield CutUnit(
-            key=f"{kind}/{unit_id[:20]}", unit_id=unit_id, kind=kind, unit=unit, raw=raw, audit=audit
-        )
 
 
 def write_parts(
@@ -345,21 +271,14 @@ def published_objects(root: loader.Root, dataset: str) -> dict[str, str]:
     return {sha256: f"{key!r} in {newest.name}" for sha256, key in table.iter_rows()}
 
 
-def policy_fingerprint(policy: CutPolicy) -> str:
-    """sha256 hex of a policy."""
-    return fingerprint([_plain(policy, kind) for kind in ALL_KINDS])
-
-
-def _plain(policy: CutPolicy, kind: Kind) -> dict[str, str]:
-    return {name: str(value) for name, value in policy.of(kind).items()}
-
-
 def _splits(spec: DatasetSpec) -> list[str]:
     return [spec.split_by, *(f"{name}={share}" for name, share in sorted(spec.splits.items()))]
 
 
 def _still_good(root: loader.Root, record: StageRecord) -> bool:
     """Whether what an earlier attempt wrote can stand: it is published, or still can be."""
+    if record.verdict != "published":
+        return False
     if not record.body["parts"]:
         return True
     status = root.state.txns[record.body["txn"]].status
@@ -377,16 +296,26 @@ def _nbytes(parts: Sequence[loader.Part]) -> int:
     return sum(shard.nbytes for part in parts for shard in part.shards)
 
 
+_CHECK_SAYS = (
+    "What was cut was compared with its source: times, orientation, colours, the place and the channels of sound. "
+    "Objects that differ are left out, by the name of what is wrong; a batch with more of them than the dataset allows "
+    "is not written, now or later, until it is cut again."
+)
+UnitsEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
 def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """The asset [dataset, units]."""
+    """The asset [dataset, units] and its check."""
+    key = dg.AssetKey([spec.name, STAGE])
 
     @dg.asset(
-        key=[spec.name, STAGE],
+        key=key,
         deps=[dg.AssetKey([spec.name, validation.STAGE])],
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(spec.name),
         kinds={"ffmpeg", "webdataset"},
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="Clips, upright photos, segments of sound and documents, written as parts of a transaction.",
     )
     def units(
@@ -394,7 +323,7 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         root: RootResource,
         landing: LandingResource,
         compute: ComputeResource,
-    ) -> dg.MaterializeResult[None]:
+    ) -> Iterator[UnitsEvent]:
         with root.opened() as opened, landing.opened() as place, compute.opened() as engine:
             try:
                 record, rows, refusals = units_stage(
@@ -402,6 +331,11 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
                 )
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
-        return dg.MaterializeResult(metadata=units_metadata(record, rows, refusals))
+        passed = record.verdict == "published"
+        yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=check_metadata(record, refusals))
+        if not passed:
+            # The check makes it visible; the record, which is already written, makes it true.
+            raise dg.Failure(record.reason, metadata=check_metadata(record, refusals), allow_retries=False)
+        yield dg.MaterializeResult(metadata=units_metadata(record, rows, refusals))
 
     return units

@@ -6,6 +6,7 @@ up, which frame, which colours, when, how loud. What differs has a name (`ROTATI
 is rejected under it: a bug here, in a policy or in a new release of a library stops, and is told by its name.
 """
 
+from .findings import STAGE
 from .units import audit_units
 
-__all__ = ["audit_units"]
+__all__ = ["STAGE", "audit_units"]

@@ -101,7 +101,8 @@ def pictures_of(table: "pl.DataFrame") -> Pictures:
     for number, name in enumerate(KINDS):
         kind[(table["kind"] == name).fill_null(False).to_numpy()] = number
     hashes, n_pictures = _parsed(table["phash"])
-    mirrored, _ = _parsed(table["phash_mirrored"])
+    mirrored, n_mirrored = _parsed(table["phash_mirrored"])
+    mirrored = np.where((n_mirrored == n_pictures)[:, None], mirrored, hashes)  # not told: it adds nothing
     mask = table["phash_flat_mask"].cast(int)
     whole = table["phash_flat"].fill_null(False).cast(int) * _ALL_FLAT
     flat = mask.fill_null(whole).to_numpy().astype(np.int64)

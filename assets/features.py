@@ -105,7 +105,11 @@ def _model_facts(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float
     if outcome.value is None:
         reason = outcome.error.summary if outcome.error else ""
         raise ModelFailed(f"featurizer {featurizer.name!r} cannot be loaded: {reason}")
-    stated = {"weights": featurizer.weights, "weights_sha256": featurizer.sha256, "rows": featurizer.rows}
+    stated = {
+        "weights": featurizer.weights,
+        "weights_sha256": featurizer.sha256,
+        "batch_size": featurizer.batch_size,
+    }
     return stated | {"device": featurizer.device, "dtype": featurizer.dtype, **outcome.value}
 
 

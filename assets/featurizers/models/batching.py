@@ -8,7 +8,7 @@ and never from values, so that what holds for one batch of dense numbers holds f
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,20 +34,32 @@ def shape_of(row: Row) -> Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Fit:
-    """What is known of one shape. admitted: largest batch whose rows have the bits of the smallest one; ceiling: no
-    larger batch is tried; row_bytes: measured memory per row, 0 when it was not measured."""
+    """What is known of one shape: sizes of batches whose rows have the bits of the smallest one, sizes whose rows have
+    others, and the largest size that may be tried. row_bytes: measured memory per row, 0 when it was not measured."""
 
-    admitted: int
+    same: set[int]
+    other: set[int] = field(default_factory=set)
     ceiling: int
     row_bytes: int = 0
+
+    def size(self, n_rows: int) -> int:
+        """The largest batch of so many rows that is known to have the same bits, or may have."""
+        size = self.ceiling
+        while size > min(self.same) and (size > n_rows or size in self.other):
+            size //= 2
+        return size
+
+    def known(self, n_rows: int) -> int:
+        """The largest batch of so many rows that is known to have the same bits."""
+        return max((size for size in self.same if size <= min(n_rows, self.ceiling)), default=min(self.same))
 
 
 class Batches:
     """Runs rows of equal shape through a model. Remembers, by shape, what fits and what gives the same bits.
 
-    run: name -> tensor [rows, ...] on the device to the same, of results; place: of `devices.places`; rows: of the
-    smallest batch; max_rows: of the largest, rounded down to rows x 2^k; memory_bytes: what a batch may take. Use it
-    inside `repeatable`.
+    run: name -> tensor [rows, ...] on the device to the same, of results; place: of `devices.places`; batch_size:
+    rows of the smallest batch; max_batch_size: of the largest, rounded down to batch_size x 2^k; memory_bytes: what
+    a batch may take. Use it inside `repeatable`.
     """
 
     def __init__(
@@ -56,20 +68,20 @@ class Batches:
         *,
         place: str,
         dtype: "torch.dtype",
-        rows: int,
-        max_rows: int,
+        batch_size: int,
+        max_batch_size: int,
         memory_bytes: int,
     ) -> None:
         self._run = run
         self._place, self._dtype = place, dtype
-        self._rows, self._memory_bytes = rows, memory_bytes
-        self._max_rows = rows << max(0, (max_rows // rows).bit_length() - 1)
+        self._least, self._memory_bytes = batch_size, memory_bytes
+        self._most = batch_size << max(0, (max_batch_size // batch_size).bit_length() - 1)
         self.fits: dict[Shape, Fit] = {}
 
     def wanted(self, shape: Shape) -> int:
         """How many rows of that shape are best brought together."""
         fit = self.fits.get(shape)
-        return fit.ceiling if fit else self._max_rows
+        return fit.size(fit.ceiling) if fit else self._most
 
     def results(self, rows: Sequence[Row]) -> list[Row]:
         """The result of every row, floats as float32; all rows have the same shape. Raises: ModelFailed."""
@@ -78,74 +90,72 @@ class Batches:
         shape = shape_of(rows[0])
         done: list[Row] = []
         if shape not in self.fits:
-            done += self._first(shape, rows[: self._rows])
+            done += self._first(shape, rows[: self._least])
         while len(done) < len(rows):
             done += self._next(self.fits[shape], rows[len(done) :])
         return done
 
     def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
         """The first batch of a shape; its rows must not depend on one another, or on their place."""
-        ceiling = self._max_rows
-        if ceiling > self._rows:
+        ceiling = self._most
+        if ceiling > self._least:
             results, taken = measured_bytes(self._place, lambda: self._smallest(rows))
         else:
             results, taken = self._smallest(rows), 0
-        if self._rows > 1:
-            alone = self._smallest([rows[0]] * self._rows)
+        if self._least > 1:
+            alone = self._smallest([rows[0]] * self._least)
             if any(not _same(row, results[0]) for row in alone):
                 raise ModelFailed(
                     f"the model gives a row other bits beside other rows, or in another place, in batches of "
-                    f"{self._rows} on {self._place}: set rows=1, or look for what mixes the rows of a batch"
+                    f"{self._least} on {self._place}: set batch_size=1, or look for what mixes the rows of a batch"
                 )
-        row_bytes = -(-taken // self._rows)
-        while ceiling > self._rows and row_bytes * ceiling > self._memory_bytes:
+        row_bytes = -(-taken // self._least)
+        while ceiling > self._least and row_bytes * ceiling > self._memory_bytes:
             ceiling //= 2
-        self.fits[shape] = Fit(admitted=self._rows, ceiling=ceiling, row_bytes=row_bytes)
+        self.fits[shape] = Fit(same={self._least}, ceiling=ceiling, row_bytes=row_bytes)
         return results
 
     def _next(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
         """The results of some of the rows, from the first on; none when a batch turned out to be too large."""
-        if fit.ceiling > fit.admitted and len(rows) >= 2 * fit.admitted:
-            return self._larger(fit, rows)
-        size = fit.admitted
-        while size > max(self._rows, len(rows)):
-            size //= 2
-        if size == self._rows:
-            return self._smallest(rows[:size])
-        results = self._tried(rows[:size])
-        if results is None:
-            fit.admitted = fit.ceiling = size // 2
-        return results or []
+        size = fit.size(len(rows))
+        if size not in fit.same:
+            return self._compared(fit, rows[:size])
+        return self._known(fit, rows[:size]) or []
 
-    def _larger(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Tries the largest batch that may do, beside batches that are known to: the same bits admit it."""
-        size = fit.ceiling
-        while size > len(rows):
-            size //= 2
-        known: list[Row] = []
-        for start in range(0, size, fit.admitted):
-            chunk = rows[start : start + fit.admitted]
-            results = self._smallest(chunk) if fit.admitted == self._rows else self._tried(chunk)
-            if results is None:
-                fit.admitted = fit.ceiling = fit.admitted // 2
-                return known
-            known += results
-        at_once = self._tried(rows[:size])
-        if at_once is not None and all(map(_same, at_once, known)):
-            fit.admitted = size
+    def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
+        """The results of all these rows by batches that are known to have the same bits; whether one batch of them has
+        these bits as well is remembered."""
+        results: list[Row] = []
+        while len(results) < len(rows):
+            left = rows[len(results) :]
+            results += self._known(fit, left[: fit.known(len(left))]) or []
+        at_once = self._tried(rows)
+        if at_once is None:
+            fit.ceiling = min(fit.ceiling, len(rows) // 2)
+        elif all(map(_same, at_once, results)):
+            fit.same.add(len(rows))
         else:
-            fit.ceiling = size // 2
-        return known
+            fit.other.add(len(rows))
+        return results
+
+    def _known(self, fit: Fit, rows: Sequence[Row]) -> list[Row] | None:
+        """The results of a batch of a known size; None when memory ran out, as others may have taken it."""
+        if len(rows) <= self._least:
+            return self._smallest(rows)
+        results = self._tried(rows)
+        if results is None:
+            fit.ceiling = len(rows) // 2
+        return results
 
     def _smallest(self, rows: Sequence[Row]) -> list[Row]:
         """Up to `rows` rows as a batch of exactly that many. Raises: ModelFailed when they do not fit into memory."""
-        filled = [*rows, *[rows[-1]] * (self._rows - len(rows))]
+        filled = [*rows, *[rows[-1]] * (self._least - len(rows))]
         results = self._tried(filled)
         if results is None:
+            inputs = ", ".join(f"{name} {shape}" for name, shape, _ in shape_of(rows[0]))
             raise ModelFailed(
-                f"a batch of {self._rows} rows of {', '.join(f'{n} {s}' for n, s, _ in shape_of(rows[0]))} does not "
-                f"fit into the memory of {self._place}; set a smaller `rows` (that makes other bits, so everything "
-                "is computed again), or smaller inputs"
+                f"a batch of {self._least} rows of {inputs} does not fit into the memory of {self._place}; set a "
+                "smaller batch_size (that makes other bits, so everything is computed again), or smaller inputs"
             )
         return results[: len(rows)]
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="ModelFeaturizer")
 
-ROWS = {"cpu": 1, "cuda": 8}
+SMALLEST = {"cpu": 1, "cuda": 8}
 """Rows of the smallest batch. On one thread of a CPU larger ones were no faster (ViT-S: 121 ms an image in batches
 of 1, 121 in batches of 8), and rows that only fill up are lost."""
 
 LARGEST = {"cpu": 1, "cuda": 256}
 """Rows of the largest batch that is tried."""
 
-_ONLY_SPEED = frozenset({"weights", "sha256", "max_rows", "memory_bytes", "readers"})
+_ONLY_SPEED = frozenset({"weights", "sha256", "max_batch_size", "memory_bytes", "readers"})
 """Parameters that the features do not depend on; of the weights they depend on the content."""
 
 
@@ -40,9 +40,9 @@ class ModelFeaturizer(ABC):
       `weights_sha256` says of it; "" is whatever lies there now. Stated, nothing is read to know the version
     - device: "cpu", "cuda" (all GPUs), "cuda:1", or "auto", settled where this is made: "cuda" where there is a GPU.
       dtype: of the weights and of floats in batches: "float32", "bfloat16", "float16"
-    - rows: of the smallest batch, which is filled up; 0 is 1 on a CPU and 8 on a GPU. Device, dtype and rows are
-      part of the version: they decide the bits
-    - max_rows: of larger batches, used where they give the same bits; 0 is none on a CPU and 256 on a GPU.
+    - batch_size: rows of the smallest batch, which is filled up; 0 is 1 on a CPU and 8 on a GPU. It, the device and
+      the dtype are part of the version: they decide the bits
+    - max_batch_size: of larger batches, used where they give the same bits; 0 is none on a CPU and 256 on a GPU.
       memory_bytes: what they may take; 0 is 1 GiB on a CPU and 0.8 of what is free on a GPU. readers: threads that
       decode samples; 0 is 1 on a CPU and 8 on a GPU
 
@@ -56,8 +56,8 @@ class ModelFeaturizer(ABC):
     sha256: str = ""
     device: str = "auto"
     dtype: str = "float32"
-    rows: int = 0
-    max_rows: int = 0
+    batch_size: int = 0
+    max_batch_size: int = 0
     memory_bytes: int = 0
     readers: int = 0
     code: ClassVar[int] = 1
@@ -67,11 +67,11 @@ class ModelFeaturizer(ABC):
         kind = device.partition(":")[0]
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r}; accepted: {', '.join(DTYPES)}")
-        for name in ("rows", "max_rows", "memory_bytes", "readers"):
+        for name in ("batch_size", "max_batch_size", "memory_bytes", "readers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 (a default by device) or more")
         object.__setattr__(self, "device", device)
-        object.__setattr__(self, "rows", self.rows or ROWS[kind])
+        object.__setattr__(self, "batch_size", self.batch_size or SMALLEST[kind])
 
     @property
     @abstractmethod
@@ -207,7 +207,8 @@ def _loaded(featurizer: ModelFeaturizer, place: str) -> tuple[Any, Batches]:
         lambda batch: featurizer.run(model, batch),
         place=place,
         dtype=dtype,
-        rows=featurizer.rows,
-        max_rows=featurizer.max_rows or max(featurizer.rows, LARGEST[place.partition(":")[0]]),
+        batch_size=featurizer.batch_size,
+        max_batch_size=featurizer.max_batch_size
+        or max(featurizer.batch_size, LARGEST[place.partition(":")[0]]),
         memory_bytes=featurizer.memory_bytes or budget_bytes(place),
     )

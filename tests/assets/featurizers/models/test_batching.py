@@ -30,9 +30,16 @@ def rows_of(n: int, seed: int = 0, width: int = WIDTH) -> list[Row]:
     return [{"x": rng.normal(size=width).astype(np.float32)} for _ in range(n)]
 
 
-def batches(run: Run, *, rows: int = 1, max_rows: int = 1, memory_bytes: int = 1 << 40) -> Batches:
+def batches(
+    run: Run, *, batch_size: int = 1, max_batch_size: int = 1, memory_bytes: int = 1 << 40
+) -> Batches:
     return Batches(
-        run, place="cpu", dtype=torch.float32, rows=rows, max_rows=max_rows, memory_bytes=memory_bytes
+        run,
+        place="cpu",
+        dtype=torch.float32,
+        batch_size=batch_size,
+        max_batch_size=max_batch_size,
+        memory_bytes=memory_bytes,
     )
 
 
@@ -70,16 +77,20 @@ class Limited:
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(
     n=st.integers(1, 40),
-    rows=st.integers(1, 9),
-    max_rows=st.integers(1, 64),
+    batch_size=st.integers(1, 9),
+    max_batch_size=st.integers(1, 64),
     cuts=st.lists(st.integers(0, 40), max_size=4),
 )
-def test_a_row_has_the_same_bits_in_any_batch(n: int, rows: int, max_rows: int, cuts: list[int]) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(
+    n: int, batch_size: int, max_batch_size: int, cuts: list[int]
+) -> None:
     every = rows_of(n)
     for run in (product, each_alone):
-        alone = [bits(batches(run, rows=rows).results([row]))[0] for row in every]
-        assert bits(batches(run, rows=rows, max_rows=max_rows).results(every)) == alone
-        grown = batches(run, rows=rows, max_rows=max_rows)
+        alone = [bits(batches(run, batch_size=batch_size).results([row]))[0] for row in every]
+        assert (
+            bits(batches(run, batch_size=batch_size, max_batch_size=max_batch_size).results(every)) == alone
+        )
+        grown = batches(run, batch_size=batch_size, max_batch_size=max_batch_size)
         bounds = [0, *sorted(min(cut, n) for cut in cuts), n]
         pieces = [every[start:stop] for start, stop in pairwise(bounds)]
         assert [bit for piece in pieces for bit in bits(grown.results(piece))] == alone
@@ -88,10 +99,11 @@ def test_a_row_has_the_same_bits_in_any_batch(n: int, rows: int, max_rows: int, 
 
 def test_larger_batches_are_used_where_they_give_the_same_bits() -> None:
     model = Limited(each_alone, 1000)
-    grown = batches(model, rows=2, max_rows=64)
-    grown.results(rows_of(200))
+    grown = batches(model, batch_size=2, max_batch_size=100)
+    grown.results(rows_of(198))
     (fit,) = grown.fits.values()
-    assert (fit.admitted, fit.ceiling) == (64, 64)
+    assert (fit.same, fit.other, fit.ceiling) == ({2, 4, 64}, set(), 64)
+    assert max(model.sizes) == 64
     model.sizes.clear()
     grown.results(rows_of(128, seed=2))
     assert model.sizes == [64, 64]
@@ -100,32 +112,41 @@ def test_larger_batches_are_used_where_they_give_the_same_bits() -> None:
     assert model.sizes == [64, 4, 2, 2]  # what is left over, the last one filled up
 
 
-def test_larger_batches_with_other_bits_are_not_used() -> None:
+@settings(derandomize=True, max_examples=30, deadline=None)
+@given(
+    sizes=st.sets(st.sampled_from([4, 8, 16, 32, 64])),
+    n=st.lists(st.integers(1, 150), min_size=1, max_size=4),
+)
+def test_larger_batches_with_other_bits_are_not_used(sizes: set[int], n: list[int]) -> None:
+    """Whichever sizes have them: a kernel is chosen by the size, and not by whether it is large."""
+
     def by_size(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        shift = 1 + 2.0**-23 if len(batch["x"]) > 8 else 1.0  # one bit, above 8 rows
+        shift = 1 + 2.0**-23 if len(batch["x"]) in sizes else 1.0  # one bit
         return {"y": batch["x"] * shift}
 
-    grown = batches(by_size, rows=2, max_rows=64)
-    every = rows_of(300)
-    assert bits(grown.results(every)) == [row["x"].tobytes() for row in every]
+    grown = batches(by_size, batch_size=2, max_batch_size=64)
+    for seed, n_rows in enumerate(n):
+        every = rows_of(n_rows, seed)
+        assert bits(grown.results(every)) == [row["x"].tobytes() for row in every]
     (fit,) = grown.fits.values()
-    assert (fit.admitted, fit.ceiling) == (8, 8)
+    assert fit.other <= sizes
+    assert not fit.same & sizes
 
 
 @pytest.mark.parametrize("limit", [2, 3, 8, 40])
 def test_batches_are_halved_when_memory_runs_out_and_that_is_remembered(limit: int) -> None:
     model = Limited(each_alone, limit)
-    grown = batches(model, rows=2, max_rows=64)
-    every = rows_of(300)
-    assert bits(grown.results(every)) == bits(batches(each_alone, rows=2).results(every))
+    grown = batches(model, batch_size=2, max_batch_size=64)
+    every = rows_of(256)
+    assert bits(grown.results(every)) == bits(batches(each_alone, batch_size=2).results(every))
     (fit,) = grown.fits.values()
-    assert fit.admitted == {2: 2, 3: 2, 8: 8, 40: 32}[limit]
+    assert fit.ceiling == {2: 2, 3: 2, 8: 8, 40: 32}[limit]
     model.sizes.clear()
     grown.results(every)
-    assert max(model.sizes) == fit.admitted
+    assert set(model.sizes) == {fit.ceiling}
     model.limit = 2  # somebody else took memory meanwhile
-    assert bits(grown.results(every)) == bits(batches(each_alone, rows=2).results(every))
-    assert (fit.admitted, fit.ceiling) == (2, 2)
+    assert bits(grown.results(every)) == bits(batches(each_alone, batch_size=2).results(every))
+    assert fit.ceiling == 2
     model.sizes.clear()
     grown.results(every)
     assert set(model.sizes) == {2}
@@ -135,7 +156,7 @@ def test_the_smallest_batch_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(
         ModelFailed, match=r"a batch of 4 rows of x \(48,\) does not fit into the memory of cpu"
     ):
-        batches(Limited(each_alone, 3), rows=4).results(rows_of(1))
+        batches(Limited(each_alone, 3), batch_size=4).results(rows_of(1))
 
 
 def test_an_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
@@ -151,7 +172,7 @@ def test_the_first_batch_says_what_the_memory_holds() -> None:
         x = batch["x"]
         return {"y": x + torch.ones(len(x), 1 << 21).sum(dim=1, keepdim=True)}  # 8 MiB a row
 
-    grown = batches(hungry, rows=2, max_rows=64, memory_bytes=72 << 20)
+    grown = batches(hungry, batch_size=2, max_batch_size=64, memory_bytes=72 << 20)
     grown.results(rows_of(2))
     (fit,) = grown.fits.values()
     assert 7 << 20 <= fit.row_bytes <= 10 << 20
@@ -159,7 +180,7 @@ def test_the_first_batch_says_what_the_memory_holds() -> None:
 
 
 def test_shapes_are_known_apart() -> None:
-    grown = batches(each_alone, rows=1, max_rows=8)
+    grown = batches(each_alone, batch_size=1, max_batch_size=8)
     for width in (3, 5):
         grown.results(rows_of(8, width=width))
     assert set(grown.fits) == {shape_of(row) for width in (3, 5) for row in rows_of(1, width=width)}
@@ -180,7 +201,7 @@ def test_a_model_whose_rows_see_one_another_is_refused(run: Run) -> None:
     with pytest.raises(
         ModelFailed, match="other bits beside other rows, or in another place, in batches of 4"
     ):
-        batches(run, rows=4).results(rows_of(4))
+        batches(run, batch_size=4).results(rows_of(4))
 
 
 def test_a_model_that_draws_is_refused() -> None:
@@ -193,7 +214,7 @@ def test_a_model_that_draws_is_refused() -> None:
 
 def test_a_result_without_an_axis_of_rows_is_refused() -> None:
     with pytest.raises(ModelFailed, match=r"'y' of shape \(\) for a batch of 2 rows"):
-        batches(lambda batch: {"y": batch["x"].sum()}, rows=2).results(rows_of(2))
+        batches(lambda batch: {"y": batch["x"].sum()}, batch_size=2).results(rows_of(2))
 
 
 def test_floats_have_the_model_s_dtype_and_come_back_exactly() -> None:
@@ -203,7 +224,7 @@ def test_floats_have_the_model_s_dtype_and_come_back_exactly() -> None:
         seen.update({name: value.dtype for name, value in batch.items()})
         return {"half": batch["x"] * 2, "whole": batch["n"] + 1}
 
-    half = Batches(run, place="cpu", dtype=torch.bfloat16, rows=1, max_rows=1, memory_bytes=0)
+    half = Batches(run, place="cpu", dtype=torch.bfloat16, batch_size=1, max_batch_size=1, memory_bytes=0)
     (row,) = half.results([{"x": np.array([1.5, -3], np.float32), "n": np.array([7], np.uint8)}])
     assert seen == {"x": torch.bfloat16, "n": torch.uint8}
     assert (row["half"].dtype, row["half"].tolist()) == (np.float32, [3, -6])

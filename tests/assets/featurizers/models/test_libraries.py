@@ -149,7 +149,11 @@ def coder(folder: Path) -> Any:
 def in_any_batch(featurizer: Featurizer, samples: list[Mapping[str, bytes]]) -> None:
     """The same bits alone, together, backwards, and in larger batches than the smallest one."""
     assert isinstance(featurizer, ModelFeaturizer)
-    for one in (featurizer, replace(featurizer, rows=2), replace(featurizer, rows=2, max_rows=4)):
+    for one in (
+        featurizer,
+        replace(featurizer, batch_size=2),
+        replace(featurizer, batch_size=2, max_batch_size=4),
+    ):
         together = one.features("image", samples)
         backwards = one.features("image", samples[::-1])[::-1]
         alone = [one("image", sample) for sample in samples]

@@ -50,11 +50,11 @@ def stored(made: Features | Unusable) -> object:
     "how",
     [
         {},
-        {"rows": 4},
-        {"rows": 2, "max_rows": 8},
-        {"rows": 3, "dtype": "bfloat16"},
+        {"batch_size": 4},
+        {"batch_size": 2, "max_batch_size": 8},
+        {"batch_size": 3, "dtype": "bfloat16"},
         {"dtype": "float16"},
-        {"rows": 2, "readers": 3},
+        {"batch_size": 2, "readers": 3},
     ],
     ids=str,
 )
@@ -73,7 +73,7 @@ def test_a_sample_gets_the_same_in_any_company(
 
 
 def test_a_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) -> None:
-    one = model(models, "latent", rows=4)
+    one = model(models, "latent", batch_size=4)
     bad: list[Sample] = [{"jpg": b"\xff\xd8no"}, {}, {"jpg": pictures[0]["jpg"][:300]}]
     mixed = [pictures[0], bad[0], pictures[2], bad[1], pictures[5], bad[2]]
     made = one.features("image", mixed)
@@ -96,7 +96,7 @@ def test_a_result_that_is_not_finite_is_refused(
     config, tensors = read_weights(Path(models["latent"]["weights"]))
     tensors["moments.bias"] = tensors["moments.bias"] + 70_000
     save_weights(tmp_path / "large.safetensors", config, tensors)
-    parameters = {"weights": str(tmp_path / "large.safetensors"), "rows": 2}
+    parameters = {"weights": str(tmp_path / "large.safetensors"), "batch_size": 2}
     (refused,) = model(models, "latent", dtype="float16", **parameters).features("image", pictures[:1])
     assert isinstance(refused, Unusable)
     assert (refused.code, refused.reason) == ("not_finite", "the model's 'latent' of it is NaN or infinite")
@@ -112,7 +112,7 @@ def test_little_waits_for_its_like(
     models: Models, pictures: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no room to wait rows are computed as they come: more filled up batches, the same features."""
-    one = model(models, "latent", rows=4)
+    one = model(models, "latent", batch_size=4)
     expected = [stored(made) for made in one.features("image", pictures)]
     monkeypatch.setitem(gathered.__globals__, "WAITING_BYTES", 0)
     assert [stored(made) for made in one.features("image", pictures)] == expected
@@ -143,8 +143,8 @@ class Words(ModelFeaturizer):
 
 def test_results_come_back_in_the_order_of_their_rows(models: Models) -> None:
     texts = [b"to be or not to be", b"", b"that is the question", b"or", b"be not"]
-    for rows in (1, 3):
-        one = Words(weights=models["caption"]["weights"], rows=rows, device="cpu")
+    for batch_size in (1, 3):
+        one = Words(weights=models["caption"]["weights"], batch_size=batch_size, device="cpu")
         for text, made in zip(texts, one.features("text", [{"txt": text} for text in texts]), strict=True):
             assert isinstance(made, Features)
             assert made.fields["words.npy"].tolist() == [[word[0], sum(word)] for word in text.split()]
@@ -154,7 +154,7 @@ def test_versions_follow_what_the_features_depend_on(models: Models, tmp_path: P
     one = model(models, "embedding")
     other: Mapping[str, Any] = {
         "dtype": "bfloat16",
-        "rows": 2,
+        "batch_size": 2,
         "device": "cuda",
         "stored": "float16",
         "image": "png",
@@ -168,7 +168,7 @@ def test_versions_follow_what_the_features_depend_on(models: Models, tmp_path: P
     (tmp_path / "moved.safetensors").write_bytes(weights.read_bytes())
     same: Mapping[str, Any] = {
         "weights": str(tmp_path / "moved.safetensors"),
-        "max_rows": 64,
+        "max_batch_size": 64,
         "memory_bytes": 1 << 20,
         "readers": 2,
         "sha256": pinned(one).sha256,
@@ -215,7 +215,7 @@ def test_other_weights_under_the_same_name_are_loaded_anew(
     ("name", "parameters", "what"),
     [
         ("embedding", {"dtype": "float64"}, "dtype='float64'; accepted: float32, bfloat16, float16"),
-        ("embedding", {"rows": -1}, "rows=-1; accepted"),
+        ("embedding", {"batch_size": -1}, "batch_size=-1; accepted"),
         (
             "embedding",
             {"network": "resnet"},

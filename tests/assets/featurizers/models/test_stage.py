@@ -104,11 +104,12 @@ def test_the_record_says_which_weights_and_what_it_ran_on(
     one = featurizer("embedding", **{**models["embedding"], "weights": str(path)})
     record, rows = staged(root, InlineCompute(), one, batch, progress=lambda *news: told.append(news))
     assert {
-        name: record.body[name] for name in ("weights", "weights_sha256", "rows", "device", "dtype", "torch")
+        name: record.body[name]
+        for name in ("weights", "weights_sha256", "batch_size", "device", "dtype", "torch")
     } == {
         "weights": str(path),
         "weights_sha256": weights_sha256(str(path)),
-        "rows": 1,
+        "batch_size": 1,
         "device": "cpu",
         "dtype": "float32",
         "torch": torch.__version__,

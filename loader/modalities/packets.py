@@ -153,8 +153,12 @@ def _check(table: PacketTable) -> None:
     wrong = {
         "no packets": not len(table),
         "a size below 1": (table.size < 1).any(),
-        "a time out of range": (np.abs(table.pts) > _MAX_TICKS).any() or abs(facts.end_pts) > _MAX_TICKS,
-        "a place outside of its field": (table.pos < -1).any() or (end > facts.nbytes).any(),
+        "a time out of range": (table.pts > _MAX_TICKS).any()
+        or (table.pts < -_MAX_TICKS).any()
+        or abs(facts.end_pts) > _MAX_TICKS,
+        "a place outside of its field": (table.pos < -1).any()
+        or (table.pos > facts.nbytes).any()  # its end may be beyond int64
+        or (end > facts.nbytes).any(),
         "places that do not ascend": not facts.whole_because
         and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
         "a time base that is not positive": facts.time_base <= 0,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +27,13 @@ class Run(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
     """pts: int64 ticks of every packet, in decode order; keys: int64 numbers of the key packets, ascending. shown:
-    int64 packet numbers of the frames that are shown, in display order. time_base: seconds per tick. end_pts: when the
-    last frame ends."""
+    int64 packet numbers of the frames that are shown, in display order; times: int64 ticks of these. time_base: seconds
+    per tick. end_pts: when the last frame ends."""
 
     pts: I64
     keys: I64
     shown: I64
+    times: I64
     time_base: Fraction
     end_pts: int
 
@@ -51,7 +51,7 @@ class Timeline:
             raise DecodeFailed(
                 f"video: packets {shown[i]} and {shown[i + 1]} have the same timestamp {times[i]}"
             )
-        return Timeline(pts, np.flatnonzero(key), shown, time_base, end_pts)
+        return Timeline(pts, np.flatnonzero(key), shown, times, time_base, end_pts)
 
     @staticmethod
     def of_table(table: PacketTable) -> "Timeline":
@@ -72,7 +72,7 @@ class Timeline:
 
     def time_s(self, frame: int) -> Fraction:
         """When a frame (a number in display order) is first shown, in seconds."""
-        return int(self.pts[self.shown[frame]]) * self.time_base
+        return int(self.times[frame]) * self.time_base
 
     def frame_at(self, time_s: Time) -> int:
         """The frame that is shown at a time: the last one whose timestamp is not later, in display order.
@@ -80,18 +80,25 @@ class Timeline:
         Fractions and integers are exact; a float may lie up to `FLOAT_SLACK_S` before its frame. O(log frames).
         Raises: DecodeFailed for a time before the first frame, or when the last one has ended.
         """
-        exact = Fraction(time_s) + (FLOAT_SLACK_S if isinstance(time_s, float) else 0)
-        if not len(self) or not self.begin_s <= exact or not time_s < self.end_s:
+        exact = Fraction(time_s)
+        now = self._tick(exact)
+        tick = self._tick(exact + FLOAT_SLACK_S) if isinstance(time_s, float) else now
+        frame = int(np.searchsorted(self.times, tick, side="right")) - 1
+        if frame < 0 or now >= self.end_pts:
             span = f"from {float(self.begin_s):.6f} to {float(self.end_s):.6f} s" if len(self) else "never"
             raise DecodeFailed(
                 f"video: no frame is shown at {float(time_s):.6f} s; this video is shown {span}"
             )
-        return int(np.searchsorted(self.pts[self.shown], floor(exact / self.time_base), side="right")) - 1
+        return frame
 
     def first_from(self, time_s: Fraction) -> int:
         """The first frame that is shown at a time or later: its number, or the number of frames."""
-        tick = -floor(-time_s / self.time_base)
-        return int(np.searchsorted(self.pts[self.shown], tick, side="left"))
+        return int(np.searchsorted(self.times, -self._tick(-time_s), side="left"))
+
+    def _tick(self, time_s: Fraction) -> int:
+        """The last tick that is not later."""
+        base = self.time_base
+        return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
 
     def keyframe(self, number: int) -> int:
         """The last key packet before or at packet `number` that is not displayed after it; 0 where there is none.

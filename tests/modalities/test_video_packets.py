@@ -188,6 +188,8 @@ def test_what_cannot_be_read_has_no_table(videos):
 WRONG = {
     "a size below 1": {"size": np.array([252, 90, 0, 400, 101, 999], np.int32)},
     "a place outside": {"pos": np.array([48, 300, 400, 450, 900, 1002], np.int64)},
+    "outside of its field": {"pos": np.array([48, 300, 400, 450, 900, 2**63 - 1], np.int64)},
+    "time out": {"pts": np.array([0, 3, 1, 2, 5, -(2**63)], np.int64)},
     "do not ascend": {"pos": np.array([48, 300, 389, 450, 900, 1001], np.int64)},
     "a time out of range": {"pts": np.array([0, 3, 1, 2, 5, 2**63 - 1], np.int64)},
 }

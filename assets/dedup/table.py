@@ -9,7 +9,7 @@ from . import quality
 from .embeddings import Embeddings
 from .hamming import Int64s
 from .pictures import pictures_of
-from .settle import Candidates
+from .settle import Candidates, Strings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,14 +54,23 @@ def candidates_of(
     table: "pl.DataFrame", objects: Sequence[str], embeddings: Embeddings | None = None
 ) -> Candidates:
     """Rows of a samples table, in their order. objects: the raw object of each."""
+    splits, split = _split(table)
     return Candidates(
         keys=table["key"].to_numpy().astype(object),
-        splits=table["split"].fill_null("").to_numpy().astype(object),
+        splits=splits[split],
         objects=np.array(objects, object),
         pictures=pictures_of(table),
         measured=quality.measured(table),
         embeddings=embeddings,
     )
+
+
+def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
+    """(names of the splits, number of each row's): a name is in memory once. No split is ""."""
+    column = table["split"].fill_null("")
+    names = column.unique().sort()
+    numbers: Int64s = names.search_sorted(column).to_numpy().astype(np.int64)
+    return names.to_numpy().astype(object), numbers
 
 
 def looks(table: "pl.DataFrame", *, alone: bool) -> tuple[Candidates, "pl.Series"]:
@@ -75,10 +84,9 @@ def looks(table: "pl.DataFrame", *, alone: bool) -> tuple[Candidates, "pl.Series
         {
             "row": order,
             "form": every.pictures.form[order],
-            "split": every.splits[order].tolist(),
+            "split": _split(table)[1][order],
             **{f"h{place}": hashes[order] for place, hashes in enumerate(every.pictures.hashes.T)},
-        },
-        schema_overrides={"split": pl.String},
+        }
     ).filter(pl.col("form") >= 0)
     by = ["row"] if alone else ["form", "split", "h0", "h1", "h2"]
     groups = look.group_by(by, maintain_order=True).agg(pl.col("row").alias("members"))

@@ -221,6 +221,14 @@ def test_along_a_chain_only_what_is_near_to_what_stays_goes() -> None:
     assert settled(chain, []) == ({"n1": "n0", "n3": "n2"}, {})
 
 
+def test_what_was_superseded_is_nobodys_better_copy() -> None:
+    """The middle one goes for the best, so the worst, which is near to the middle one only, stays."""
+    middle = row("p", 0, source_width_px=200)
+    best, worst = row("n0", 0b1111, source_width_px=400), row("n1", 0b1111_0000)
+    assert settled([best, worst], [middle]) == ({}, {"p": "n0"})
+    assert settled([worst], [middle]) == ({"n1": "p"}, {})
+
+
 def test_pieces_of_one_object_are_not_compared() -> None:
     pieces = [row(f"n{at}", 5, 5, 5, raw_sha256="video") for at in range(3)]
     assert settled(pieces, []) == ({}, {})

@@ -66,7 +66,8 @@ def main() -> int:
         f"Made by `python -m benchmarks.video_reads --rounds {given.rounds} --reads {given.reads}` on "
         f"{platform.machine()}, Python {platform.python_version()}.",
         "Contestants take turns inside every round; a ratio is the median over rounds of the ratio within a round,",
-        "with its range. One thread each; every read opens its file. Times are of the processor, files in the page cache.",
+        "with its range. One thread each; every read opens its file. Times are the processor's; files are in the page",
+        "cache.",
         "",
     ]
     with tempfile.TemporaryDirectory() as folder:

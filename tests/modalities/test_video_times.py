@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, InvalidRuntime
+from loader.modalities.orientation import UPRIGHT
 from loader.modalities.timeline import FLOAT_SLACK_S, Timeline
 from loader.modalities.video import VideoDecoder, choose, common_span, video
 
@@ -129,6 +130,21 @@ class TestWhichFrames:
     def test_a_follower_needs_its_sample(self):
         with pytest.raises(InvalidRuntime, match="give it to a Loader"):
             video(at="cam_high.mp4")(b"")
+
+
+def test_draws_are_the_documented_ones():
+    """docs/order.md: a place, then y and x of a random crop, from one generator."""
+    clock = timeline([40 * n for n in range(100)])
+    for seed in range(20):
+        mine, theirs = (np.random.Generator(np.random.Philox(key=seed)) for _ in range(2))
+        decoder = video(5, 7, size=(10, 20), crop="random")
+        chosen = choose({"a": decoder}, {"a": clock}, {"a": mine})["a"]
+        first = int(theirs.integers(100 - 29 + 1))
+        assert chosen.frames == list(range(first, first + 29, 7))
+        y, x = theirs.random(), theirs.random()
+        slack = 53 - 20  # 32 x 170 px to 10 high is 53 wide
+        assert chosen.framing.layout((32, 170), UPRIGHT).kept == (0, int(x * (slack + 1)), 10, 20)
+        assert chosen.framing.place == (y, x)
 
 
 class TestTogether:

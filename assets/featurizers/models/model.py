@@ -14,7 +14,7 @@ from ..featurizer import Features, version_of
 from .batching import Batches, Row
 from .devices import DTYPES, budget_bytes, check_device, places, repeatable, resolved_device
 from .gathering import gathered
-from .weights import check_weights, local_weights, weights_sha256
+from .weights import local_weights, weights_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -168,10 +168,9 @@ class ModelFeaturizer(ABC):
 def pinned(featurizer: M) -> M:
     """The same with the sha256 of the weights that lie there now: what one stage computes, it computes with these.
 
-    Raises: InvalidWeights when there are none; StoreError.
+    Nothing is read when it is stated. Raises: InvalidWeights when there are none; StoreError.
     """
     if featurizer.sha256:
-        check_weights(featurizer.weights)
         return featurizer
     return replace(featurizer, sha256=weights_sha256(featurizer.weights))
 

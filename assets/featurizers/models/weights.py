@@ -42,11 +42,6 @@ def weights_sha256(url: str) -> str:
     return _joined(sums, single)
 
 
-def check_weights(url: str) -> None:
-    """That there is something at this path or URL to load; no content is read. Raises: InvalidWeights; StoreError."""
-    _found(url)
-
-
 @contextmanager
 def local_weights(url: str, sha256: str) -> Iterator[Path]:
     """The weights as a path on this machine, verified: where they lie, or a temporary copy of what a URL holds.

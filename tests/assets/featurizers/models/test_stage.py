@@ -1,6 +1,8 @@
 """A model as a stage of a batch: what its record says, and what stops it before any sample is touched."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from assets.featurizers.models.networks import autoencoder, two_towers
 from assets.spec import DatasetSpec, Feature
 from assets.stages import StageRecord, current_record, require_published
 from loader.dataset.part_extension import read_part
-from loader.errors import InvalidWeights, ModelFailed
+from loader.errors import InvalidWeights, ModelFailed, ObjectNotFound
 from loader.storage import open_store
 from resources.compute import Compute, InlineCompute, LocalCompute
 
@@ -119,6 +121,8 @@ def test_the_record_says_which_weights_and_what_it_ran_on(
     assert embeddings(root, batch, record) == expected(models, root, batch)
     assert told[-1] == (1, 1)
     assert staged(root, InlineCompute(), one, batch)[0].r == record.r == 1
+    stated = replace(one, sha256=record.body["weights_sha256"], weights="/nowhere/x.safetensors")  # type: ignore[type-var]
+    assert staged(root, InlineCompute(), stated, batch)[0].r == 1  # all is there: no weights are needed
     two_towers.save_small(path, seed=99)
     again, _ = staged(root, InlineCompute(), one, batch)
     assert (again.r, again.body["weights_sha256"]) == (2, weights_sha256(str(path)))
@@ -144,7 +148,7 @@ def nothing_was_made(root: loader.Root, batch: str, one: Featurizer, before: Seq
     return current_record(root.store, "demo", f"feature_{one.name}", batch) is None and there == before
 
 
-@pytest.mark.parametrize("what", ["missing", "other", "unfitting", "device"])
+@pytest.mark.parametrize("what", ["missing", "gone", "other", "unfitting", "device"])
 def test_what_cannot_run_is_said_before_any_sample_is_touched(
     root: loader.Root, batch: str, models: Models, tmp_path: Path, what: str
 ) -> None:
@@ -152,6 +156,11 @@ def test_what_cannot_run_is_said_before_any_sample_is_touched(
     autoencoder.save_small(path, seed=1)
     told: Mapping[str, tuple[Mapping[str, Any], type[Exception], str]] = {
         "missing": ({"weights": str(tmp_path / "gone.safetensors")}, InvalidWeights, "no weights at .*/gone"),
+        "gone": (
+            {"weights": str(tmp_path / "gone.safetensors"), "sha256": "0" * 64},
+            ModelFailed,
+            "no weights at .*/gone",
+        ),
         "other": ({"sha256": "0" * 64}, ModelFailed, "cannot be loaded: .*holds other weights than stated"),
         "unfitting": (
             {"weights": str(path)},
@@ -208,16 +217,37 @@ def test_a_device_has_one_process_at_a_time(
     assert embeddings(root, batch, record) == expected(models, root, batch)
 
 
-def test_dagster_shows_the_reason(
+def test_a_store_that_does_not_answer_refuses_no_sample(
+    root: loader.Root, tmp_path: Path, batch: str
+) -> None:
+    """Of any featurizer: what cannot be read now is not what is wrong with a sample."""
+    shutil.copytree(Path(root.url), tmp_path / "copy")
+    with loader.Root(tmp_path / "copy") as copy:
+        (entry,) = require_published(copy.store, "demo", "units", batch).body["parts"]
+        paths = [shard["path"] for shard in entry["part"]["shards"]]
+        copy.store.delete_many(paths)
+        one = featurizer("phash")
+        with pytest.raises(ObjectNotFound):
+            staged(copy, InlineCompute(), one, batch)
+        assert current_record(copy.store, "demo", "feature_phash", batch) is None
+
+
+def test_from_the_landing_place_to_a_version(
     landing: Path,
     run: Callable[..., dg.ExecuteInProcessResult],
     failure_of: Callable[[dg.ExecuteInProcessResult], str],
     tmp_path: Path,
 ) -> None:
-    weights = str(tmp_path / "gone.safetensors")
-    feature = Feature(name="embedding", parameters={"weights": weights, "network": "two_towers"})
-    with loader.Root(tmp_path / "root") as own:
-        own.create()
-        (arrived,) = discover(own.store, open_store(str(landing)), "demo")
-    result = run("ingest", DatasetSpec(name="demo", features=(feature,)), arrived)
-    assert failure_of(result) == f"no weights at {weights}: there is no such file"
+    weights = tmp_path / "late.safetensors"
+    parameters = {"weights": str(weights), "network": "two_towers", "device": "cpu"}
+    spec = DatasetSpec(name="demo", features=(Feature(name="embedding", parameters=parameters),))
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+        (arrived,) = discover(root.store, open_store(str(landing)), "demo")
+        result = run("ingest", spec, arrived)
+        assert failure_of(result) == f"no weights at {weights}: there is no such file"
+        two_towers.save_small(weights, seed=3)
+        assert run("ingest", spec, arrived).success
+        assert run("release", spec).success
+        made = root.open("demo@1").select("embedding.npy", where_present=True)
+        assert len(made) == 3  # two photos and a clip

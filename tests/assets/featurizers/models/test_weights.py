@@ -12,7 +12,6 @@ import torch
 
 from assets.featurizers.models.networks import autoencoder, two_towers
 from assets.featurizers.models.weights import (
-    check_weights,
     local_weights,
     read_weights,
     save_weights,
@@ -72,19 +71,16 @@ def test_a_file_is_hashed_again_when_it_is_another(folder: Path) -> None:
 
 @pytest.mark.parametrize("what", ["gone.safetensors", "gone"])
 def test_missing_weights_are_said_so(tmp_path: Path, what: str) -> None:
-    for function in (weights_sha256, check_weights):
-        with pytest.raises(
-            InvalidWeights, match=rf"no (weights at|\.safetensors file in the folder) .*{what}"
-        ):
-            function(str(tmp_path / what))
+    with pytest.raises(InvalidWeights, match=rf"no (weights at|\.safetensors file in the folder) .*{what}"):
+        weights_sha256(str(tmp_path / what))
     with pytest.raises(InvalidWeights, match="weights=''"):
-        check_weights("")
+        weights_sha256("")
 
 
 def test_pickles_are_never_loaded(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(InvalidWeights, match=r"pickled weights .* are never loaded"):
-        check_weights(str(folder))
+        weights_sha256(str(folder))
     named = folder / "really_a_pickle.safetensors"
     named.write_bytes((folder / "pytorch_model.bin").read_bytes())
     with pytest.raises(InvalidWeights, match="is no safetensors file"):
@@ -134,7 +130,7 @@ def test_weights_behind_a_url_are_fetched_and_verified(folder: Path) -> None:
     with pytest.raises(InvalidWeights, match="other weights than stated"), local_weights(one, "00ff"):
         pass
     with pytest.raises(InvalidWeights, match=r"no weights at memory://.*/gone\.safetensors"):
-        check_weights(f"{url}/gone.safetensors")
+        weights_sha256(f"{url}/gone.safetensors")
 
 
 def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ __all__ = ["FEATURIZERS", "Features", "Featurizer", "make", "version_of"]
 FEATURIZERS = {
     "picture": "assets.featurizers.picture:Picture",
     "loudness": "assets.featurizers.loudness:Loudness",
+    "mel": "assets.featurizers.mel:Mel",
     "phash": "assets.featurizers.phash:PerceptualHash",
     "tokens": "assets.featurizers.tokens:Tokens",
 }

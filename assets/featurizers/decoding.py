@@ -113,11 +113,12 @@ def three_of(n_frames: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sound:
-    """samples: float32 [channels, samples], full scale 1; layout: FFmpeg's name of the channels' places."""
+    """samples: float32 [channels, samples], full scale 1; layout, channels: FFmpeg's names of all places and each."""
 
     samples: Array
     rate_hz: int
     layout: str
+    channels: tuple[str, ...]
 
 
 def sound(sample: Mapping[str, bytes], field: str) -> Sound:
@@ -134,11 +135,11 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
             rate_hz, layout = stream.rate, stream.layout
             if layout.nb_channels != samples.shape[0]:  # the header's word; the decoder's counts
                 layout = av.AudioLayout(f"{samples.shape[0]} channels")
-            name = layout.name
+            name, places = layout.name, tuple(channel.name for channel in layout.channels)
     except (av.error.FFmpegError, ValueError, LookupError) as error:
         raise rejected(STAGE, "undecodable", error) from error
     if not samples.size:
         raise rejected(STAGE, "no_samples", "the audio stream holds no samples")
     if not np.isfinite(samples).all():
         raise rejected(STAGE, "not_finite", "the sound has samples that are NaN or infinite")
-    return Sound(samples=samples, rate_hz=rate_hz, layout=name)
+    return Sound(samples=samples, rate_hz=rate_hz, layout=name, channels=places)

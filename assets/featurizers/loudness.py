@@ -93,11 +93,8 @@ _COLUMNS = (
 
 def _loudness(heard: Sound) -> tuple[Column, Column]:
     """(LUFS, dBTP). Raises: Unusable."""
-    import av
-
-    channels = tuple(channel.name for channel in av.AudioLayout(heard.layout).channels)
     try:
-        meter = Meter(heard.rate_hz, channels, heard.layout)
+        meter = Meter(heard.rate_hz, heard.channels, heard.layout)
     except Unmeasurable as error:
         raise rejected(STAGE, "unmeasurable", error) from error
     for start in range(0, heard.samples.shape[1], _AT_ONCE):

@@ -23,6 +23,7 @@ from .frames import ClipBuilder
 from .framing import Framing, Size
 from .packets import PacketTable
 from .timeline import Run, Timeline
+from .video import Choice
 
 
 def read_clip(data: Buffer, pick: Callable[[int], Sequence[int]], size: Size | None = None) -> np.ndarray:
@@ -38,19 +39,20 @@ def read_clip(data: Buffer, pick: Callable[[int], Sequence[int]], size: Size | N
 
 def read_whole(
     data: Mapping[str, Buffer],
-    choose: Callable[[Mapping[str, Timeline]], Mapping[str, tuple[Sequence[int], Framing]]],
+    choose: Callable[[Mapping[str, Timeline]], Mapping[str, Choice]],
 ) -> dict[str, np.ndarray]:
     """The clips of several videos of one sample, chosen together: field -> uint8 [T, H, W, 3].
 
-    choose: field -> timeline to field -> frames (numbers in display order) and framing. Raises: DecodeFailed, and what
-    `choose` raises.
+    choose: field -> timeline to field -> choice. Raises: DecodeFailed, and what `choose` raises.
     """
     with ExitStack() as stack:
         files: dict[str, WholeFile] = {
             name: stack.enter_context(whole_file(one)) for name, one in data.items()
         }
         chosen = choose({name: file.timeline for name, file in files.items()})
-        return {name: decoded(files[name], *chosen[name]) for name in files}
+        return {
+            name: decoded(file, chosen[name].frames, chosen[name].framing) for name, file in files.items()
+        }
 
 
 def read_bare(

@@ -21,11 +21,12 @@ At = Time | tuple[Time, ...] | str | None
 
 
 class Choice(NamedTuple):
-    """What was chosen for one clip: frames (numbers in display order; one may come several times), and the part of
-    the pictures."""
+    """What was chosen for one clip: frames (numbers in display order; one may come several times), the part of the
+    pictures, and when these frames are first shown, in seconds."""
 
     frames: list[int]
     framing: Framing
+    times_s: list[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class VideoDecoder:
     start: int | None = None
     at: At = None
     crop: str | Box | None = None
+    times: bool = False
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.stride < 1:
@@ -138,7 +140,14 @@ def choose(
         if decoder.leader is not None:
             clock, timeline = timelines[decoder.leader], timelines[name]
             frames[name] = [timeline.frame_at(clock.time_s(frame)) for frame in frames[decoder.leader]]
-    return {name: Choice(frames[name], decoder.framing(rngs[name])) for name, decoder in decoders.items()}
+    return {
+        name: Choice(
+            frames[name],
+            decoder.framing(rngs[name]),
+            [float(timelines[name].time_s(frame)) for frame in frames[name]] if decoder.times else [],
+        )
+        for name, decoder in decoders.items()
+    }
 
 
 def common_span(leader: Timeline, followers: Sequence[Timeline]) -> tuple[int, int]:
@@ -156,6 +165,7 @@ def video(
     start: SupportsIndex | None = None,
     at: Time | Sequence[Time] | str | None = None,
     crop: str | tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex] | None = None,
+    times: bool = False,
 ) -> VideoDecoder:
     """A decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
 
@@ -179,22 +189,26 @@ def video(
     width): this part of the upright stored picture, scaled to `size` if one is given; top and left are then even where
     colour is stored for 2 x 2 px.
 
+    times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
+    video's own clock; what a transform needs to take the actions that go with the pictures.
+
     Raises: InvalidRuntime.
     """
     try:
-        times = _times(at)
-        if isinstance(times, tuple | str) and (frames is not None or stride != 1):
+        places = _times(at)
+        if isinstance(places, tuple | str) and (frames is not None or stride != 1):
             raise InvalidRuntime(
                 f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at says which frames; leave the others out"
             )
-        many = len(times) if isinstance(times, tuple) else DEFAULT_FRAMES
+        many = len(places) if isinstance(places, tuple) else DEFAULT_FRAMES
         return VideoDecoder(
             frames=many if frames is None else operator.index(frames),
             stride=operator.index(stride),
             size=_size(size),
             start=None if start is None else operator.index(start),
-            at=times,
+            at=places,
             crop=_crop(crop),
+            times=bool(times),
         )
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidRuntime):

@@ -10,8 +10,9 @@ from ..dataset.address import SampleAddress
 from ..errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
 from ..modalities import Decoder, decoder_for
 from ..modalities.lazy import load
-from ..modalities.video import VideoDecoder, choose
-from .video_reads import BareClip, Group, group_of
+from ..modalities.timeline import Timeline
+from ..modalities.video import Choice, VideoDecoder, choose
+from .video_reads import BareClip, Group, group_of, times_field
 
 _MODALITIES = decoder_for.__module__
 
@@ -66,10 +67,11 @@ def decode_sample(
                 continue  # decoded with the video that it is chosen together with
             if isinstance(value, BareClip):
                 out[field] = value.decoded()
+                _add_times(out, field, decoder, value.choice)
+            elif isinstance(decoder, VideoDecoder):
+                out.update(_decode_videos(group_of(field, by_field, data), data, by_field, rng_of))
             elif decoder is None:
                 out[field] = value
-            elif len(group := group_of(field, by_field, data)) > 1:
-                out.update(_decode_together(group, data, by_field, rng_of))
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
         except DecodeFailed as error:
@@ -81,19 +83,31 @@ def decode_sample(
             raise DecodeFailed(
                 f"{address.describe(field)}: decoder {decoder!r} raised {type(error).__name__}: {error}"
             ) from error
-    return {field: out[field] for field in data}
+    names = (name for field in data for name in (field, times_field(field)))
+    return {name: out[name] for name in names if name in out}
 
 
-def _decode_together(
+def _decode_videos(
     group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
 ) -> dict[str, Any]:
     """The clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
     ours = {field: one for field in group if isinstance(one := by_field[field], VideoDecoder)}
     rngs = {field: rng_of(field) for field in group}
-    clips: dict[str, Any] = load("clip:read_whole")(
-        {field: data[field] for field in group}, lambda timelines: choose(ours, timelines, rngs)
-    )
-    return clips
+    chosen: dict[str, Choice] = {}
+
+    def noted(timelines: Mapping[str, Timeline]) -> Mapping[str, Choice]:
+        chosen.update(choose(ours, timelines, rngs))
+        return chosen
+
+    out: dict[str, Any] = load("clip:read_whole")({field: data[field] for field in group}, noted)
+    for field, choice in chosen.items():
+        _add_times(out, field, by_field[field], choice)
+    return out
+
+
+def _add_times(out: dict[str, Any], field: str, decoder: Decoder | None, choice: Choice) -> None:
+    if isinstance(decoder, VideoDecoder) and decoder.times:
+        out[times_field(field)] = np.array(choice.times_s, np.float64)
 
 
 def apply_transform(

@@ -44,7 +44,10 @@ class BareClip:
 
         Raises: DecodeFailed, and what reading raises.
         """
-        clip: np.ndarray | None = load("clip:read_bare")(self.table, self.timeline, self.bodies, *self.choice)
+        frames, framing = self.choice.frames, self.choice.framing
+        clip: np.ndarray | None = load("clip:read_bare")(
+            self.table, self.timeline, self.bodies, frames, framing
+        )
         if clip is None:
             read: dict[str, np.ndarray] = load("clip:read_whole")(
                 {"": self.whole()}, lambda timelines: {"": self.choice}
@@ -69,10 +72,21 @@ def leader_of(decoder: Decoder | None) -> str | None:
     return decoder.leader if isinstance(decoder, VideoDecoder) else None
 
 
+def times_field(field: str) -> str:
+    """The field of a batch that says when a clip's frames are shown."""
+    return f"{field}.times"
+
+
 def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
-    """The groups of a view's video fields. Raises: InvalidRuntime for one that follows what cannot lead."""
+    """The groups of a view's video fields. Raises: InvalidRuntime for one that follows what cannot lead, or whose
+    times would have the name of another field."""
     for field in view.fields:
-        leader = leader_of(decoders.get(field))
+        decoder = decoders.get(field)
+        if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
+            raise InvalidRuntime(
+                f"decode[{field!r}] = video(times=True) makes {times_field(field)!r}, a field that the view selects"
+            )
+        leader = leader_of(decoder)
         if leader is None:
             continue
         if leader not in view.fields:

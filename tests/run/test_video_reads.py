@@ -471,6 +471,37 @@ class TestCameras:
             assert np.array_equal(high, got[0][0])
             assert np.array_equal(wrist, got[0][1])
 
+    @pytest.mark.parametrize("tables", [(HIGH, WRIST), ()])
+    def test_when_the_frames_are_shown(self, memory_root, tables):
+        """What a transform needs to take the actions of the same instants."""
+        version = self.version(memory_root, tables)
+        plan = loader.plan({"v": version.select(self.HIGH, self.WRIST)}, seed=2, global_batch=4)
+        decode = {
+            self.HIGH: loader.video(4, 3, times=True),
+            self.WRIST: loader.video(at=self.HIGH, times=True),
+        }
+
+        def transform(sample, rng):
+            return {**sample, "first_s": sample[f"{self.HIGH}.times"][0]}
+
+        with loader.Loader(plan, 0, 1, decode=decode, transform=transform, workers=0) as batches:
+            batch = next(batches)
+        wrist_s, high_s = batch[f"{self.WRIST}.times"].numpy(), batch[f"{self.HIGH}.times"].numpy()
+        assert list(batch) == [self.HIGH, f"{self.HIGH}.times", self.WRIST, f"{self.WRIST}.times", "first_s"]
+        assert (high_s.dtype, high_s.shape) == (np.float64, (4, 4))
+        assert batch["first_s"].tolist() == high_s[:, 0].tolist()
+        for i in range(4):
+            assert high_s[i].tolist() == [self.HIGH_PTS[n] / 1000 for n in numbers_in(batch[self.HIGH][i])]
+            assert wrist_s[i].tolist() == [self.WRIST_PTS[n] / 1000 for n in numbers_in(batch[self.WRIST][i])]
+        assert (wrist_s <= high_s).all()
+
+    def test_times_have_a_name_of_their_own(self, memory_root):
+        with memory_root.write("odd") as writer:
+            writer.add("one", {"mp4": video(30), "mp4.times": b"mine"})
+        plan = loader.plan({"v": writer.version.select()}, seed=2, global_batch=1)
+        with pytest.raises(InvalidRuntime, match=r"makes 'mp4.times', a field that the view selects"):
+            loader.Loader(plan, 0, 1, decode={"mp4": loader.video(times=True)}, workers=0)
+
     def test_a_place_at_which_another_camera_is_off(self, memory_root):
         version = self.version(memory_root, (self.HIGH, self.WRIST))
         plan = loader.plan({"v": version.select(self.HIGH, self.WRIST)}, seed=2, global_batch=4)

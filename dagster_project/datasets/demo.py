@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from assets.checks import CheckResult, audio_rate
+from assets.dedup.policy import NearDuplicates
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.version_audit import SUITE, Gate
@@ -26,6 +27,7 @@ SPEC = DatasetSpec(
         Feature(name="tokens", parameters={"image": "caption.txt"}),
     ),
     filters=(Filter(column="black_ratio", maximum=0.9),),
+    near_duplicates=NearDuplicates(max_distance=8, keep="better"),
     splits={"train": 0.9, "validation": 0.1},
     max_reject_rate=0.25,
     gate=Gate(suite=SUITE, checks={"audio_rate": speech_rate}),

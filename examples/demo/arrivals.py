@@ -5,16 +5,20 @@ import shutil
 import wave
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from examples.demo.damage import plant_truncated
 from examples.media import ORIGINS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 FIRST_SHARE = 2 / 3
 """Of the media, in the order of their names, that arrive first."""
 
 BROKEN_VIDEO, TRUNCATED_PHOTO = "videos/broken.mp4", "photos/others/truncated.jpg"
-DUPLICATE, WRONG_SUFFIX = "photos/others/again.jpg", "photos/others/really-a-photo.mp4"
-
+DUPLICATE, NEAR_DUPLICATE = "photos/others/again.jpg", "photos/others/smaller.jpg"
+WRONG_SUFFIX = "photos/others/really-a-photo.mp4"
 
 AGAIN = "speech-2"
 
@@ -36,7 +40,8 @@ def first(media: Path, raw: Path) -> set[str]:
 
 
 def second(media: Path, raw: Path) -> set[str]:
-    """The rest, and among them a broken video, a truncated JPEG, a duplicate and a photo with a wrong suffix."""
+    """The rest, and among them a broken video, a truncated JPEG, a duplicate, a smaller copy of a photo, and a photo
+    with a wrong suffix."""
     files = media_files(media)
     rest = files[round(len(files) * FIRST_SHARE) :]
     keys = _copy(media, raw, rest)
@@ -44,11 +49,11 @@ def second(media: Path, raw: Path) -> set[str]:
     photo = photos[0].read_bytes()  # of the first arrival: its duplicate is found across batches
     _put(raw / TRUNCATED_PHOTO, photo[: len(photo) // 2])
     _put(raw / DUPLICATE, photo)
-    # A trailing comment after the end of the picture: other bytes than the original, the same picture.
-    _put(raw / WRONG_SUFFIX, photos[-1].read_bytes() + b"penstock")
+    _put(raw / NEAR_DUPLICATE, smaller(photo))
+    _put(raw / WRONG_SUFFIX, turned(photos[-1].read_bytes()))
     if not (raw / BROKEN_VIDEO).exists():
         plant_truncated(next(path for path in files if path.suffix == ".mp4"), raw / BROKEN_VIDEO)
-    return keys | {BROKEN_VIDEO, TRUNCATED_PHOTO, DUPLICATE, WRONG_SUFFIX}
+    return keys | {BROKEN_VIDEO, TRUNCATED_PHOTO, DUPLICATE, NEAR_DUPLICATE, WRONG_SUFFIX}
 
 
 def third(media: Path, raw: Path) -> set[str]:
@@ -57,6 +62,29 @@ def third(media: Path, raw: Path) -> set[str]:
     for place, path in enumerate(speech):
         _put(raw / AGAIN / path.name, halved(path.read_bytes(), 2 if place % 2 else 1))
     return {f"{AGAIN}/{path.name}" for path in speech}
+
+
+def smaller(photo: bytes) -> bytes:
+    """A JPEG of three quarters of its width and height, coarser: the same picture to anybody who looks at it."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(photo)) as picture:
+        size = (picture.width * 3 // 4, picture.height * 3 // 4)
+        return _jpeg(picture.convert("RGB").resize(size), quality=70)
+
+
+def turned(photo: bytes) -> bytes:
+    """A JPEG of a photo lying on its side: another picture."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(photo)) as picture:
+        return _jpeg(picture.convert("RGB").transpose(Image.Transpose.ROTATE_90), quality=90)
+
+
+def _jpeg(picture: "Image", quality: int) -> bytes:
+    sink = io.BytesIO()
+    picture.save(sink, "JPEG", quality=quality)
+    return sink.getvalue()
 
 
 def halved(data: bytes, step: int) -> bytes:

@@ -24,7 +24,7 @@ def publish_arrivals(media: Path, places: Places, pipeline: Pipeline, report: Re
     raw, seconds = Path(places.source), Seconds()
     line("first arrival: photos, clips and speech")
     published = _arrive(arrivals.first, media, raw, places, pipeline, seconds)
-    line("second arrival: the rest, with a broken video, a truncated JPEG, a duplicate and a wrong suffix")
+    line("second arrival: the rest, with a broken video, a truncated JPEG, two duplicates and a wrong suffix")
     published += _arrive(arrivals.second, media, raw, places, pipeline, seconds)
     with loader.Root(places.root) as root:
         _show_refusals(root, published)

@@ -86,6 +86,7 @@ def test_what_lands_when(media: Path, tmp_path: Path) -> None:
         arrivals.BROKEN_VIDEO,
         arrivals.TRUNCATED_PHOTO,
         arrivals.DUPLICATE,
+        arrivals.NEAR_DUPLICATE,
         arrivals.WRONG_SUFFIX,
     }
     third = arrivals.third(media, raw)
@@ -147,6 +148,7 @@ def test_the_arrivals_become_two_versions_and_the_third_none(
         assert "rejected videos/broken.mp4: truncated" in told
         assert "rejected photos/others/truncated.jpg: undecodable" in told
         assert "dropped  photos/others/again.jpg: duplicate" in told
+        assert "dropped  photos/others/smaller.jpg: near_duplicate (near_duplicate of image/" in told
         assert "audio_rate: 2 of 4 audio units (50.0%) were not recorded at 16000 Hz" in told
         with loader.Root(places.root) as root:
             assert [record.number for record in root.state.versions("demo")] == [1, 2]

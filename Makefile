@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
+# One file of tests is one process's: its fixtures are made once.
+PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 
 .PHONY: help setup demo ui test check ci prove fuzz bench media clean
 
@@ -32,7 +34,7 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 
 test: $(READY) ## every test that needs nothing but pip
-	$(PYTEST) -m 'not server and not ceph'
+	$(PYTEST) $(PARALLEL) -m 'not server and not ceph'
 
 check: $(READY) ## lint, types, architecture
 	$(BIN)/ruff check .
@@ -41,7 +43,7 @@ check: $(READY) ## lint, types, architecture
 	$(PYTEST) tests/test_architecture.py
 
 ci: check demo ## everything but prove and bench, as .ci/run calls it
-	$(PYTEST) -m 'not ceph' --durations=15
+	$(PYTEST) $(PARALLEL) -m 'not ceph' --durations=15
 
 prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)
 	$(BIN)/python tests/dataset/logmodel/prove.py 1

@@ -35,7 +35,7 @@ SPACES: Mapping[int, str] = {
     10: "bt2020c", 11: "smpte2085", 14: "ictcp",
 }  # fmt: skip
 
-_UNTAGGED = 2
+UNTAGGED = 2
 _BT709, _BT601, _BT2020 = 1, 6, 9
 _MATRICES = (0, 1, 2, 4, 5, 6, 7, 9)
 """Those that FFmpeg's scaler converts; it takes any other for BT.601."""
@@ -100,11 +100,11 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
         )
     if bits > 8 and policy.deep == "drop":
         raise dropped("probe", "bit_depth", f"{bits} bits per component; at most 8 are taken")
-    if bits > 8 and transfer == _UNTAGGED and _BT2020 in (matrix, primaries):
+    if bits > 8 and transfer == UNTAGGED and _BT2020 in (matrix, primaries):
         reason = f"{bits} bits in BT.2020 without a transfer: it may be HDR or not"
         raise dropped("probe", "hdr_untagged", reason)
     _check_sdr(matrix, primaries, transfer)
-    assumed = _UNTAGGED in (matrix, primaries, transfer)
+    assumed = UNTAGGED in (matrix, primaries, transfer)
     if primaries in WIDE_PRIMARIES:
         return Rendering(
             treatment="gamut", signal=_signal(frame), primaries=_BT709, transfer=_BT709, assumed=assumed
@@ -112,8 +112,8 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     return Rendering(
         treatment="reduced" if bits > 8 else "",
         signal=None,
-        primaries=_BT709 if primaries == _UNTAGGED else primaries,
-        transfer=_BT709 if transfer == _UNTAGGED else transfer,
+        primaries=_BT709 if primaries == UNTAGGED else primaries,
+        transfer=_BT709 if transfer == UNTAGGED else transfer,
         assumed=assumed,
     )
 
@@ -157,13 +157,18 @@ def _signal(frame: "VideoFrame") -> Signal:
         int(frame.colorspace) == 0,
     )  # RGB is brought to BT.2020's matrix first
     return Signal(
-        matrix=_BT2020 if is_rgb else _BT601 if matrix == _UNTAGGED else matrix,
+        matrix=_BT2020 if is_rgb else _BT601 if matrix == UNTAGGED else matrix,
         primaries=int(frame.color_primaries),
         transfer=int(frame.color_trc),
-        full_range=not is_rgb and (int(frame.color_range) == 2 or frame.format.name.startswith("yuvj")),
+        full_range=not is_rgb and is_full_range(frame),
         bits=bit_depth(frame),
         peak_cd=_peak_cd(frame),
     )
+
+
+def is_full_range(frame: "VideoFrame") -> bool:
+    """As tagged, or as the pixel format says; untagged is limited."""
+    return RANGES.get(int(frame.color_range)) == "pc" or frame.format.name.startswith("yuvj")
 
 
 def _has_hdr_metadata(frame: "VideoFrame") -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from .colour import Rendering, rendering_of
+from .colour import UNTAGGED, Rendering, bit_depth, is_full_range, rendering_of
+from .matrix import BT601, NAMES, Samples, step_to_bt601, to_bt601
 from .policy import VideoPolicy
 from .tone_map import Signal, to_sdr
 from .unit import dropped, rejected
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 # a dither pattern: where 10 bits become 8, the same sample is the same everywhere.
 _SCALER = "flags=bicubic+accurate_rnd:sws_dither=none"
 _OUT = f"{_SCALER}:out_color_matrix=bt601:out_range=tv"
-_MATRIX_NAMES: Mapping[int, str] = {
-    1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020",
-}  # fmt: skip
+_AS_BT601 = (5, 6)
 _MAX_ASPECT = 16
 
 
@@ -45,6 +44,7 @@ class PictureFilter:
         self._graph: Any = None
         self._encode: Any = None
         self._made_for: _Look | None = None
+        self._step: Samples | None = None  # what the scaler leaves to `matrix`
         self.rendering: Rendering | None = None
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
@@ -61,7 +61,9 @@ class PictureFilter:
         self._graph.push(frame)
         picture: VideoFrame = self._graph.pull()
         signal = self.rendering.signal if self.rendering else None
-        return picture if signal is None else self._mapped(picture, signal)
+        if signal is not None:
+            return self._mapped(picture, signal)
+        return picture if self._step is None else to_bt601(picture, self._step)
 
     def _mapped(self, picture: "VideoFrame", signal: Signal) -> "VideoFrame":
         """yuv444p16 as SDR yuv420p."""
@@ -87,18 +89,24 @@ class PictureFilter:
         if swapped:
             width_px, height_px = height_px, width_px
         width, height = fit(width_px, height_px, self._policy.short_side_px)
-        if signal is None:
-            scale, pix_fmt = _OUT, "yuv420p"
-        else:  # only the size; what samples mean is left to `tone_map`
-            kept = f"out_color_matrix={_MATRIX_NAMES[signal.matrix]}:out_range={'pc' if signal.full_range else 'tv'}"
-            scale, pix_fmt = f"{_SCALER}:{kept}", "yuv444p16le"
+        if signal is not None:  # only the size; what samples mean is left to `tone_map`
+            self._step, matrix, full, pix_fmt = None, signal.matrix, signal.full_range, "yuv444p16le"
+        elif frame.format.is_rgb:
+            self._step, matrix, full, pix_fmt = None, BT601, False, "yuv420p"
+        else:
+            tagged, pix_fmt = int(frame.colorspace), "yuv420p"
+            matrix, full = BT601 if tagged == UNTAGGED else tagged, is_full_range(frame)
+            done = matrix in _AS_BT601 and not full
+            self._step = None if done else step_to_bt601(matrix, full, bit_depth(frame))
+        kept = f"out_color_matrix={NAMES[matrix]}:out_range={'pc' if full else 'tv'}"
+        scale = f"{width}:{height}:{_SCALER}:{kept}"
         source = {
             "template": self._stream,
             "width": frame.width,
             "height": frame.height,
             "format": frame.format,
         }
-        chain = [*turns, ("scale", f"{width}:{height}:{scale}"), ("setsar", "1"), ("format", pix_fmt)]
+        chain = [*turns, ("scale", scale), ("setsar", "1"), ("format", pix_fmt)]
         return _graph(source, chain)
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .matrix import LUMA
+
 Floats = npt.NDArray[np.floating[Any]]
 
 SDR_WHITE_CD = 203.0
@@ -41,14 +43,6 @@ _CHROMATICITIES: Mapping[int, tuple[tuple[float, float], ...]] = {  # ITU-T H.27
     12: ((0.680, 0.320), (0.265, 0.690), (0.150, 0.060)),  # P3 with D65
 }
 WIDE_PRIMARIES = (9, 12)
-_LUMA: Mapping[int, tuple[float, float]] = {  # ITU-T H.273, table 4: Kr, Kb
-    1: (0.2126, 0.0722),
-    4: (0.30, 0.11),
-    5: (0.299, 0.114),
-    6: (0.299, 0.114),
-    7: (0.212, 0.087),
-    9: (0.2627, 0.0593),
-}
 PQ, HLG = 16, 18  # transfer characteristics of ITU-T H.273
 
 
@@ -127,7 +121,7 @@ def _to_xyz(primaries: int) -> Floats:
 
 def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
     """R'G'B', 0 to 1, float32 [H, W, 3], of Y'CbCr shifted to 16 bits (ITU-T H.273, equations 38 to 46, inverted)."""
-    kr, kb = _LUMA[signal.matrix]
+    kr, kb = LUMA[signal.matrix]
     if signal.full_range:
         top = (1 << 16) - (1 << 16 - signal.bits)
         luma = samples[..., 0].astype(np.float32) / top

@@ -15,6 +15,7 @@ FEATURIZERS = {
     "mel": "assets.featurizers.mel:Mel",
     "phash": "assets.featurizers.phash:PerceptualHash",
     "tokens": "assets.featurizers.tokens:Tokens",
+    "vad": "assets.featurizers.vad:VoiceActivity",
 }
 
 

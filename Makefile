@@ -42,7 +42,8 @@ check: $(READY) ## lint, types, architecture
 	$(BIN)/mypy
 	$(PYTEST) tests/test_architecture.py
 
-ci: check demo ## everything but prove and bench, as .ci/run calls it
+ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
+	scripts/install-peers.sh
 	$(PYTEST) $(PARALLEL) -m 'not ceph' --durations=15
 
 prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)

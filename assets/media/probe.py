@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +100,15 @@ def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
     return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped
 
 
+_UNPLACED = re.compile(r"\d+ channels")
+"""FFmpeg's words for channels whose places the file does not tell."""
+
+
 def sound_facts(stream: "AudioStream") -> dict[str, Any]:
     """Columns of an audio stream's header."""
     return {
         "audio_codec": stream.codec_context.name,
         "sample_rate_hz": stream.rate,
         "channels": stream.channels,
-        "channel_layout": stream.layout.name,
+        "channel_layout": None if _UNPLACED.fullmatch(stream.layout.name) else stream.layout.name,
     }

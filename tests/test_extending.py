@@ -1,5 +1,8 @@
 """The examples of docs/extending.md work as they stand."""
 
+import dataclasses
+import importlib
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -56,3 +59,37 @@ def test_the_modality_reads_what_it_writes() -> None:
         module["decode"](b"x" * 13)
     with pytest.raises(InvalidField, match="got shape"):
         module["encode"]("a.xyz", np.zeros(3))
+
+
+def test_the_model_is_one_file_and_one_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conformance suite of featurizers runs over it as well."""
+    from PIL import Image
+
+    from assets.featurizers.models import ModelFeaturizer
+    from assets.spec import DatasetSpec, Feature
+
+    (code,) = re.findall(r"```python model\n(.*?)```", TEXT, re.S)
+    (tmp_path / "shown_liking.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    weights = tmp_path / "liking.safetensors"
+    importlib.import_module("shown_liking").save(weights, seed=1)
+    feature = Feature(name="shown_liking:Liking", parameters={"weights": str(weights), "device": "cpu"})
+    (kept,) = DatasetSpec(name="portraits", features=(feature,)).features
+    assert kept.stage == "feature_liking"
+    liking = kept.made()
+    assert isinstance(liking, ModelFeaturizer)
+    photos = []
+    for seed in range(3):
+        sink = io.BytesIO()
+        pixels = np.random.default_rng(seed).integers(0, 255, (40, 50, 3), np.uint8)
+        Image.fromarray(pixels).save(sink, "JPEG")
+        photos.append({"jpg": sink.getvalue()})
+    alone = [liking("image", photo).columns["liking_ratio"] for photo in photos]
+    assert len(set(alone)) == 3
+    for batch_size in (1, 2):
+        sized = dataclasses.replace(liking, batch_size=batch_size)
+        together = sized.features("image", photos)
+        backwards = sized.features("image", photos[::-1])[::-1]
+        assert together == backwards
+        if batch_size == 1:
+            assert [made.columns["liking_ratio"] for made in together] == alone  # type: ignore[union-attr]

@@ -234,7 +234,7 @@ def test_a_store_that_does_not_answer_refuses_no_sample(
         assert current_record(copy.store, "demo", "feature_phash", batch) is None
 
 
-def test_from_the_landing_place_to_a_version(
+def test_from_the_landing_place_through_dagster(
     run: Callable[..., dg.ExecuteInProcessResult],
     failure_of: Callable[[dg.ExecuteInProcessResult], str],
     tmp_path: Path,
@@ -250,6 +250,6 @@ def test_from_the_landing_place_to_a_version(
         assert failure_of(result) == f"no weights at {weights}: there is no such file"
         two_towers.save_small(weights, seed=3)
         assert run("ingest", spec, arrived, landing).success
-        assert run("release", spec).success
-        made = root.open("demo@1").select("embedding.npy", where_present=True)
-        assert len(made) == 2
+        samples = require_published(root.store, "demo", "samples", arrived)
+        made = root.publish("demo", [loader.Part.from_json(part) for part in samples.body["parts"]])
+        assert len(made.select("embedding.npy", where_present=True)) == 2

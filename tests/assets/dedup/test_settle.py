@@ -229,6 +229,16 @@ def test_what_was_superseded_is_nobodys_better_copy() -> None:
     assert settled([worst], [middle]) == ({"n1": "p"}, {})
 
 
+def test_of_published_ones_that_look_the_same_the_best_speaks() -> None:
+    """Older versions may hold several: size comes before bytes among them too, and all go for a better one."""
+    larger = row("p0", 5, source_width_px=200, source_nbytes=10_000)
+    denser = row("p1", 5, source_width_px=100, source_nbytes=90_000)
+    new = row("n", 5, source_width_px=150)
+    for published in ([larger, denser], [denser, larger]):
+        assert settled([new], published) == ({"n": "p0"}, {})
+        assert settled([row("n", 5, source_width_px=400)], published) == ({}, {"p0": "n", "p1": "n"})
+
+
 def test_pieces_of_one_object_are_not_compared() -> None:
     pieces = [row(f"n{at}", 5, 5, 5, raw_sha256="video") for at in range(3)]
     assert settled(pieces, []) == ({}, {})

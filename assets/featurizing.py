@@ -17,6 +17,7 @@ from resources.compute.contract import Code
 
 from .featurizers import Features, Featurizer
 from .featurizers.models import ModelFeaturizer
+from .media.picture import PHOTO_WORDS
 from .media.unit import Unusable
 
 STRETCH = 32
@@ -60,10 +61,19 @@ class Made:
     fault: StoreError | ModelFailed | None = None
 
 
-def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> list[str]:
-    """The featurizer's inputs that this part has (a caption may be missing); none: it has nothing to take there."""
+def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
+    """Input -> the part's field for it, of those that it has (a caption may be missing); none: nothing to take there.
+
+    A dataset's photos lie in one of two fields, by its policy; who wants one of them takes the other as well.
+    """
     there = {field for shard in part.shards for field in shard.field_nbytes}
-    return [field for field in featurizer.inputs.get(kind, ()) if field in there]
+    found = {}
+    for field in featurizer.inputs.get(kind, ()):
+        others = PHOTO_WORDS if kind == "image" and field in PHOTO_WORDS else ()
+        stored = next((name for name in (field, *others) if name in there), None)
+        if stored is not None:
+            found[field] = stored
+    return found
 
 
 def featurize(stretch: Stretch) -> Made:
@@ -73,9 +83,9 @@ def featurize(stretch: Stretch) -> Made:
 
     def samples() -> Iterator[Mapping[str, bytes]]:
         rows = range(stretch.start, stretch.stop)
-        for key, sample in read_part(stretch.store, stretch.part, inputs, rows):
+        for key, sample in read_part(stretch.store, stretch.part, list(inputs.values()), rows):
             keys.append(key)
-            yield sample
+            yield {field: sample[stored] for field, stored in inputs.items()}
 
     try:
         made = list(_made(stretch, samples()))

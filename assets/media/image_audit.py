@@ -1,10 +1,11 @@
 """What a photo is: as stored, as tagged, decoded once to its last pixel."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .exif import GPS, directory
+from .gps import tells_place
 from .image_colour import to_srgb
 from .image_depth import bit_depth, has_alpha
 from .media_table import Row
@@ -37,7 +38,7 @@ def audit_image(path: str) -> Row:
             "has_alpha": has_alpha(picture),
             "is_animated": found.is_animated,
             "decode_warning": found.warning,
-            "has_gps": bool(directory(picture, GPS)),
+            "has_gps": tells_place(picture, Path(path).read_bytes()),
             "luma_mean": _luma_mean(found),
         }
 

@@ -23,6 +23,9 @@ MAX_PX = 80_000_000
 MAX_PAGES = 100
 """Of a TIFF: how many pages are looked through for a second picture."""
 
+PHOTO_WORDS = ("jpg", "img")
+"""The field of a stored photo: of a dataset whose photos are all JPEGs, and of one that has other formats as well."""
+
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "AVIF", "HEIF")
 """Pillow's readers that are asked; some of its others run programs (EPS), or take anything for their own."""
 
@@ -48,11 +51,13 @@ DAMAGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photo:
-    """picture: decoded, as stored (a TIFF or HEIC as its decoder turned it); size_px: (width, height) as stored;
-    upright_size_px: as seen; is_animated: it has more frames or pages than this first one; warning: what may have gone
-    wrong although every pixel may be right."""
+    """picture: decoded, as stored (a TIFF or HEIC as its decoder turned it); kind, mode: Pillow's names of its format
+    and of its pixels; size_px: (width, height) as stored; upright_size_px: as seen; is_animated: it has more frames or
+    pages than this first one; warning: what may have gone wrong although every pixel may be right."""
 
     picture: "Image"
+    kind: str
+    mode: str
     size_px: tuple[int, int]
     upright_size_px: tuple[int, int]
     orientation: Orientation
@@ -108,6 +113,8 @@ def _loaded(source: "Image", path: str) -> Photo:
     is_sideways, is_pending = orientation.told in SIDEWAYS, orientation.pending in SIDEWAYS
     return Photo(
         picture=source,
+        kind=str(source.format),
+        mode=source.mode,
         size_px=turned if is_sideways and not is_pending else source.size,
         upright_size_px=turned if is_pending else source.size,
         orientation=orientation,

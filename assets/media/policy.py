@@ -18,21 +18,40 @@ _RATES_HZ = (8_000, 48_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePolicy:
-    """How photos are stored: upright, in sRGB, 8 bits, without metadata.
+    """How photos are stored.
 
-    short_side_px: never enlarged; jpeg_quality: 1 to 100. alpha: what transparent photos are laid on ("white", "black"
-    or "#rrggbb"), or "drop" to leave them out, or "keep" to store those few as PNG with their alpha. animated: "drop"
-    what has more frames or pages than one, or take the "first". Raises: ValueError.
+    mode: "canonical" (decoded, upright, sRGB, 8 bits, small, without metadata) or "reference" (the source's bytes; what
+    the loader would read wrong or not at all is stored as PNG of full size). short_side_px (never enlarged) and
+    jpeg_quality (1 to 100): of canonical photos. strip_gps: take the place where it was taken out of a reference
+    photo, and with it every other metadata, not touching a pixel.
+
+    alpha: what transparent photos are laid on ("white", "black" or "#rrggbb"), or "drop" to leave them out, or "keep"
+    to store those few as PNG with their alpha. animated: "drop" what has more frames or pages than one, or take the
+    "first".
+
+    The photos of a dataset lie in one field: `jpg` where all are JPEGs, `img` (JPEG, PNG or WebP) under
+    mode="reference" or alpha="keep". Raises: ValueError.
     """
 
+    mode: Literal["canonical", "reference"] = "canonical"
     short_side_px: int = 256
     jpeg_quality: int = 92
+    strip_gps: bool = True
     alpha: str = "white"
     animated: Literal["drop", "first"] = "drop"
 
     def __post_init__(self) -> None:
+        check_choice("mode", self.mode, ("canonical", "reference"))
         check_range("short_side_px", self.short_side_px, _SIDES_PX)
         check_range("jpeg_quality", self.jpeg_quality, (1, 100))
+        if self.mode == "canonical" and not self.strip_gps:
+            raise ValueError(
+                "strip_gps=False with mode='canonical': what is encoded anew carries no metadata"
+            )
+        if self.mode == "reference" and (self.short_side_px, self.jpeg_quality) != (256, 92):
+            raise ValueError(
+                "short_side_px and jpeg_quality are of canonical photos; a reference photo keeps its own"
+            )
         ground_of(self.alpha)
         check_choice("animated", self.animated, ("drop", "first"))
 

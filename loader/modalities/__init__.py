@@ -27,6 +27,7 @@ DECODERS = {
     "jpeg": "image:decode",
     "png": "image:decode",
     "webp": "image:decode",
+    "img": "image:decode",
     "mp4": "video:DEFAULT",
     "mov": "video:DEFAULT",
     "webm": "video:DEFAULT",

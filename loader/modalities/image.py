@@ -1,4 +1,4 @@
-"""Images: the words jpg, jpeg, png and webp.
+"""Images: the words jpg, jpeg, png, webp, and img for a field that holds any of these.
 
 The bytes decide, not the word: a PNG in a `.jpg` field decodes as the PNG it is (wrong suffixes are common,
 and are counted when data come in).

@@ -28,6 +28,7 @@ def samples(videos):
         "jpg": picture("JPEG"),
         "png": picture("PNG"),
         "webp": picture("WEBP"),
+        "img": picture("WEBP"),
         "mp4": videos["gop12"][0],
         "mov": videos["one_gop_b"][0],
         "npy": encode("npy", np.arange(6).reshape(2, 3)),

@@ -4,7 +4,6 @@ What FFmpeg does not read (L*a*b*, a HEIC or AVIF of several tiles), or turns by
 a picture with a colour profile, or CMYK, in light and dark only, because another converter may round other colours.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from loader.modalities.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
 
 from ..colour import bit_depth
 from ..container import opened
-from ..picture import photo
+from ..picture import PHOTO_WORDS, photo
 from ..unit import Unit, Unusable
 from . import findings
 from .clips import check_aspect, check_structure
@@ -54,9 +53,10 @@ class Original(NamedTuple):
     turned_by_decoder: bool
 
 
-def audit_photo(path: str, unit: Unit, ground: tuple[float, float, float] = (WHITE, WHITE, WHITE)) -> None:
-    """ground: RGB that transparency is laid on. Raises: Unusable, under what is wrong."""
-    stored = _stored(unit.fields["jpg"])
+def audit_photo(path: str, unit: Unit) -> None:
+    """Raises: Unusable, under what is wrong."""
+    ground = _ground(unit)
+    stored = _stored(unit, ground)
     original = _original(path)
     width, height = original.size_px
     if original.turn.transpose:
@@ -91,10 +91,21 @@ def audit_photo(path: str, unit: Unit, ground: tuple[float, float, float] = (WHI
     compare(found, expected, readings, "the photo", FAR_LEVELS)
 
 
-def _stored(jpg: Path) -> "np.ndarray[Any, Any]":
+def _ground(unit: Unit) -> tuple[float, float, float]:
+    """RGB that transparency was laid on; where it was kept, what it is laid on here."""
+    red, green, blue = unit.fields["json"].get("stored", {}).get("ground", (WHITE, WHITE, WHITE))
+    return red, green, blue
+
+
+def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
+    """What a training job will see; a photo whose alpha was kept is laid on `ground`."""
     from loader.modalities import decoder_for
 
-    pixels: Any = decoder_for("jpg")(jpg.read_bytes(), None)
+    (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
+    pixels: Any = decoder_for("jpg")(path.read_bytes(), None)
+    if pixels.shape[2] == 4:
+        share = pixels[..., 3:] / 255
+        pixels = np.rint(pixels[..., :3] * share + np.array(ground) * (1 - share)).astype(np.uint8)
     return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
 
 

@@ -213,7 +213,7 @@ def test_a_kept_alpha_brings_no_text_along(tmp_path: Path) -> None:
     path = tmp_path / "raw"
     Image.new("RGBA", (64, 64), (1, 2, 3, 4)).save(path, "PNG", pnginfo=text, dpi=(72, 72))
     (unit,) = cut_image(str(path), tmp_path, CutPolicy(image=ImagePolicy(alpha="keep")))
-    assert [part.name for part in png_parts(unit.fields["png"].read_bytes())] == ["IHDR", "IDAT", "IEND"]
+    assert [part.name for part in png_parts(unit.fields["img"].read_bytes())] == ["IHDR", "IDAT", "IEND"]
 
 
 def refusal(path: Path, data: bytes) -> tuple[str, str]:

@@ -208,14 +208,14 @@ def test_rules_for_transparent_photos(tmp_path: Path, kind: str) -> None:
         unit = cut(path, alpha=rule)
         with Image.open(unit.fields["jpg"]) as made:
             assert np.abs(np.asarray(made)[:, 32:].astype(int) - ground).max() <= 6
-        assert unit.metadata["alpha"] == unit.fields["json"]["alpha"] == "flattened"
+        assert unit.metadata["alpha"] == unit.fields["json"]["stored"]["alpha"] == "flattened"
     with pytest.raises(Unusable) as refused:
         cut(path, alpha="drop")
     assert (refused.value.outcome, refused.value.code) == ("dropped", "transparent")
     unit = cut(path, alpha="keep")
-    assert set(unit.fields) == {"png", "json"}
+    assert set(unit.fields) == {"img", "json"}
     assert unit.metadata["alpha"] == "kept"
-    with Image.open(unit.fields["png"]) as made:
+    with Image.open(unit.fields["img"]) as made:
         assert made.mode == "RGBA"
         assert np.array_equal(np.asarray(made)[..., 3], half[..., 3])
 
@@ -225,7 +225,7 @@ def test_kept_alpha_stays_straight_when_a_photo_shrinks(tmp_path: Path) -> None:
     checks = np.zeros((128, 128, 4), np.uint8)
     checks[::2, ::2] = checks[1::2, 1::2] = (240, 120, 60, 255)
     unit = cut(written(tmp_path, saved(Image.fromarray(checks))), alpha="keep", short_side_px=16)
-    with Image.open(unit.fields["png"]) as made:
+    with Image.open(unit.fields["img"]) as made:
         pixels = np.asarray(made)[4:-4, 4:-4].astype(int)
     assert np.abs(pixels - (240, 120, 60, 128)).max() <= 3
 
@@ -234,6 +234,6 @@ def test_an_alpha_channel_that_hides_nothing_is_no_transparency(tmp_path: Path) 
     solid = np.dstack([RGBA[..., :3], np.full(RGBA.shape[:2], 255, np.uint8)])
     for rule in ("white", "drop", "keep"):
         unit = cut(written(tmp_path, saved(Image.fromarray(solid))), alpha=rule)
-        assert ("jpg" in unit.fields, unit.metadata["alpha"]) == (True, "opaque")
+        assert (unit.fields["json"]["stored"]["format"], unit.metadata["alpha"]) == ("JPEG", "opaque")
     unit = cut(written(tmp_path, saved(Image.fromarray(RGBA[..., :3].copy()))), alpha="drop")
     assert unit.metadata["alpha"] == "none"

@@ -1,0 +1,35 @@
+"""Whether a photo's file tells where it was taken."""
+
+import re
+from typing import TYPE_CHECKING
+
+from .exif import GPS, directory
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_VERSION = 0  # GPSVersionID stands in many directories that have nothing else
+
+# XMP's coordinates (in whatever place or format), and those of QuickTime in a motion photo's film.
+_COORDINATES = re.compile(rb"GPSL(?:at|ong)itude|GPSPosition|location\.ISO6709")
+_FILM_PLACE = b"\xa9xyz"
+_END = b"\xff\xd9"
+
+
+def tells_place(picture: "Image", data: bytes) -> bool:
+    """Coordinates in EXIF, in XMP or other text, or in what lies behind a JPEG. data: the whole file.
+
+    Names of places (IPTC, XMP) are no coordinates, and are not looked for. Cost: O(bytes).
+    """
+    if set(directory(picture, GPS)) - {_VERSION}:
+        return True
+    if _COORDINATES.search(data):
+        return True
+    for value in picture.info.values():  # texts that are compressed in the file
+        text = value.encode() if isinstance(value, str) else value
+        if isinstance(text, bytes) and _COORDINATES.search(text):
+            return True
+    if picture.format in ("JPEG", "MPO"):
+        behind = data.find(b"ftyp", data.find(_END) + 2)
+        return behind > 0 and data.find(_FILM_PLACE, behind) > 0
+    return False

@@ -9,6 +9,7 @@ import numpy as np
 from av.error import FFmpegError
 from google_crc32c import value as crc32c
 
+from ..errors import DecodeFailed
 from .bare import open_codec, packet_of
 from .demux import Codec, VideoPacket, WholeFile, whole_file
 from .display_matrix import matrix_of
@@ -26,6 +27,8 @@ def packet_table(data: Buffer) -> PacketTable:
     """What `packets.index_packets` stores. Raises: DecodeFailed."""
     whole = memoryview(data)
     with whole_file(data) as file:
+        if not file.packets:
+            raise DecodeFailed(f"video: the video stream has no packets ({len(whole)} bytes)")
         bodies = [bytes(packet) for packet in file.packets]
         table = PacketTable(
             pts=file.pts,

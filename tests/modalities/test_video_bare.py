@@ -1,7 +1,10 @@
 """Clips from bare packets: bit for bit those of a decode from the start, and known when they cannot be."""
 
+import contextlib
 import io
+import itertools
 import os
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -108,61 +111,63 @@ def next_frame(media, data, n):
     return list(media.sequential(data))[n]
 
 
-def tagged(space, in_bitstream):
-    """Grey-green video whose matrix (and full range) the container tags, and the bitstream too or not at all."""
+def grey_green(space):
+    """A video of one colour whose bitstream is tagged with this matrix and full range (2: with nothing)."""
     file = io.BytesIO()
-    with av.open(file, "w", format="mp4", options={"movflags": "write_colr"}) as container:
+    with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=25, options={"qp": "0"})
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
-        context = stream.codec_context
-        context.colorspace, context.color_range = space, 2
-        context.color_primaries = context.color_trc = 1
+        if space != 2:
+            stream.codec_context.colorspace, stream.codec_context.color_range = space, 2
         frame = av.VideoFrame(64, 64, "yuv420p")
         for plane, level in zip(frame.planes, (120, 100, 160), strict=True):
             plane.update(bytes([level]) * plane.buffer_size)
         container.mux([*stream.encode(frame), *stream.encode(None)])
-    data = file.getvalue()
-    if in_bitstream:
-        return data
-    # The same file with a bitstream that says nothing: FFmpeg's own filter takes the tags out.
-    plain = io.BytesIO()
-    with (
-        av.open(io.BytesIO(data)) as source,
-        av.open(plain, "w", format="mp4", options={"movflags": "write_colr"}) as target,
-    ):
-        stream = target.add_stream_from_template(source.streams.video[0])
-        strip = av.BitStreamFilterContext(
-            "h264_metadata=video_full_range_flag=0:matrix_coefficients=2:colour_primaries=2:"
-            "transfer_characteristics=2",
-            source.streams.video[0],
-        )
-        for packet in source.demux(video=0):
-            for out in strip.filter(packet if packet.size else None):
-                out.stream = stream
-                target.mux(out)
-    return plain.getvalue()
+    return file.getvalue()
+
+
+def with_colr(data, space):
+    """The mp4, its index behind its data, with a colour box in its sample entry: this matrix, full range (ISO/IEC
+    14496-12, 12.1.5)."""
+    assert data.index(b"mdat") < data.index(b"moov")
+    box = struct.pack(">I8sHHHB", 19, b"colrnclx", 2, 2, space, 1 << 7)
+    names = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1")
+    sizes = {name: data.index(name, data.index(b"moov")) - 4 for name in names}
+    end = sizes[b"avc1"] + int.from_bytes(data[sizes[b"avc1"] :][:4], "big")
+    out = bytearray(data)
+    for at in sizes.values():
+        out[at : at + 4] = (int.from_bytes(out[at : at + 4], "big") + len(box)).to_bytes(4, "big")
+    return bytes(out[:end] + box + out[end:])
 
 
 @pytest.mark.parametrize("space", [1, 5, 9])
-@pytest.mark.parametrize("in_bitstream", [True, False])
-def test_container_tags_reach_the_bare_decoder(space, in_bitstream):
-    data = tagged(space, in_bitstream)
-    assert read_packets(index_packets(data)).facts.colorspace == space
-    got = bare(data, [0])
-    assert got is not None
-    assert np.array_equal(got, read_clip(data, lambda _: [0]))
+def test_colour_that_only_the_container_tags_reaches_the_bare_decoder(space):
+    untagged = grey_green(2)
+    data = with_colr(untagged, space)
+    facts = read_packets(index_packets(data)).facts
+    assert (facts.colorspace, facts.color_range) == (space, 2)
+    assert facts.whole_because == ""
+    for framing in (Framing(), Framing(size=(30, 30))):
+        got = bare(data, [0], framing)
+        assert np.array_equal(got, read_clip(data, lambda _: [0], framing.size))
+        assert np.array_equal(got, bare(grey_green(space), [0], framing))
+        assert not np.array_equal(got, bare(untagged, [0], framing))
 
 
-def test_keyframes_that_are_none_are_known(videos):
-    """A table whose second mark is on the frame after the keyframe."""
-    data = videos["gop12"][0]
+@pytest.mark.parametrize("name", ["gop12", "mpeg4"])
+def test_keyframes_that_are_none_are_known(videos, name):
+    """A table whose second mark is on the packet after the keyframe. FFmpeg's decoder of MPEG-4 starts there without a
+    word, with grey for what is missing."""
+    data = videos[name][0]
     table = read_packets(index_packets(data))
+    clock = Timeline.of_table(table)
     keys = np.flatnonzero(table.key)
     lying = replace(table, key=np.isin(np.arange(len(table)), [keys[0], keys[1] + 1, *keys[2:]]))
-    frames = [int(keys[1]) + 2, int(keys[2]) - 1]
-    assert bare(data, frames, table=lying) is None
-    assert bare(data, [int(keys[1]) - 1, int(keys[2])], table=lying) is not None
-    assert np.array_equal(read_clip(data, lambda _: frames), bare(data, frames))
+    number_of = {int(packet): frame for frame, packet in enumerate(clock.shown)}
+    late = [number_of[int(keys[1]) + 1], number_of[int(keys[2])]]
+    assert bare(data, late, table=lying) is None
+    assert bare(data, [number_of[int(keys[1])], number_of[int(keys[2])]], table=lying) is not None
+    assert np.array_equal(read_clip(data, lambda _: late), bare(data, late))
 
 
 def test_damage_is_known(videos):
@@ -175,6 +180,30 @@ def test_damage_is_known(videos):
     assert bare(bytes(broken), [10, 11], table=table) is None
     with pytest.raises(DecodeFailed):
         read_clip(bytes(broken), lambda _: [10, 11])
+
+
+def concealed(data, table):
+    """The mp4 with one byte changed so that FFmpeg gives a frame all the same, and says that it is damaged; with that
+    frame's number."""
+    for number, place in itertools.product(range(1, 40), (40, 60, 90, 120)):
+        if place >= table.size[number]:
+            continue
+        damaged = bytearray(data)
+        damaged[table.pos[number] + place] ^= 0x55
+        with av.open(io.BytesIO(damaged)) as container, contextlib.suppress(av.error.FFmpegError):
+            for n, frame in enumerate(container.decode(video=0)):
+                if frame.is_corrupt:
+                    return bytes(damaged), n
+    raise AssertionError("no byte found")
+
+
+def test_concealed_damage_is_known(media):
+    data = media.encode_video([40 * n for n in range(40)], options={"crf": "5", "g": "50", "bf": "0"})
+    table = read_packets(index_packets(data))
+    damaged, n = concealed(data, table)
+    assert bare(damaged, [n], table=table) is None
+    with pytest.raises(DecodeFailed, match=r"is damaged|no frame|Invalid"):
+        read_clip(damaged, lambda _: [n])
 
 
 def test_a_decoder_that_is_not_here_is_known(videos):

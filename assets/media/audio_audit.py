@@ -13,7 +13,7 @@ from .media_table import Row
 from .meter import Meter, Unmeasurable
 from .mono_sum import MonoSum
 from .probe import container_facts, sound_facts
-from .sound import UndecodableSound, check_gaps, check_length, decoded, ends_in
+from .sound import UndecodableSound, check_gaps, check_length, check_overlaps, decoded, ends_in
 from .unit import rejected
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Loudness:
         silent. Raises: Unusable as `add`."""
         heard = self.heard
         self._take(heard.finish())
+        check_overlaps(heard)
         offset_s = None
         if picture_start_s is not None and heard.start is not None:
             offset_s = float(heard.start - picture_start_s)

@@ -100,6 +100,7 @@ def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> It
     except UndecodableSound as error:
         raise rejected("decode", "undecodable", f"sound, after {heard.n_source} samples: {error}") from error
     check_length(container, stream, heard)
+    check_overlaps(heard)
 
 
 def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
@@ -159,6 +160,16 @@ def _finite(pieces: Iterator[Floats]) -> Iterator[Floats]:
         if not np.isfinite(piece).all():
             raise rejected("decode", "not_finite", "the sound has samples that are NaN or infinite")
         yield piece
+
+
+def check_overlaps(heard: Heard) -> None:
+    """Raises: Unusable when most of what is decoded would be left out: the timestamps make no sense."""
+    if 2 * heard.n_overlapping > heard.n_source:
+        raise rejected(
+            "decode",
+            "timestamps",
+            f"{heard.n_overlapping} of {heard.n_source} samples are said to be heard at the time of others",
+        )
 
 
 def check_gaps(n_source: int, n_filled: int) -> None:

@@ -1,12 +1,13 @@
 """Decoded sound on its timeline: sample n is heard n / rate_hz s after the first.
 
-A decoder's frames are laid end to end by their timestamps. A gap is filled with silence. Where two frames overlap
-by up to the length of the earlier one, that one's end is left out (in MP4 a frame lasts until the next one's
-time, whatever it decodes to); frames that go further back are left out until they catch up. Priming (AAC, MP3 and Opus
-encoders put some in front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the
-sound is cut where the file says how long the sound is: see `Ends`.
+A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled
+with silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out (in MP4 a
+frame lasts until the next one's time, whatever it decodes to); frames that go further back are left out until they
+catch up. Priming (AAC, MP3 and Opus encoders put some in front) that the file tells of is hidden by FFmpeg and not in
+the frames. Padding behind the sound is cut where the file says how long the sound is: see `Ends`.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +23,9 @@ _Raw = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK_SAMPLES = 65_536
 """Samples per channel that are handed on at a time, about: what is held does not grow with the sound."""
+
+JITTER_S = 0.25
+"""A shift of the timestamps that does not last for so long moves nothing."""
 
 MAX_GAP_S = 3600
 """A longer gap in the timestamps is taken for a mistake of the file, not for silence."""
@@ -43,18 +47,20 @@ class BadSound(ValueError):
 class Ends:
     """What a file says of where its sound ends.
 
+    untimed: frames follow one another, whatever their timestamps say (AVI keeps none, FFmpeg computes them).
     durations_count: a frame's own duration, where shorter, says how much of the last one is sound (MP4, MOV).
     end: seconds on the container's clock, at or behind the end (an edit list's). n_samples: from the first
     sample that is heard (iTunSMPB's, LAME's).
     """
 
+    untimed: bool = False
     durations_count: bool = False
     end: Fraction | None = None
     n_samples: int | None = None
 
 
 class _Next(NamedTuple):
-    """A frame whose place is settled when the one behind it is known. place: of its first sample, as its timestamp
+    """A frame whose place is settled when those behind it are known. place: of its first sample, as its timestamp
     says; n_beyond: samples behind its own duration."""
 
     samples: Floats
@@ -70,7 +76,7 @@ class Heard:
     because another is heard at that time. n_padding: left out at the end. n_samples: given so far, which is
     n_source + n_filled - n_overlapping - n_padding after the last. All count at the source's rate.
 
-    O(samples); holds about BLOCK_SAMPLES and a frame.
+    O(samples); holds about BLOCK_SAMPLES, JITTER_S and a frame.
     """
 
     def __init__(self, ends: Ends) -> None:
@@ -82,7 +88,8 @@ class Heard:
         self._ends = ends
         self._held: list[Floats] = []
         self._n_held = self._n_passed = self._first_ticks = 0
-        self._next: _Next | None = None
+        self._ahead: deque[_Next] = deque()
+        self._n_ahead = 0
         self._went_back = False
         self._clock = (0, 1)  # samples per tick, as a ratio
         self._slack = 0
@@ -96,22 +103,29 @@ class Heard:
         self._check(frame)
         samples = floats(frame)
         self.n_source += samples.shape[1]
-        before, self._next = self._next, _Next(samples, self._place(frame), self._beyond(frame))
-        if before is not None:
-            yield from self._lay(before, self._next)
+        self._ahead.append(_Next(samples, self._place(frame), self._beyond(frame)))
+        self._n_ahead += samples.shape[1]
+        while self._n_ahead - self._ahead[0].samples.shape[1] >= JITTER_S * self.rate_hz:
+            yield from self._lay(self._taken())
 
     def finish(self) -> Iterator[Floats]:
         """What is left, without the padding behind it."""
-        if self._next is not None:
-            last, self._next = self._next, None
-            yield from self._lay(last, None)
+        last = self._ahead[-1] if self._ahead else None
+        while self._ahead:
+            yield from self._lay(self._taken())
+        if last is not None:
             if self._ends.durations_count and last.n_beyond and self._held:
                 self.n_padding += self._cut_tail(last.n_beyond)
             self._cut_padding()
         yield from self._give(self._n_held)
 
-    def _lay(self, one: "_Next", following: "_Next | None") -> Iterator[Floats]:
-        samples, late = one.samples, self._late(one, following)
+    def _taken(self) -> "_Next":
+        one = self._ahead.popleft()
+        self._n_ahead -= one.samples.shape[1]
+        return one
+
+    def _lay(self, one: "_Next") -> Iterator[Floats]:
+        samples, late = one.samples, self._late(one)
         if late >= 0:
             self._went_back = False
             yield from self._fill(late)
@@ -144,30 +158,37 @@ class Heard:
 
     def _place(self, frame: "AudioFrame") -> int | None:
         """Number of its first sample, by its timestamp."""
-        if frame.pts is None or frame.time_base is None:
+        if frame.pts is None or frame.time_base is None or self._ends.untimed:
             return None
         num, den = self._clock
         place: int = (2 * (frame.pts - self._first_ticks) * num + den) // (2 * den)
         return place
 
-    def _late(self, one: "_Next", following: "_Next | None") -> int:
-        """Samples between where it belongs and the end of what is there; 0 within its clock's precision.
+    def _late(self, one: "_Next") -> int:
+        """Samples between where it belongs and the end of what is there; 0 within its clock's precision, and where it
+        is not shifted for long: a frame that follows soon is where it would be without, or off to the other side.
 
-        FFmpeg's timestamp of a single Vorbis packet at the start of an Ogg page may be off by most of a block: a
-        frame whose successor is where it would be without the shift is where its predecessor ended.
+        Recorders' timestamps jitter by some ms, and FFmpeg's timestamp of a single Vorbis packet at the start of an
+        Ogg page may be off by most of a block: silence and cuts there would be clicks that no player makes.
         """
         if one.place is None:
             return 0
-        end, n_samples = self._n_passed + self._n_held, one.samples.shape[1]
+        end = self._n_passed + self._n_held
         late = one.place - end
         if late > MAX_GAP_S * self.rate_hz:
             raise BadSound("timestamps", f"the sound has a gap of {late // self.rate_hz} s")
         if abs(late) <= self._slack:
             return 0
-        if following is None:
-            return 0 if 0 < late <= n_samples else late
-        if following.place is not None and abs(following.place - end - n_samples) <= self._slack:
-            return 0
+        n_samples = one.samples.shape[1]
+        if len(self._ahead) < 2 and abs(late) < n_samples:
+            return 0  # too near to the end to tell
+        end += n_samples
+        for following in self._ahead:
+            if following.place is not None:
+                shift = following.place - end
+                if abs(shift) <= self._slack or (shift < 0) != (late < 0):
+                    return 0
+            end += following.samples.shape[1]
         return late
 
     def _fill(self, n_samples: int) -> Iterator[Floats]:

@@ -33,6 +33,8 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
     """For `Heard`. data: the file's bytes. Reads the boxes of an MP4's header, or the first frame of an MP3."""
     if container.format.name == "mp3":
         return Ends(n_samples=mp3_samples(data))
+    if container.format.name == "avi":
+        return Ends(untimed=True)
     if not container.format.name.startswith("mov"):
         return Ends()
     end = edit_end(data, stream.id)

@@ -103,6 +103,7 @@ TOLD = [
     ("pcm_s16be", "mp4", 44_100, 0),
     ("pcm_s16le", "matroska", 44_100, 0),
     ("pcm_mulaw", "wav", 8_000, 0),
+    ("pcm_s16le", "avi", 44_100, 0),
     ("wavpack", "wv", 44_100, 0),
 ]
 
@@ -294,12 +295,14 @@ def count(frame: int, n: int, start: int = 0) -> list[int]:
 
 
 def test_a_gap_is_silent_and_an_overlap_is_the_later_frames() -> None:
-    found, heard = laid((0, 500), (700, 500), (1200, 500))
-    assert found == [*count(0, 500), *[0] * 200, *count(1, 500), *count(2, 500)]
-    assert (heard.n_source, heard.n_filled, heard.n_samples) == (1500, 200, 1700)
-    found, heard = laid((0, 500), (300, 500), (800, 500))
-    assert found == [*count(0, 300), *count(1, 500), *count(2, 500)]
-    assert (heard.n_overlapping, heard.n_samples) == (200, 1300)
+    found, heard = laid((0, 500), (700, 500), (1200, 500), (1700, 500))
+    assert found == [*count(0, 500), *[0] * 200, *count(1, 500), *count(2, 500), *count(3, 500)]
+    assert (heard.n_source, heard.n_filled, heard.n_samples) == (2000, 200, 2200)
+    found, heard = laid((0, 500), (300, 500), (800, 500), (1300, 500))
+    assert found == [*count(0, 300), *count(1, 500), *count(2, 500), *count(3, 500)]
+    assert (heard.n_overlapping, heard.n_samples) == (200, 1800)
+    assert len(laid((0, 500), (900, 500))[0]) == 1000  # a single last one: nothing tells
+    assert len(laid((0, 500), (1100, 500))[0]) == 1600
 
 
 def test_a_jump_far_back_leaves_the_later_out() -> None:
@@ -316,6 +319,18 @@ def test_a_single_timestamp_that_is_off_moves_nothing() -> None:
     assert laid((0, 500), (500, 500), (1400, 500))[1].n_filled == 0
 
 
+def test_timestamps_that_jitter_move_nothing() -> None:
+    """A phone's recorder, on a grid of 20 ms: frames of 1024 samples 960 apart, and 1408 where it catches up."""
+    places = [0, 960, 1920, 2880, 3840, 5248, 6208, 7168, 8128, 9088, 10496, 11456]
+    found, heard = laid(*((place, 1024) for place in places))
+    assert len(found) == 1024 * len(places)
+    assert (heard.n_filled, heard.n_overlapping) == (0, 0)
+    # A gap is one all the same.
+    later = [place + 9600 * (number > 5) for number, place in enumerate(places)]
+    _, heard = laid(*((place, 1024) for place in [*later, *(later[-1] + 1024 * n for n in range(1, 30))]))
+    assert heard.n_filled == pytest.approx(9600, abs=400)
+
+
 def test_timestamps_within_a_millisecond_are_rounded_ones() -> None:
     found, heard = laid((0, 500), (540, 500), (1000, 500), (1460, 500))
     assert (len(found), heard.n_filled, heard.n_overlapping) == (2000, 0, 0)
@@ -324,6 +339,11 @@ def test_timestamps_within_a_millisecond_are_rounded_ones() -> None:
 def test_frames_without_timestamps_follow_one_another() -> None:
     found, heard = laid((None, 500), (None, 500))
     assert (len(found), heard.start) == (1000, 0)
+
+
+def test_where_no_timestamps_are_kept_they_do_not_count() -> None:
+    found, heard = laid((0, 500), (10, 500), (20, 500), (9000, 500), ends=Ends(untimed=True))
+    assert (len(found), heard.n_filled, heard.n_overlapping) == (2000, 0, 0)
 
 
 def test_the_end_is_where_the_file_says() -> None:

@@ -139,6 +139,7 @@ def _through(
         "mime": sniff(data[:HEAD_BYTES]),
         "scratch": str(folder / "scratch"),
         "kinds": ALL_KINDS,
+        "policy": POLICY,
     }
     told = audit_object(AuditRequest(**common))
     n_told = (told.row is not None) + (told.refusal is not None) + bool(told.fault)
@@ -152,7 +153,7 @@ def _through(
         broken.append(f"the audit left {_files(folder / 'scratch')}")
     if told.row is None:
         return told, None
-    cut = cut_object(CutRequest(**common, policy=POLICY, audit=told.row))
+    cut = cut_object(CutRequest(**common, audit=told.row))
     if cut.fault:
         broken.append(f"the machine is blamed by the cutter: {cut.fault}")
     if cut.refusal is not None or cut.fault:

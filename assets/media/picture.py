@@ -44,6 +44,7 @@ DAMAGE = (
     RuntimeError,  # of libavif and libheif
     LookupError,
     ArithmeticError,
+    TypeError,  # TIFF pages without a size
     struct.error,
 )
 """What Pillow's decoders and metadata readers raise for damaged files."""

@@ -47,6 +47,7 @@ def test_the_graph() -> None:
     checks = {(check.asset_key.path[-1], check.name) for check in graph.asset_check_keys}
     assert checks == {
         ("media", "readable"),
+        ("units", "true_to_source"),
         ("samples", "accounted_for"),
         ("version", "expectations"),
         ("version", "audio_rate"),
@@ -62,7 +63,7 @@ def test_the_graph() -> None:
 def test_a_featurizer_with_other_parameters_is_stale_in_the_graph() -> None:
     tokens = {
         "tokens": defs,
-        "other": build_defs(datasets=[replace(SPEC, features=(Feature(name="tokens"),))]),
+        "other": build_defs(datasets=[replace(SPEC, features=(Feature(name="tokens"), Feature(name="phash")))]),
     }
     key = dg.AssetKey(["demo", "feature_tokens"])
     codes = {made.resolve_asset_graph().get(key).code_version for made in tokens.values()}

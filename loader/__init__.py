@@ -16,6 +16,7 @@ from .dataset.view import View
 from .dataset.writer import Writer
 from .explain import Explanation, explain
 from .modalities.excerpt import audio
+from .modalities.photo import image
 from .modalities.video import video
 from .order.plan import Plan
 from .order.views import synthetic
@@ -37,6 +38,7 @@ __all__ = [
     "errors",
     "escape_key",
     "explain",
+    "image",
     "open_plan",
     "plan",
     "source",

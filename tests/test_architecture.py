@@ -115,6 +115,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "errors",
         "escape_key",
         "explain",
+        "image",
         "open_plan",
         "plan",
         "source",

@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from assets.media import speech, video
+from assets.media import clip_sound, speech
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.sounds import check_alignment
 from assets.media.unit import Unusable
@@ -68,13 +68,13 @@ def test_sound_out_of_sync(
     clip_with_sound: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     """1024: the priming of AAC, taken for sound; 32: two milliseconds."""
-    really = video.pieces_at
+    really = clip_sound.pieces_at
 
     def shifted(timeline: Any, spans: Any, rate_hz: int, *rest: Any) -> Any:
         by = Fraction(late, rate_hz)
         return really(timeline, [(start - by, end - by) for start, end in spans], rate_hz, *rest)
 
-    monkeypatch.setattr(video, "pieces_at", shifted)
+    monkeypatch.setattr(clip_sound, "pieces_at", shifted)
     assert refused_as(clip_with_sound()) == findings.SOUND_OFFSET
 
 
@@ -85,18 +85,21 @@ def test_a_sound_of_another_length(
     """Another rate in the header than the samples have, too."""
     really = speech.write_flac
 
-    def resized(path: Path, samples: np.ndarray, *rest: Any) -> None:
-        really(path, np.resize(samples, (*samples.shape[:-1], round(samples.shape[-1] * wrong))), *rest)
+    def resized(path: Path, samples: np.ndarray, *rest: Any, **how: Any) -> None:
+        wanted = (*samples.shape[:-1], round(samples.shape[-1] * wrong))
+        really(path, np.resize(samples, wanted), *rest, **how)
 
     monkeypatch.setattr(speech, "write_flac", resized)
     assert refused_as(wav(tmp_path / "in.wav", hiss(RATE_HZ, 1)[None])) == findings.SOUND_LENGTH
 
 
 def spoilt(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[np.ndarray], np.ndarray]) -> None:
+    """wrong: what becomes of the samples, in 16 bits."""
     really = speech.write_flac
 
-    def write(path: Path, samples: np.ndarray, *rest: Any) -> None:
-        really(path, wrong(samples.astype(np.int64)).clip(-32768, 32767).astype(samples.dtype), *rest)
+    def write(path: Path, samples: np.ndarray, *rest: Any, **how: Any) -> None:
+        whole = np.rint(samples * 2.0**15).astype(np.int64)
+        really(path, (wrong(whole).clip(-32768, 32767) / 2.0**15).astype(np.float32), *rest, **how)
 
     monkeypatch.setattr(speech, "write_flac", write)
 

@@ -36,6 +36,8 @@ MAX_IMAGE_PX = 2**28 // 3
 # 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.
 _SPARE = 2
 
+_PNG_DEPTH_AT = 24  # behind the signature, and length, name, width and height of IHDR
+
 # What Pillow's readers raise on damaged files, beside their own errors (which are OSErrors).
 _DAMAGED = (
     OSError,
@@ -46,6 +48,7 @@ _DAMAGED = (
     TypeError,
     ArithmeticError,
     MemoryError,
+    Image.DecompressionBombError,  # of a WebP's canvas
     struct.error,
     zlib.error,
 )
@@ -152,11 +155,24 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
         with reader(io.BytesIO(data)) as image:  # type: ignore[call-arg]
             _check_size(*image.size, word)
             image.load()
+            if word == "png" and "transparency" in image.info:
+                image.info["transparency"] = _key(image, data[_PNG_DEPTH_AT])
             return turned(_pixels(image), turn_of(*_metadata(image)))
     except DecodeFailed:
         raise
     except _DAMAGED as error:
         raise DecodeFailed(f"{word}: {type(error).__name__}: {error} ({len(data)} bytes)") from error
+
+
+def _key(image: Image.Image, depth: int) -> object:
+    """A PNG's transparent colour in the depth of the pixels: Pillow gives pixels of 8 bits, and the key as stored.
+
+    Raises: DecodeFailed (a key of 16 bits for pixels of which the low half is gone).
+    """
+    key = image.info["transparency"]
+    if image.mode == "RGB" and depth == 16:
+        raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")
+    return key * (255 // (2**depth - 1)) if image.mode == "L" and isinstance(key, int) else key
 
 
 def _pixels(image: Image.Image) -> np.ndarray:

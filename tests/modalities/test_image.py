@@ -189,6 +189,26 @@ def test_16_bit_samples_keep_their_high_byte():
     assert np.array_equal(got[:, :, 3] == 0, wide[:, :, 0] == wide[2, 3, 0])
 
 
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_a_transparent_grey_is_found_at_every_depth(depth):
+    levels = RNG.integers(0, 2**depth, (6, 16), dtype=np.uint8)
+    bits = np.packbits(levels[..., None] >> np.arange(depth - 1, -1, -1, dtype=np.uint8) & 1, axis=None)
+    key = int(levels[3, 5])
+    whole = png16(np.zeros((1, 1), np.uint16), 0, struct.pack(">H", key))
+    head = struct.pack(">IIBBBBB", 16, 6, depth, 0, 0, 0, 0)
+    rows = b"".join(b"\0" + row.tobytes() for row in bits.reshape(6, -1))
+    data, at = zlib.compress(rows), whole.index(b"IDAT") - 4
+    chunks = [(b"IHDR", head), (b"IDAT", data)]
+    head, body = (struct.pack(">I", len(b)) + n + b + struct.pack(">I", zlib.crc32(n + b)) for n, b in chunks)
+    got = decode(whole[:8] + head + whole[33:at] + body + whole[-12:], None)
+    assert np.array_equal(got[..., 3] == 0, levels == key)
+
+
+def test_a_transparent_colour_of_16_bits_is_refused():
+    with pytest.raises(DecodeFailed, match="store it with an alpha channel"):
+        decode(png16(np.zeros((2, 2, 3), np.uint16), 2, bytes(6)), None)
+
+
 def test_the_bytes_decide_not_the_suffix():
     data = saved(PIXELS, "PNG")
     assert np.array_equal(decoder_for("photo.jpg")(data, None), PIXELS)
@@ -212,6 +232,10 @@ def test_bombs_are_refused_by_their_headers():
     huge = png[:16] + head + struct.pack(">I", zlib.crc32(b"IHDR" + head)) + png[33:]
     with pytest.raises(DecodeFailed, match="40000 x 40000 px"):
         decode(huge, None)
+    canvas = (99_999).to_bytes(3, "little") * 2
+    chunk = b"VP8X" + struct.pack("<I", 10) + b"\x02\0\0\0" + canvas
+    with pytest.raises(DecodeFailed, match="DecompressionBombError"):
+        decode(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk, None)
     assert image.MAX_IMAGE_PX == 89_478_485
 
 

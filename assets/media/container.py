@@ -85,11 +85,15 @@ def kind_inside(path: str) -> Kind:
 
 
 def moving_picture(container: "InputContainer") -> "VideoStream | None":
-    """The first video stream that is not a cover picture."""
+    """The first video stream that is not a cover picture. Raises: Unusable when there is no decoder for it."""
     from av.stream import Disposition
 
     covers = Disposition.attached_pic
-    return next((stream for stream in container.streams.video if not stream.disposition & covers), None)
+    found = next((stream for stream in container.streams.video if not stream.disposition & covers), None)
+    # The stubs promise a codec context; a stream of an unknown codec has none.
+    if found is not None and cast("Any", found.codec_context) is None:
+        raise rejected("probe", "unknown_codec", "there is no decoder for the picture")
+    return found
 
 
 def first_sound(container: "InputContainer") -> "AudioStream | None":

@@ -146,6 +146,15 @@ def test_frames_of_avi_get_their_times_in_order(
     assert row["min_pts_gap"] == row["max_pts_gap"]
 
 
+def test_a_picture_that_nobody_decodes_is_not_taken_for_sound(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames
+) -> None:
+    tone = (8000 * np.sin(np.arange(16000) / 5)).astype(np.int16)
+    path = Path(encode_video(numbered_frames(25), sound=(tone, 16000, "flac")))
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzz1").replace(b"avcC", b"zzzC"))
+    assert refused(str(path)) == ("rejected", "probe", "unknown_codec")
+
+
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
 def test_a_truncated_video(encode_video: EncodeVideo, noise_frames: MakeFrames, share: float) -> None:
     path = Path(encode_video(noise_frames(75)))

@@ -10,17 +10,22 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import loader
 from assets.media.cutters import ALL_KINDS
 from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
-from loader.errors import DecodeFailed
+from loader.errors import DecodeFailed, FormatTooNew
 from loader.modalities import decoder_for, known_extensions
+from loader.modalities.packets import index_packets, read_packets
 from loader.storage import open_store
 
 from .mutations import damaged
@@ -168,20 +173,33 @@ def _through(
 
 
 def _decode(case: Case, data: bytes, source: str, broken: list[str]) -> str:
-    """The loader's decoders on the raw bytes: the one of the name, and another."""
+    """The loader's readers on the raw bytes: that of the name, another, a drawn part of a video, packet tables."""
     rng = random.Random(case.number)
     own = source.rpartition(".")[2].lower()
     words = {own if own in known_extensions() else "mp4", rng.choice(known_extensions())}
+    readers: dict[str, Callable[[], object]] = {
+        word: partial(decoder_for(f"x.{word}"), data, None) for word in sorted(words)
+    }
+    place = np.random.default_rng(case.number)
+    readers["drawn"] = partial(loader.video(frames=2, size=(16, 24), crop="random"), data, place)
+    readers["packets"] = partial(_packets, data, rng)
     said = []
-    for word in sorted(words):
+    for word, read in readers.items():
         try:
-            decoder_for(f"x.{word}")(data, None)
+            read()
             said.append(f"{word}: decoded")
-        except DecodeFailed as error:
+        except (DecodeFailed, FormatTooNew) as error:
             said.append(f"{word}: refused")
             if not str(error):
                 broken.append(f"the decoder of {word} says nothing")
     return ", ".join(said)
+
+
+def _packets(data: bytes, rng: random.Random) -> None:
+    """The packet table of the file, and the same damaged."""
+    table = index_packets(data)
+    read_packets(table)
+    read_packets(damaged(table, rng, data)[0])
 
 
 def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.WarningMessage]:

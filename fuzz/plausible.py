@@ -11,9 +11,11 @@ import av
 import numpy as np
 from PIL import Image
 
+import loader
 from assets.media.unit import Unit
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for, known_extensions
+from loader.modalities.packets import read_packets
 
 Row = Mapping[str, Any]
 _RATIOS = tuple(
@@ -54,16 +56,22 @@ def _fields(unit: Unit) -> list[str]:
         if not isinstance(value, Path):
             json.dumps(value, allow_nan=False)
             continue
-        if word == "mp4" or word not in known_extensions():
+        if word not in (*known_extensions(), "packets"):
             continue
+        special: Mapping[str, Any] = {"mp4": loader.video(frames=1), "packets": _packets}
+        read = special.get(word) or decoder_for(f"x.{word}")
         try:
-            decoded = decoder_for(f"x.{word}")(value.read_bytes(), None)
+            decoded = read(value.read_bytes(), None)
         except DecodeFailed as error:
             wrong.append(f"the loader cannot read {name}: {error}")
             continue
         if isinstance(decoded, np.ndarray) and (not decoded.size or not np.isfinite(decoded).all()):
             wrong.append(f"{name} is empty or not finite")
     return wrong
+
+
+def _packets(data: bytes, rng: None) -> object:
+    return read_packets(data).pts
 
 
 def _video(row: Row, units: Sequence[Unit]) -> list[str]:

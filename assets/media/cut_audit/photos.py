@@ -1,6 +1,7 @@
 """Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's own reader of EXIF and XMP.
 
-What FFmpeg does not read (L*a*b*, a HEIC or AVIF of several tiles), or turns by itself, is compared in its shape only;
+What FFmpeg does not read (L*a*b*, a HEIC or AVIF of several tiles), reads wrong (RGB in a TIFF of JPEG strips), or
+turns by itself, is compared in its shape only;
 a picture with a colour profile, or CMYK, in light and dark only, because another converter may round other colours.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _ORIENTATION = 0x0112  # EXIF and TIFF
 _TURNED_BY_DECODER = ("HEIF", "AVIF")
+_COMPRESSED_OTHERWISE = ("jpeg", "tiff_jpeg")
 _WITH_ALPHA = (
     "rgba",
     "bgra",
@@ -45,12 +47,13 @@ WHITE, BLACK = 255.0, 0.0
 
 
 class Original(NamedTuple):
-    """size_px: (width, height) as stored; turn: makes it upright; is_plain: its numbers are sRGB as they stand."""
+    """size_px: (width, height) as stored; turn: makes it upright; is_plain: its numbers are sRGB as they stand;
+    is_readable: FFmpeg reads it, and turns nothing."""
 
     size_px: tuple[int, int]
     turn: Turn
     is_plain: bool
-    turned_by_decoder: bool
+    is_readable: bool
 
 
 def audit_photo(path: str, unit: Unit) -> None:
@@ -62,7 +65,7 @@ def audit_photo(path: str, unit: Unit) -> None:
     if original.turn.transpose:
         width, height = height, width
     check_aspect((stored.shape[1], stored.shape[0]), (width, height), "the photo")
-    frame = None if original.turned_by_decoder else _by_ffmpeg(path)
+    frame = _by_ffmpeg(path) if original.is_readable else None
     if frame is None or (frame.width, frame.height) != original.size_px:
         return
     found = grid_of(stored)
@@ -123,7 +126,8 @@ def _original(path: str) -> Original:
             turn=turn,
             is_plain=opened_photo.colour.profile is None
             and picture.mode not in ("CMYK", "LAB", "YCbCr", "F"),
-            turned_by_decoder=picture.format in _TURNED_BY_DECODER,
+            is_readable=picture.format not in _TURNED_BY_DECODER
+            and picture.info.get("compression") not in _COMPRESSED_OTHERWISE,
         )
 
 

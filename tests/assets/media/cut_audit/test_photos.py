@@ -47,6 +47,12 @@ def test_honest_modes_pass(tmp_path: Path, refused_as: RefusedAs, mode: str) -> 
     assert refused_as(saved(path, in_mode(mode))) == ""
 
 
+def test_jpeg_strips_in_a_tiff_pass(tmp_path: Path, refused_as: RefusedAs) -> None:
+    """FFmpeg takes their RGB for something else."""
+    path = saved(tmp_path / "photo.tiff", Image.fromarray(scene()), compression="jpeg")
+    assert refused_as(path) == ""
+
+
 def in_mode(mode: str) -> Image.Image:
     picture = Image.fromarray(scene())
     if mode == "I;16":

@@ -42,6 +42,7 @@ REFUSALS = pa.schema(
         ("stage", pa.string()),
         ("code", pa.string()),
         ("reason", pa.string()),
+        ("decode_error_at_frame", pa.int64()),  # of a video, from 0: the first that could not be had whole
     ]
 )
 UNITS = pa.schema(

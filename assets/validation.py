@@ -26,7 +26,7 @@ from .stages import StageRecord, Upstream, append_record, current_record, finger
 from .tables import read_table, write_table
 
 STAGE = "media"
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
 """Somebody repaired the object (it lands again, in a later batch) or took it away: the way out for a batch that was

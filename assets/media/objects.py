@@ -129,6 +129,7 @@ def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
         "stage": unusable.stage,
         "code": unusable.code,
         "reason": unusable.reason,
+        "decode_error_at_frame": unusable.at_frame,
     }
 
 

@@ -29,20 +29,25 @@ class Unit:
 
 
 class Unusable(Exception):
-    """An object that gives no sample: rejected (damaged) or dropped (sound, not wanted). Becomes a row."""
+    """An object that gives no sample: rejected (damaged) or dropped (sound, not wanted). Becomes a row.
 
-    def __init__(self, outcome: Outcome, stage: str, code: str, reason: str) -> None:
-        super().__init__(outcome, stage, code, reason)  # all four, so that it can be pickled
+    at_frame: of a video, the number of the first frame that could not be had whole.
+    """
+
+    def __init__(
+        self, outcome: Outcome, stage: str, code: str, reason: str, at_frame: int | None = None
+    ) -> None:
+        super().__init__(outcome, stage, code, reason, at_frame)  # all of them, so that it can be pickled
         self.outcome: Outcome = outcome
-        self.stage, self.code, self.reason = stage, code, reason
+        self.stage, self.code, self.reason, self.at_frame = stage, code, reason, at_frame
 
     def __str__(self) -> str:
         return self.reason
 
 
-def rejected(stage: str, code: str, reason: object) -> Unusable:
+def rejected(stage: str, code: str, reason: object, at_frame: int | None = None) -> Unusable:
     """A damaged object; `stage` is probe, decode or cut. The reason is cut to 500 letters, on one line."""
-    return Unusable("rejected", stage, code, " ".join(str(reason).split())[:500])
+    return Unusable("rejected", stage, code, " ".join(str(reason).split())[:500], at_frame)
 
 
 def dropped(stage: str, code: str, reason: object) -> Unusable:

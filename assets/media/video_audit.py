@@ -76,7 +76,8 @@ def _decode(
         for one in clock.rest():
             pictures.add(one)
     except av.error.FFmpegError as error:
-        raise rejected("decode", "undecodable", f"after frame {pictures.n}: {error.strerror}") from error
+        said = f"after frame {pictures.n}: {error.strerror}"
+        raise rejected("decode", "undecodable", said, at_frame=pictures.n) from error
     facts = pictures.facts()
     if beside is not None:
         facts |= beside.facts(facts["start_pts"] * Fraction(*index.time_base))
@@ -103,6 +104,7 @@ class _Pictures:
         self._stream, self._index, self._policy = stream, index, policy
         self._n_corrupt = self._n_interlaced = 0
         self._timing, self._look = Timing(), Look()
+        self._first_corrupt: int | None = None
         self._first: Row = {}
         self._last: Shown | None = None
         self._hashes: dict[int, int] = {}
@@ -124,7 +126,9 @@ class _Pictures:
             self._hashes[shown.tagged] = frame_crc(frame)
         self._seek_behind(gap, shown)
         self._look.add(frame, shown.pts)
-        self._n_corrupt += frame.is_corrupt
+        if frame.is_corrupt:
+            self._first_corrupt = self.n if self._first_corrupt is None else self._first_corrupt
+            self._n_corrupt += 1
         self._n_interlaced += frame.interlaced_frame
         self.n += 1
         self._last = shown
@@ -148,7 +152,8 @@ class _Pictures:
         if not self.n:
             raise rejected("decode", "no_frames", f"{index.n_packets} packets give no frame")
         if self._n_corrupt:
-            raise rejected("decode", "corrupt", f"{self._n_corrupt} of {self.n} frames are damaged")
+            said = f"{self._n_corrupt} of {self.n} frames are damaged"
+            raise rejected("decode", "corrupt", said, at_frame=self._first_corrupt)
         return {
             **self._first,
             "n_frames_decoded": self.n,

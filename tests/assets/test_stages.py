@@ -103,6 +103,7 @@ def test_a_damaged_record_is_named(store: Store) -> None:
 
 def test_tables_come_back(store: Store) -> None:
     row = {"key": "k", "sha256": "s", "outcome": "rejected", "stage": "probe", "code": "c", "reason": "r"}
+    row |= {"decode_error_at_frame": None}
     assert read_table(store, write_table(store, "demo", "refusals", "b", [row])) == [row]
     assert read_table(store, write_table(store, "demo", "refusals", "b", [])) == []
     file = write_table(store, "demo", "refusals", "b", [row])

@@ -246,13 +246,28 @@ def test_a_damaged_slice_of_hevc_is_not_passed_over(
     path = Path(encode_video(noise_frames(12), codec="libx265", options=options))
     assert audit(str(path), MP4)["n_frames_decoded"] == 12
     whole = path.read_bytes()
-    for place, size in packets_of(str(path), "video")[2:10:3]:
+    for number, (place, size) in list(enumerate(packets_of(str(path), "video")))[2:10:3]:
         data = bytearray(whole)
         data[place + size * 2 // 3] ^= 0x10
         path.write_bytes(bytes(data))
         with av.open(str(path)) as container:  # as it is read without asking for more
             assert len(list(container.decode(video=0))) == 12
-        assert refused(str(path)) == ("rejected", "decode", "undecodable")
+        with pytest.raises(Unusable) as caught:
+            audit(str(path), MP4)
+        assert (caught.value.stage, caught.value.code) == ("decode", "undecodable")
+        assert caught.value.at_frame is not None
+        assert caught.value.at_frame <= number
+
+
+def test_the_first_damaged_frame_is_told(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
+    path = Path(encode_video(noise_frames(12), options={"crf": "10", "g": "1"}))
+    data = bytearray(path.read_bytes())
+    for place, size in packets_of(str(path), "video")[5:9:3]:
+        data[place + size // 2 : place + size // 2 + 8] = bytes(8)
+    path.write_bytes(bytes(data))
+    with pytest.raises(Unusable, match="2 of 12 frames are damaged") as caught:
+        audit(str(path), MP4)
+    assert (caught.value.code, caught.value.at_frame) == ("corrupt", 5)
 
 
 def test_fields_are_told(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:

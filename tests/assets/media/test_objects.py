@@ -17,7 +17,7 @@ from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_obj
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.scratch import check_scratch
 from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.unit import dropped
+from assets.media.unit import dropped, rejected
 from loader.errors import StoreError
 from loader.storage import open_store
 
@@ -80,6 +80,7 @@ def test_a_bad_object_is_a_row_and_leaves_no_file(landing: Path, tmp_path: Path)
         "outcome": "rejected",
         "stage": "probe",
         "code": "truncated",
+        "decode_error_at_frame": None,
     }
     for result in (audit_object(audited(ask)), cut_object(ask)):
         assert result.refusal is not None
@@ -133,6 +134,8 @@ def test_a_full_disk_is_no_fault_of_the_object(
 
 
 def test_a_refusal_pickles_whole() -> None:
+    whole = pickle.loads(pickle.dumps(rejected("decode", "corrupt", "x", at_frame=7)))  # noqa: S301
+    assert (whole.at_frame, str(whole)) == (7, "x")
     again = pickle.loads(pickle.dumps(dropped("probe", "hdr", "HDR")))  # noqa: S301
     assert (again.outcome, again.stage, again.code, again.reason, str(again)) == (
         "dropped", "probe", "hdr", "HDR", "HDR",

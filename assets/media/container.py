@@ -182,7 +182,9 @@ def check_duration(container: "InputContainer", found_s: float) -> float:
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):
         return 0.0
-    announced_s = ((container.start_time or 0) + container.duration) / 1_000_000
+    # Matroska's duration reaches from 0 to the end of the last frame, that of others from the first frame on.
+    start = 0 if "matroska" in names else container.start_time or 0
+    announced_s = (start + container.duration) / 1_000_000
     if announced_s - found_s > TAIL_S:
         raise rejected(
             "probe",

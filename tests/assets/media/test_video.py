@@ -5,6 +5,8 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from assets.media.container import PacketIndex, kind_inside
 from assets.media.picture_filter import fit, turns_of
@@ -12,6 +14,7 @@ from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.spans import windows
 from assets.media.unit import Unit, Unusable
 from assets.media.video import cut_video
+from loader.modalities.packets import read_packets
 
 MakeVideo = Callable[..., bytes]
 POLICY = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=1.0, max_clips=3))
@@ -54,6 +57,50 @@ def test_uneven_frame_times_are_kept(tmp_path: Path, make_video: MakeVideo) -> N
     )
     assert units[0].fields["json"]["pts"] == pts
     assert [at for at, _ in decoded(units[0])] == [Fraction(tick, 1000) for tick in pts]
+
+
+@settings(max_examples=12, derandomize=True, deadline=None)
+@given(
+    gaps=st.lists(st.integers(1, 400), min_size=2, max_size=40),
+    start=st.integers(0, 10**7),
+    reference=st.booleans(),
+    container=st.sampled_from(["mp4", "matroska"]),
+)
+def test_any_times_are_kept_exactly(
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[int], start: int, reference: bool, container: str
+) -> None:
+    """Variable frame rates, offsets, and how long the last frame is shown."""
+    folder = tmp_path_factory.mktemp("times")
+    pts = [start + sum(gaps[:number]) for number in range(len(gaps))]
+    options = {"video_track_timescale": "1000"} if container == "mp4" else {}
+    with av.open(str(folder / "raw"), "w", format=container, options=options) as out:
+        stream = out.add_stream("mpeg4", rate=25, options={"g": "3"})
+        stream.width, stream.height, stream.pix_fmt, stream.time_base = 32, 32, "yuv420p", Fraction(1, 1000)
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for number, ticks in enumerate(pts):
+            grey = np.full((32, 32, 3), 3 * number, np.uint8)
+            frame = av.VideoFrame.from_ndarray(grey, format="rgb24")
+            frame.pts, frame.time_base, frame.duration = ticks, Fraction(1, 1000), gaps[number]
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    with av.open(str(folder / "raw")) as made:
+        end = max(packet.pts + (packet.duration or 0) for packet in made.demux() if packet.pts is not None)
+    mode = "reference" if reference else "canonical"
+    policy = VideoPolicy(mode=mode, clip_s=2.0, max_clips=None, short_side_px=32, max_overhead_ratio=4)
+    for unit in cut_video(str(folder / "raw"), folder, CutPolicy(video=policy)):
+        facts = unit.fields["json"]
+        assert set(facts["pts"]) <= set(pts)
+        table = read_packets(unit.fields["mp4.packets"].read_bytes())
+        base = table.facts.time_base
+        assert [at * base for at in sorted(table.pts.tolist())] == [
+            Fraction(at - facts["pts"][0], 1000) for at in facts["pts"]
+        ]
+        with av.open(str(unit.fields["mp4"])) as clip:
+            ends = [packet.pts + (packet.duration or 0) for packet in clip.demux() if packet.pts is not None]
+        assert max(ends) * base == Fraction(facts["end"] - facts["pts"][0], 1000)
+        following = [at for at in [*pts, end] if at > facts["pts"][-1]]
+        window_end = start + 2000 * ((facts["pts"][0] - start) // 2000 + 1)
+        assert facts["end"] == (following[0] if reference else min(following[0], window_end))
 
 
 def test_a_clip_is_canonical(tmp_path: Path, make_video: MakeVideo) -> None:

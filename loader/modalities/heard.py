@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from av import AudioFrame
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-_Raw = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK_SAMPLES = 65_536
 """Samples per channel that are handed on at a time, about: what is held does not grow with the sound."""
@@ -90,7 +89,7 @@ class Heard:
         self._n_held = self._n_passed = self._first_ticks = 0
         self._ahead: deque[_Next] = deque()
         self._n_ahead = 0
-        self._went_back = False
+        self._went_back = self._untimed = False
         self._clock = (0, 1)  # samples per tick, as a ratio
         self._slack = 0
 
@@ -143,6 +142,7 @@ class Heard:
         self.n_channels, self.layout = frame.layout.nb_channels, frame.layout.name
         self.channels = tuple(channel.name for channel in frame.layout.channels)
         self.start = Fraction(0)
+        self._untimed = self._ends.untimed or frame.pts is None
         if frame.pts is not None and frame.time_base is not None:
             self._first_ticks = frame.pts
             self.start = frame.pts * frame.time_base
@@ -158,7 +158,7 @@ class Heard:
 
     def _place(self, frame: "AudioFrame") -> int | None:
         """Number of its first sample, by its timestamp."""
-        if frame.pts is None or frame.time_base is None or self._ends.untimed:
+        if frame.pts is None or self._untimed:
             return None
         num, den = self._clock
         place: int = (2 * (frame.pts - self._first_ticks) * num + den) // (2 * den)
@@ -264,20 +264,21 @@ def floats(frame: "AudioFrame") -> Floats:
     fill 32. Floats are kept as they are and may exceed 1.
     """
     # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and knows no s64.
-    n_channels, name = frame.layout.nb_channels, frame.format.name
+    n_channels, n_samples, name = frame.layout.nb_channels, frame.samples, frame.format.name
     kind = _DTYPES[name.removesuffix("p")]
-    raw: _Raw
-    if frame.format.is_planar:
-        planes = [memoryview(plane) for plane in frame.planes[:n_channels]]
-        raw = np.stack([np.frombuffer(plane, kind, count=frame.samples) for plane in planes])
+    out = np.empty((n_channels, n_samples), np.float32)
+    planes: Any = frame.planes
+    if name.endswith("p"):
+        for channel, plane in zip(out, planes, strict=False):  # there may be more planes than there are
+            channel[:] = np.frombuffer(plane, kind, count=n_samples)
     else:
-        packed = memoryview(frame.planes[0])
-        raw = np.frombuffer(packed, kind, count=frame.samples * n_channels).reshape(-1, n_channels).T
-    if raw.dtype == np.uint8:
-        return (raw.astype(np.float32) - np.float32(128)) * np.float32(1 / 128)
-    if raw.dtype.kind == "i":
-        return raw.astype(np.float32) * np.float32(2.0 ** (1 - 8 * raw.itemsize))
-    return raw.astype(np.float32)
+        out[:] = np.frombuffer(planes[0], kind, count=n_samples * n_channels).reshape(-1, n_channels).T
+    if kind == np.uint8:
+        out -= np.float32(128)
+        out *= np.float32(1 / 128)
+    elif kind.kind == "i":
+        out *= np.float32(2.0 ** (1 - 8 * kind.itemsize))
+    return out
 
 
 _DTYPES: Mapping[str, Any] = {

@@ -339,6 +339,7 @@ def test_timestamps_within_a_millisecond_are_rounded_ones() -> None:
 def test_frames_without_timestamps_follow_one_another() -> None:
     found, heard = laid((None, 500), (None, 500))
     assert (len(found), heard.start) == (1000, 0)
+    assert len(laid((None, 500), (9000, 500), (9500, 500))[0]) == 1500
 
 
 def test_where_no_timestamps_are_kept_they_do_not_count() -> None:

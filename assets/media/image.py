@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .alpha import Alpha, apply_alpha, ground_of
+from .buckets import bucket_of
 from .gps import tells_place
 from .image_colour import to_srgb
 from .image_orientation import upright
@@ -60,6 +61,8 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     metadata: dict[str, bool | int | float | str | None] = {
         "width_px": made.width_px,
         "height_px": made.height_px,
+        "aspect_ratio": round(made.width_px / made.height_px, 6),
+        "bucket": bucket_of(rules.buckets, made.width_px, made.height_px),
         "photo_mode": made.mode,
         "raw_mode": found.mode,
         "colour": found.colour.by,

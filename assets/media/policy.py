@@ -10,6 +10,7 @@ from typing import Any, Literal
 from loader.modalities.channels import CHANNELS, Channels
 
 from .alpha import ground_of
+from .buckets import Buckets
 from .unit import Kind
 
 _SIDES_PX = (16, 4096)
@@ -27,7 +28,7 @@ class ImagePolicy:
 
     alpha: what transparent photos are laid on ("white", "black" or "#rrggbb"), or "drop" to leave them out, or "keep"
     to store those few as PNG with their alpha. animated: "drop" what has more frames or pages than one, or take the
-    "first".
+    "first". buckets: the shapes that photos are trained at (the column `bucket`).
 
     The photos of a dataset lie in one field: `jpg` where all are JPEGs, `img` (JPEG, PNG or WebP) under
     mode="reference" or alpha="keep". Raises: ValueError.
@@ -39,6 +40,7 @@ class ImagePolicy:
     strip_gps: bool = True
     alpha: str = "white"
     animated: Literal["drop", "first"] = "drop"
+    buckets: Buckets = field(default_factory=Buckets)
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("canonical", "reference"))
@@ -70,7 +72,8 @@ class VideoPolicy:
     may hold more frames than were asked for. short_side_px: of a canonical clip, never enlarged.
 
     hdr: "drop" HDR video, or "tonemap" it to SDR; deep: "drop" SDR video of more than 8 bits, or "reduce" it to 8.
-    sound_rate_hz: of the sound that goes with a clip. Raises: ValueError.
+    sound_rate_hz: of the sound that goes with a clip. buckets: the shapes that clips are trained at (the column
+    `bucket`). Raises: ValueError.
     """
 
     units: Literal["windows", "shots", "segments"] = "windows"
@@ -83,6 +86,7 @@ class VideoPolicy:
     hdr: Literal["drop", "tonemap"] = "drop"
     deep: Literal["drop", "reduce"] = "drop"
     sound_rate_hz: int = 16_000
+    buckets: Buckets = field(default_factory=Buckets)
 
     def __post_init__(self) -> None:
         check_choice("units", self.units, ("windows", "shots", "segments"))

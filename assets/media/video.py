@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from .buckets import bucket_of
 from .canonical import canonical_clips
 from .clip import Clip
 from .clip_sound import SOUND_FIELD, SOUND_GROUP, Columns, write_sounds
@@ -52,7 +53,7 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
     video = _planned(index, policy.video, known)
     clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
     sounds = _sounds(path, clips, index, policy.video, known)
-    return [_unit(clip, video, sound) for clip, sound in zip(clips, sounds, strict=True)]
+    return [_unit(clip, video, sound, policy.video) for clip, sound in zip(clips, sounds, strict=True)]
 
 
 def _sounds(
@@ -101,7 +102,7 @@ def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: 
     return clips
 
 
-def _unit(clip: Clip, video: _Video, sound: Columns) -> Unit:
+def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Unit:
     base = Fraction(*video.index.time_base)
     start, segment = clip.pts[0], clip.span.segment
     facts = {
@@ -119,6 +120,8 @@ def _unit(clip: Clip, video: _Video, sound: Columns) -> Unit:
     metadata: dict[str, MetadataValue] = {
         "width_px": clip.size_px[0],
         "height_px": clip.size_px[1],
+        "aspect_ratio": round(clip.size_px[0] / clip.size_px[1], 6),
+        "bucket": bucket_of(policy.buckets, *clip.size_px, clip.wanted[1]),
         "n_frames": len(clip.pts),
         "start_s": float(start * base),
         "duration_s": float((clip.end - start) * base),

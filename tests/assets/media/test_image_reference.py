@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from assets.media import icc
+from assets.media import icc, reference_photo
 from assets.media.cut_audit import audit_units
 from assets.media.image import cut_image
 from assets.media.image_audit import audit_image
@@ -86,6 +86,8 @@ def gossiping_webp(orientation: int = 6) -> bytes:
     data = saved(PIXELS, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3)
     return data + SECRET
 
+
+P3 = icc.profile_of(icc.space_of_code_points(12, 13) or icc.SRGB)
 
 GOSSIP: dict[str, Callable[..., bytes]] = {
     "jpg": gossiping_jpeg,
@@ -171,6 +173,53 @@ def test_coded_pixels_are_copied(tmp_path: Path) -> None:
         assert found[0] == found[1] != []
 
 
+def test_a_webp_announces_only_what_it_has() -> None:
+    alpha = np.dstack([PIXELS, PIXELS[..., 0]])
+    for pixels, orientation, flags in ((PIXELS, 1, 0), (PIXELS, 6, 0x08), (alpha, 6, 0x18), (alpha, 1, 0x10)):
+        data = saved(pixels, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3, icc_profile=P3)
+        (first, *_) = webp_parts(stripped(data, "WEBP", orientation))
+        assert (first.name, first.body[0]) == ("VP8X", flags)
+
+
+FILM = struct.pack(">I4s", 16, b"ftyp") + b"isom\0\0\0\0"
+APPLE = b"com.apple.quicktime.location.ISO6709"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (saved(PIXELS, "JPEG", exif=exif(1)), True),
+        (saved(PIXELS, "JPEG", exif=exif(1, gps=False)), False),
+        (saved(PIXELS, "JPEG", xmp=XMP % 1), True),
+        (saved(PIXELS, "JPEG", xmp=(XMP % 1).replace(b"GPSLatitude", b"Latitude")), False),
+        (saved(PIXELS, "WEBP", xmp=XMP % 1), True),
+        (saved(PIXELS, "PNG", exif=exif(1)), True),
+        (saved(PIXELS, "AVIF", exif=exif(1)), True),
+        (saved(PIXELS, "TIFF", tiffinfo={700: XMP % 1}), True),
+        (saved(PIXELS, "JPEG") + FILM + b"\xa9xyz\0\x12+51.5-0.12/", True),
+        (saved(PIXELS, "JPEG") + FILM + APPLE, True),
+        (saved(PIXELS, "JPEG") + FILM, False),
+        (saved(PIXELS, "JPEG"), False),
+    ],
+)
+def test_who_tells_a_place(tmp_path: Path, data: bytes, expected: bool) -> None:
+    assert audit_image(str(_written(tmp_path, data)))["has_gps"] is expected
+
+
+def test_a_place_in_a_compressed_text_is_found(tmp_path: Path) -> None:
+    text = PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", (XMP % 3).decode(), zip=True)
+    data = saved(PIXELS, "PNG", pnginfo=text)
+    assert b"GPSLatitude" not in data
+    assert audit_image(str(_written(tmp_path, data)))["has_gps"] is True
+
+
+def test_a_directory_of_nothing_but_a_version_tells_none(tmp_path: Path) -> None:
+    made = Image.Exif()
+    made.get_ifd(0x8825)[0] = b"\2\3\0\0"
+    assert audit_image(str(_written(tmp_path, saved(PIXELS, "JPEG", exif=made))))["has_gps"] is False
+
+
 def test_the_jfif_thumbnail_goes_as_well() -> None:
     plain = saved(PIXELS, "JPEG")
     head = b"JFIF\0\1\2\0\0\1\0\1\2\2" + bytes(range(12))  # 2 x 2 px
@@ -193,7 +242,6 @@ def test_on_request_the_bytes_are_the_source_s(tmp_path: Path, word: str) -> Non
     assert (unit.metadata["has_gps"], unit.metadata["gps_stripped"]) == (False, False)
 
 
-P3 = icc.profile_of(icc.space_of_code_points(12, 13) or icc.SRGB)
 RGBA = np.dstack([PIXELS, np.full(PIXELS.shape[:2], 128, np.uint8)])
 
 
@@ -241,6 +289,21 @@ def test_an_animation_s_first_frame_is_stored_without_loss(tmp_path: Path) -> No
         unit = cut(tmp_path, data, animated="first")
         assert unit.metadata["photo_mode"] == "lossless"
         assert np.array_equal(as_trained_on(stored(unit)[1]), PIXELS)
+        unit = cut(tmp_path, data, animated="first", strip_gps=False)
+        assert unit.metadata["photo_mode"] == "lossless"
+
+
+def test_what_was_stripped_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: an orientation that gets lost, a pixel that changes."""
+    real = stripped
+    monkeypatch.setattr(reference_photo, "stripped", lambda data, kind, orientation: real(data, kind, 1))
+    unit = cut(tmp_path, gossiping_jpeg(6))
+    assert (unit.metadata["photo_mode"], unit.metadata["width_px"]) == ("lossless", 48)
+    assert "another picture" in unit.fields["json"]["stored"]["because"]
+    other = PIXELS.copy()
+    other[0, 0] += 1
+    monkeypatch.setattr(reference_photo, "stripped", lambda *rest: saved(other, "PNG"))
+    assert cut(tmp_path, saved(PIXELS, "PNG")).metadata["photo_mode"] == "lossless"
 
 
 def test_a_jpeg_that_the_loader_refuses_is_stored_without_loss(tmp_path: Path) -> None:

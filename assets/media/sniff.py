@@ -28,10 +28,15 @@ _RIFF = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"
 _IMAGE_BRANDS = {
     b"heic": "image/heic",
     b"heix": "image/heic",
-    b"mif1": "image/heic",
+    b"heim": "image/heic",
+    b"heis": "image/heic",
+    b"hevc": "image/heic",
+    b"hevx": "image/heic",
     b"avif": "image/avif",
     b"avis": "image/avif",
 }
+# What a HEIF file names whose first brand says only that it is one (ISO/IEC 23008-12, 10).
+_ANY_CODEC = (b"mif1", b"msf1")
 _AUDIO_BRANDS = (b"M4A ", b"M4B ")
 _TS_PACKET_BYTES = 188
 
@@ -55,6 +60,10 @@ def _container(head: bytes) -> str | None:
         return _RIFF.get(head[8:12])
     if head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         brand = head[8:12]
+        if brand in _ANY_CODEC:
+            others = head[16 : int.from_bytes(head[:4], "big")]
+            named = {_IMAGE_BRANDS.get(others[at : at + 4]) for at in range(0, len(others), 4)}
+            return "image/avif" if "image/avif" in named else "image/heic"
         audio = "audio/mp4" if brand in _AUDIO_BRANDS else "video/mp4"
         return _IMAGE_BRANDS.get(brand, audio) if head[4:8] == b"ftyp" else "video/quicktime"
     if head.startswith(b"\x1a\x45\xdf\xa3"):

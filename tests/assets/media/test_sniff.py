@@ -88,3 +88,23 @@ def test_a_letter_cut_by_the_end_of_the_head_is_still_text() -> None:
 
 def test_the_name_plays_no_part(make_jpeg: Callable[..., bytes]) -> None:
     assert sniff(make_jpeg()[:4096]) == "image/jpeg"  # whatever suffix the file had
+
+
+@pytest.mark.parametrize(
+    ("brands", "mime"),
+    [
+        ((b"heic", b"mif1"), "image/heic"),
+        ((b"heix",), "image/heic"),
+        ((b"hevc", b"msf1", b"heic"), "image/heic"),
+        ((b"mif1", b"heic"), "image/heic"),
+        ((b"mif1", b"miaf", b"avif"), "image/avif"),
+        ((b"msf1", b"avis"), "image/avif"),
+        ((b"mif1",), "image/heic"),
+        ((b"avif", b"mif1"), "image/avif"),
+        ((b"isom", b"avif"), "video/mp4"),
+    ],
+)
+def test_brands_of_pictures(brands: tuple[bytes, ...], mime: str) -> None:
+    """Which codec a file of brand mif1 or msf1 has, its other brands say."""
+    body = brands[0] + bytes(4) + b"".join(brands)
+    assert sniff((8 + len(body)).to_bytes(4, "big") + b"ftyp" + body + b"\0\0\0\x20avif") == mime

@@ -49,7 +49,9 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
             raise rejected("probe", "no_streams", "the container has no video stream")
         index = index_packets(container, stream)
     if policy.video.units == "shots" and "scene_cuts" not in known.audit:
-        known = replace(known, audit=audit_video(path))
+        known = replace(known, audit=audit_video(path, policy.video))
+    if known.audit.get("end_pts") is not None:  # the frames count: not every packet of a broken start gives one
+        index = replace(index, start_pts=known.audit["start_pts"], end_pts=known.audit["end_pts"])
     video = _planned(index, policy.video, known)
     clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
     sounds = _sounds(path, clips, index, policy.video, known)

@@ -81,8 +81,10 @@ def photo(path: str) -> Iterator[Photo]:
     Raises: Unusable for a truncated or otherwise unreadable file, for one above `MAX_PX`, for high dynamic range
     (dropped: nothing here makes it sRGB); inside the block too, for what Pillow raises there.
     """
-    from PIL import AvifImagePlugin, Image, UnidentifiedImageError
+    from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
+    tolerant = ImageFile.LOAD_TRUNCATED_IMAGES  # many a library switches it on for its whole process
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the pipeline's own workers fill the cores
     Image.init()
     formats = [name for name in _FORMATS if name in Image.OPEN]  # HEIF is there after `read_heif`
@@ -98,6 +100,8 @@ def photo(path: str) -> Iterator[Photo]:
         raise rejected("probe", "too_large", error) from error
     except DAMAGE as error:
         raise rejected("decode", "undecodable", error) from error
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = tolerant
 
 
 def _loaded(source: "Image", path: str) -> Photo:

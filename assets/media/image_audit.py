@@ -10,7 +10,6 @@ from .image_colour import to_srgb
 from .image_depth import bit_depth, has_alpha
 from .media_table import Row
 from .picture import Photo, photo
-from .unit import Unusable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -43,16 +42,13 @@ def audit_image(path: str) -> Row:
         }
 
 
-def _luma_mean(found: Photo) -> float | None:
-    """0 to 255, of the pixels in sRGB, whatever they are transparent to; None where no number is white."""
+def _luma_mean(found: Photo) -> float:
+    """0 to 255, of the pixels in sRGB, whatever they are transparent to. Raises: Unusable (no number is white)."""
     small = found.picture
     if small.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
         small = _boxed(small)
-    try:
-        colours = to_srgb(small, found.colour)
-    except Unusable:
-        return None
-    return float(np.asarray(_boxed(colours.convert("RGB")).convert("L")).mean())
+    colours = to_srgb(small, found.colour).convert("RGB")
+    return float(np.asarray(_boxed(colours).convert("L")).mean())
 
 
 def _boxed(picture: "Image") -> "Image":

@@ -56,6 +56,8 @@ def test_a_plain_video(encode_video: EncodeVideo, numbered_frames: MakeFrames) -
 def test_uneven_and_late_times(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
     row = audit(encode_video(numbered_frames(4), pts=[500, 540, 541, 1000]), MP4)
     assert (row["start_pts"], row["min_pts_gap"], row["max_pts_gap"], row["is_vfr"]) == (500, 1, 459, True)
+    row = audit(encode_video(numbered_frames(4), pts=[0, 40, 540, 580]), MP4)
+    assert (row["min_pts_gap"], row["max_pts_gap"]) == (40, 500)
 
 
 @pytest.mark.parametrize("options", [{"crf": "1", "bf": "0"}, {"crf": "1", "bf": "3", "b-adapt": "0"}])
@@ -226,6 +228,19 @@ def test_a_video_with_damaged_sound_is_admitted_without_it(
     (unit,) = cut_video(str(path), tmp_path, SMALL, Known(audit=row))
     assert unit.metadata["has_sound"] is False
     assert "sound.flac" not in unit.fields
+
+
+def test_sound_whose_last_packet_is_missing_is_told(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames
+) -> None:
+    tone = (8000 * np.sin(np.arange(36000) / 5)).astype(np.int16)
+    path = Path(encode_video(numbered_frames(50), sound=(tone, 16000, "flac")))
+    (last, size), *_ = sorted(packets_of(str(path), "audio"), reverse=True)
+    assert last + size == path.stat().st_size
+    path.write_bytes(path.read_bytes()[:last])
+    row = audit(str(path), MP4)
+    assert row["audio_error"].startswith("truncated: ")
+    assert (row["n_samples"], row["n_frames_decoded"]) == (None, 50)
 
 
 def test_sound_that_nobody_can_place_is_told(

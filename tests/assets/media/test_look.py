@@ -47,6 +47,7 @@ def pictures(n: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 600])
 def test_all_is_as_defined_however_long_the_video(n: int) -> None:
     frames = pictures(n)
+    frames[min(n, 3) :, :5] = frames[:, :, -8:] = 7  # dark at the top from the fourth on, at the right in all
     look = Look()
     for number, luma in enumerate(frames):
         look.add(grey_frame(luma, number), number)
@@ -56,6 +57,7 @@ def test_all_is_as_defined_however_long_the_video(n: int) -> None:
     assert facts["luma_mean"] == pytest.approx(wide.mean())
     assert facts["black_ratio"] == sum(bool((one < 25.5).mean() >= 0.98) for one in frames) / n
     assert facts["motion"] == pytest.approx(sum(changes) / max(1, n - 1))
+    assert (facts["letterbox_ratio"], facts["pillarbox_ratio"]) == bars(frames.max(axis=0))
     assert facts["frozen_ratio"] == sum(change < 0.255 for change in changes) / n
 
 

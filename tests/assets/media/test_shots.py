@@ -166,6 +166,27 @@ def test_how_the_frames_are_split_has_no_influence(seed: int, splits: list[int])
     assert detect(frames, tuple(sorted(splits))) == detect(frames)
 
 
+def test_frame_by_frame_it_is_the_same() -> None:
+    one, other = scenes([70, 60], 100, 0.05)
+    frames = np.concatenate([dissolve(one, other, 24), *scenes([40, 50], 9)])
+    found = detect(frames)
+    assert len(found) == 3
+    assert detect(frames, tuple(range(1, len(frames)))) == found
+
+
+def test_pictures_that_all_differ_are_one_shot() -> None:
+    """A slide show at one picture a frame has no place where it begins anew."""
+    assert detect(np.concatenate(scenes([1] * 60, 5))) == []
+
+
+def test_what_comes_into_the_picture_is_no_boundary() -> None:
+    frames = scene(60, 11)
+    frames[30:, 9:24, 20:40] = 200
+    before, after = (frames[number].astype(np.float32) for number in (29, 30))
+    assert 0.6 < moved(before, after) < 0.85
+    assert detect(frames) == []
+
+
 def test_memory_holds_the_boundaries_and_a_few_frames() -> None:
     detector = ShotDetector()
     frames = scene(200, 3)

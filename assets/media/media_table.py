@@ -58,10 +58,8 @@ _VIDEO = [
     ("n_corrupt", pa.int64()),
     ("n_pts_backward", pa.int64()),
     ("n_pts_dup", pa.int64()),
-    (
-        "seek_ok",
-        pa.bool_(),
-    ),  # random frames came back bit for bit after a seek; null where nothing was sought
+    # random frames came back bit for bit after a seek; null where nothing was sought
+    ("seek_ok", pa.bool_()),
     ("luma_mean", pa.float64()),  # full range, 0 to 255
     ("black_ratio", pa.float64()),  # share of frames
     ("frozen_ratio", pa.float64()),  # share of frames equal to the one before
@@ -92,7 +90,8 @@ _AUDIO = [
     ("n_gap_samples", pa.int64()),  # silent ones, put where the timestamps leave a gap
     ("n_overlap_samples", pa.int64()),  # left out where another is heard at that time
     ("n_padding_samples", pa.int64()),  # left out at the end, where the file says that its sound is shorter
-    ("loudness_lufs", pa.float64()),  # integrated, EBU R128; null below its gate, and for sound it does not measure
+    # integrated, EBU R128; null below its gate, and for sound it does not measure
+    ("loudness_lufs", pa.float64()),
     ("loudness_range_lu", pa.float64()),  # EBU Tech 3342
     ("true_peak_dbtp", pa.float64()),  # null for digital silence
     ("mono_sum_db", pa.float64()),  # of two channels: power of their mean against the mean of their powers
@@ -106,8 +105,10 @@ _IMAGE = [
     ("is_animated", pa.bool_()),
     ("has_gps", pa.bool_()),
     ("xmp_orientation", pa.int64()),  # as in EXIF; where the two contradict, EXIF decides
-    ("orientation_by", pa.string()),  # exif, xmp or container: which of them decided; null where none says anything
-    ("colour_by", pa.string()),  # what names the colour space: icc, icc_unusable, code_points, gamma, exif, lab, ...
+    # exif, xmp or container: which of them decided; null where none says anything
+    ("orientation_by", pa.string()),
+    # what names the colour space: icc, icc_unusable, code_points, gamma, exif, lab, ...
+    ("colour_by", pa.string()),
     ("decode_warning", pa.string()),  # of libjpeg, where the pixels may all be right
 ]
 _TEXT = [("n_documents", pa.int64()), ("n_chars", pa.int64())]

@@ -2,8 +2,8 @@
 
 The level is the mean square over 20 ms. The background is followed: the tenth percentile of the levels of 30 s around.
 A stretch begins where the level rises 10 dB above the background and ends where it falls below 6 dB above it, but what
-is within 12 dB of the loud parts (the 95th percentile of all levels) is heard in any case: of a sound without pauses,
-steady music or noise, nothing is left out. Pauses that are too short are bridged, stretches that are too short
+is within 12 dB of the loud parts (what is reached for half a second in all) is heard in any case: of a steady sound,
+noise or a tone, nothing is left out. Pauses that are too short are bridged, stretches that are too short
 left out, the others padded; one that is too long is divided at its quietest place. Where the background grows louder of
 a sudden it is taken for sound for some 13 s: rather too much is kept than too little.
 
@@ -27,6 +27,7 @@ LOUD_DB = 12.0
 FLOOR_DBFS = -70.0
 """Nothing below is heard: the noise of 16 bits is 30 dB further down."""
 
+_LOUD_FRAMES = 25
 _BLOCK = 50  # frames: percentiles are taken of seconds
 
 
@@ -92,7 +93,8 @@ def thresholds(levels: Levels) -> tuple[Levels, Levels]:
     blocks = padded.reshape(n_blocks, _BLOCK)
     half = round(AROUND_S / FRAME_S / _BLOCK / 2)
     low = np.array([np.percentile(blocks[max(0, n - half) : n + half + 1], 10) for n in range(n_blocks)])
-    high = np.percentile(levels, 95)
+    n_loud = min(_LOUD_FRAMES, -(-len(levels) // 20))
+    high = np.partition(levels, len(levels) - n_loud)[len(levels) - n_loud]
     on = np.maximum(np.minimum(low + ON_DB, high - LOUD_DB), FLOOR_DBFS)
     off = np.maximum(np.minimum(low + OFF_DB, high - LOUD_DB - (ON_DB - OFF_DB)), FLOOR_DBFS)
     each = np.arange(len(levels)) // _BLOCK

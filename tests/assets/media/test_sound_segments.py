@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -56,6 +57,11 @@ def test_stretches_between_pauses_are_found(noise_db: float) -> None:
         assert end == pytest.approx(ends + 0.1, abs=0.06)
 
 
+def test_a_word_in_ten_minutes_is_found() -> None:
+    ((start, end),) = spans(spoken((300.0, 301.0), total_s=600.0, noise_db=-50.0))
+    assert (start, end) == (pytest.approx(299.9, abs=0.03), pytest.approx(301.1, abs=0.06))
+
+
 def test_a_background_that_changes_is_followed() -> None:
     quiet = spoken((2.0, 4.0), (20.0, 22.0), total_s=60.0, noise_db=-70.0)
     loud = spoken((62.0, 64.0), (90.0, 92.0), total_s=120.0, noise_db=-42.0)[60 * RATE_HZ :]
@@ -63,6 +69,15 @@ def test_a_background_that_changes_is_followed() -> None:
     assert starts[:2] == [2, 20]
     assert starts[-1] == 90
     assert all(60 <= start < 75 for start in starts[2:-1])  # until it is known to be background
+
+
+def test_what_fades_ends_later_than_what_is_as_faint_begins() -> None:
+    """Levels of frames: background -60, then loud, then for a second 8 dB above the background."""
+    rng = np.random.default_rng(0)
+    levels = rng.normal(-60, 0.3, 1000).astype(np.float32)
+    levels[200:250], levels[250:300], levels[600:650] = -20, -52, -52
+    found = heard_spans(levels, replace(LIMITS, padding=0, longest=1000))
+    assert found == [(200, 300)]
 
 
 @pytest.mark.parametrize("kind", ["noise", "tone", "music"])

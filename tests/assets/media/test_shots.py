@@ -181,7 +181,7 @@ def test_pictures_that_all_differ_are_one_shot() -> None:
 
 def test_what_comes_into_the_picture_is_no_boundary() -> None:
     frames = scene(60, 11)
-    frames[30:, 9:24, 20:40] = 200
+    frames[30:, 9:26, 20:44] = 165
     before, after = (frames[number].astype(np.float32) for number in (29, 30))
     assert 0.6 < moved(before, after) < 0.85
     assert detect(frames) == []

@@ -9,6 +9,8 @@ import numpy as np
 from assets.media.unit import rejected
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
+from loader.modalities.channels import UnknownLayout, mix_for
+from loader.modalities.resample import StrangeRate, resampled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -143,3 +145,16 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
     if not np.isfinite(samples).all():
         raise rejected(STAGE, "not_finite", "the sound has samples that are NaN or infinite")
     return Sound(samples=samples, rate_hz=rate_hz, layout=name, channels=places)
+
+
+def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
+    """float32 [n] at `rate_hz`: the first audio stream, mixed by ITU-R BS.775 and resampled. Raises: Unusable."""
+    heard = sound(sample, field)
+    try:
+        mixed = mix_for(heard.channels, heard.layout, "mono")(heard.samples)
+        one: Array = resampled(mixed, heard.rate_hz, rate_hz)[0]
+    except UnknownLayout as error:
+        raise rejected(STAGE, "unknown_layout", error) from error
+    except StrangeRate as error:
+        raise rejected(STAGE, "sample_rate", error) from error
+    return one

@@ -8,10 +8,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from assets.media.unit import rejected
-from loader.modalities.channels import UnknownLayout, mix_for
-from loader.modalities.resample import resampled
 
-from .decoding import STAGE, Array, field_of, inputs_of, sound
+from .decoding import STAGE, Array, field_of, inputs_of, one_channel
 from .featurizer import Features, version_of
 
 CODE = 1
@@ -101,7 +99,10 @@ class Mel:
         field = field_of(self.inputs, kind)
         if kind == "video" and field not in sample:
             return Features(fields={"mel.npy": np.zeros((self.n_mels, 0), np.float32)}, columns={})
-        return Features(fields={"mel.npy": self.of(self._one_channel(sample, field))}, columns={})
+        samples = one_channel(sample, field, self.sample_rate_hz)
+        if len(samples) > MAX_SECONDS * self.sample_rate_hz:
+            raise rejected(STAGE, "too_long", f"longer than {MAX_SECONDS} s")
+        return Features(fields={"mel.npy": self.of(samples)}, columns={})
 
     def of(self, samples: Array) -> Array:
         """float32 [n_mels, frames] of float [n] at sample_rate_hz."""
@@ -109,18 +110,6 @@ class Mel:
             return np.zeros((self.n_mels, 0), np.float32)
         bands = [self._bands(frames) for frames in self._frames(samples)]
         return _logarithm(np.concatenate(bands, axis=1), self).astype(np.float32)
-
-    def _one_channel(self, sample: Mapping[str, bytes], field: str) -> Array:
-        """float32 [n] at sample_rate_hz. Raises: Unusable."""
-        heard = sound(sample, field)
-        if heard.samples.shape[1] > MAX_SECONDS * heard.rate_hz:
-            raise rejected(STAGE, "too_long", f"longer than {MAX_SECONDS} s")
-        try:
-            mixed = mix_for(heard.channels, heard.layout, "mono")(heard.samples)
-        except UnknownLayout as error:
-            raise rejected(STAGE, "unknown_layout", error) from error
-        one: Array = resampled(mixed, heard.rate_hz, self.sample_rate_hz)[0]
-        return one
 
     def _frames(self, samples: Array) -> Iterator[Array]:
         """float64 [<= 1000, n_fft] each."""

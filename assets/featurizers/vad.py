@@ -10,12 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from assets.media.unit import rejected
 from loader.errors import MissingDependency
-from loader.modalities.channels import UnknownLayout, mix_for
-from loader.modalities.resample import resampled
 
-from .decoding import STAGE, Array, field_of, inputs_of, sound
+from .decoding import Array, field_of, inputs_of, one_channel
 from .featurizer import Features, version_of
 
 CODE = 1
@@ -88,7 +85,7 @@ class VoiceActivity:
                 fields={"vad.npy": np.zeros((0, 2), np.int64)},
                 columns={"speech_ratio": None, "n_speech_segments": None},
             )
-        samples = _one_channel(sample, field)
+        samples = one_channel(sample, field, RATE_HZ)
         segments = self.segments(probabilities(samples), len(samples))
         ratio = sum(end - start for start, end in segments) / max(1, len(samples))
         return Features(
@@ -169,14 +166,3 @@ def _model(path: str) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def _one_channel(sample: Mapping[str, bytes], field: str) -> Array:
-    """float32 [n] at 16 kHz. Raises: Unusable."""
-    heard = sound(sample, field)
-    try:
-        mixed = mix_for(heard.channels, heard.layout, "mono")(heard.samples)
-    except UnknownLayout as error:
-        raise rejected(STAGE, "unknown_layout", error) from error
-    one: Array = resampled(mixed, heard.rate_hz, RATE_HZ)[0]
-    return one

@@ -16,7 +16,8 @@ from loader.errors import DecodeFailed
 from loader.modalities.channels import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
 from loader.modalities.heard import BadSound, Ends, Floats, Heard
 from loader.modalities.mp4 import check_complete
-from loader.modalities.resample import Resampler
+from loader.modalities.resample import Resampler, StrangeRate
+from loader.modalities.riff import check_wav
 from loader.modalities.sound_end import announced, ends_of
 
 from .mono_sum import MonoSum
@@ -70,13 +71,19 @@ class Timeline:
             if resampler is None:
                 self.mix = self._mixed()
                 n_out = self.heard.n_channels if self.mix.matrix is None else len(self.mix.matrix)
-                resampler = Resampler(self.heard.rate_hz, self._rate_hz, n_out)
+                resampler = self._resampler(n_out)
             assert self.mix is not None  # since the resampler is there
             if self.heard.n_channels == 2:
                 self.mono_sum.add(piece)
             yield from resampler.add(self.mix(piece))
         if resampler is not None:
             yield from resampler.finish()
+
+    def _resampler(self, n_channels: int) -> Resampler:
+        try:
+            return Resampler(self.heard.rate_hz, self._rate_hz, n_channels)
+        except StrangeRate as error:
+            raise rejected("decode", "sample_rate", error) from error
 
     def _mixed(self) -> Mix:
         if self.heard.n_channels > MAX_CHANNELS:
@@ -132,7 +139,7 @@ def ends_in(container: "InputContainer", stream: "AudioStream") -> Ends:
 
 
 def check_length(container: "InputContainer", stream: "AudioStream", heard: Heard) -> None:
-    """Raises: Unusable for a FLAC, MP3 or MP4 with fewer samples than its header announces."""
+    """Raises: Unusable for a FLAC, WAV, MP3 or MP4 with fewer samples than its header announces."""
     name = container.format.name
     with _mapped(container.name) as data:
         promise = announced(name, data)
@@ -143,6 +150,7 @@ def check_length(container: "InputContainer", stream: "AudioStream", heard: Hear
                 f"the header announces {promise.n_samples} samples, {heard.n_source} are there",
             )
         try:
+            check_wav(data)
             if name.startswith("mov"):
                 check_complete(stream, len(data))
         except DecodeFailed as error:

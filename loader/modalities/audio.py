@@ -21,7 +21,7 @@ from .channels import UnknownLayout, mix_for
 from .fields import Buffer
 from .heard import BadSound, Ends, Floats, Heard
 from .mp4 import check_complete
-from .resample import resampled, window
+from .resample import StrangeRate, resampled, window
 from .riff import check_wav
 from .sound_end import announced, ends_of, flac_samples
 
@@ -74,12 +74,12 @@ def read_sound(data: Buffer, wanted: "AudioDecoder", rng: np.random.Generator | 
             part, heard = _part(container, stream, low, high)
         else:
             part, heard = whole[0][:, low:high], whole[1]
+    begin = first - low * rate_hz // source_hz
     try:
         mixed = mix_for(heard.channels, heard.layout, wanted.channels)(part)
-    except UnknownLayout as error:
+        chosen = resampled(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
+    except (UnknownLayout, StrangeRate) as error:
         raise DecodeFailed(f"audio: {error}") from error
-    begin = first - low * rate_hz // source_hz
-    chosen = resampled(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
     return np.pad(chosen, ((0, 0), (0, n_pad))) if n_pad else np.ascontiguousarray(chosen)
 
 

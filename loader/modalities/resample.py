@@ -25,14 +25,23 @@ _SHORT_FILTER = "filter_size=32:cutoff=0.97:kaiser_beta=9"
 _EXACT = "exact_rational=1:linear_interp=1:internal_sample_fmt=fltp"
 
 
+MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
+
+
+class StrangeRate(ValueError):
+    """A rate that no sound has: a damaged header, whose filter would be longer than memory."""
+
+
 class Resampler:
     """float32 [channels, samples] in, the same at another rate out. Equal rates hand the samples through.
 
     add() any number of blocks, then finish(): together they give round(n * target_hz / source_hz) samples.
-    short: FFmpeg's default filter, for measuring. n_out: samples given so far. O(samples).
+    short: FFmpeg's default filter, for measuring. n_out: samples given so far. O(samples). Raises: StrangeRate.
     """
 
     def __init__(self, source_hz: int, target_hz: int, n_channels: int, *, short: bool = False) -> None:
+        if not MIN_RATE_HZ <= source_hz <= MAX_RATE_HZ:
+            raise StrangeRate(f"{source_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz can be resampled")
         self.n_out = self._n_in = self._n_pushed = 0
         self._lead = self._n_early = 0  # silence in front, in samples in and out
         self._options = f"{target_hz}:{_SHORT_FILTER if short else _FILTER}:{_EXACT}"
@@ -108,7 +117,7 @@ class Resampler:
 
 
 def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
-    """A whole sound at once: float32 [channels, round(n * target_hz / source_hz)]."""
+    """A whole sound at once: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
     if source_hz == target_hz:
         return samples
     resampler = Resampler(source_hz, target_hz, samples.shape[0])

@@ -124,6 +124,14 @@ def test_a_header_that_promises_more_is_refused(sounds: dict[str, bytes]) -> Non
         loader.audio(100, at=4)(bytes(flac))
 
 
+def test_a_rate_that_no_sound_has_is_refused(sounds: dict[str, bytes]) -> None:
+    for rate_hz in (3, 2**31 - 1):
+        data = bytearray(sounds["wav"])
+        data[24:28] = rate_hz.to_bytes(4, "little")
+        with pytest.raises(DecodeFailed):
+            loader.audio(10, rate_hz=16_000)(bytes(data))
+
+
 def test_damaged_bytes_are_refused_or_decoded() -> None:
     rng = np.random.default_rng(6)
     kinds = {"flac": "flac", "wav": "pcm_s16le", "mp3": "libmp3lame", "ipod": "aac"}

@@ -206,6 +206,21 @@ def test_a_tail_of_a_quarter_second_is_missed(
     assert (refused.value.outcome, refused.value.code) == ("rejected", "truncated")
 
 
+def test_a_long_wav_that_is_cut_is_missed_too(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with av.open(str(path), "w", format="wav", options={"rf64": "always"}) as out:
+        stream = out.add_stream("pcm_s16le", rate=RATE_HZ, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.ones((1, RATE_HZ), np.int16), format="s16", layout="mono")
+        frame.sample_rate, frame.pts = RATE_HZ, 0
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    assert audit_audio(str(path))["n_samples"] == RATE_HZ
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(Unusable) as refused:
+        audit_audio(str(path))
+    assert refused.value.code == "truncated"
+
+
 def _faststart(folder: Path, path: str) -> bytes:
     options = {"movflags": "faststart"}
     with (

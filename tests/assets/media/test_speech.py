@@ -238,6 +238,14 @@ def test_odd_rates_keep_their_length_and_level(cut_sound: Cut, rate_hz: int) -> 
     assert np.sqrt(np.square(stored(unit)).mean() * 2) == pytest.approx(0.5, rel=0.01)
 
 
+def test_a_rate_that_no_sound_has_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
+    data = bytearray(make_wav(1.0))
+    data[24:28] = (3).to_bytes(4, "little")
+    with pytest.raises(Unusable) as refused:
+        cut(tmp_path, bytes(data))
+    assert (refused.value.outcome, refused.value.code) == ("rejected", "sample_rate")
+
+
 def test_the_same_bytes_every_time(cut_sound: Cut) -> None:
     source = noise(2, 44_100)
     one, other = (

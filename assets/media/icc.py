@@ -20,6 +20,7 @@ PQ, HLG = 16, 18
 """The transfer characteristics of high dynamic range (ITU-T H.273, table 3)."""
 
 _SRGB_CURVE_POINTS = 1024
+_WHITES = ((0.25, 0.5), (0.25, 0.5))  # x and y, from far beyond blue daylight to candles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,21 @@ def space_of_code_points(primaries: int, transfer: int) -> Space | None:
         return None
     space = Space(**(known or _PRIMARIES[1]), gamma=gamma)
     return None if space == SRGB else space
+
+
+def is_plausible(space: Space) -> bool:
+    """Whether numbers of an RGB space can mean colours: a white among whites, three primaries that mix to it."""
+    points = (space.red, space.green, space.blue, space.white)
+    if not all(0 <= x <= 1 and 0 < y <= 1 and x + y <= 1 for x, y in points):
+        return False
+    if not all(low <= part <= high for part, (low, high) in zip(space.white, _WHITES, strict=True)):
+        return False
+    columns = np.array([_xyz_of(point) for point in points[:3]]).T
+    try:
+        shares = np.linalg.solve(columns, _xyz_of(space.white))
+    except np.linalg.LinAlgError:
+        return False
+    return bool((shares > 0.005).all())
 
 
 def profile_of(space: Space) -> bytes:

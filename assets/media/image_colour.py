@@ -9,7 +9,6 @@ Pictures are converted in bands of rows, so that a large one is never there thre
 """
 
 import io
-import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -185,12 +184,9 @@ def _of_png(info: Mapping[Any, Any]) -> Colour:
     if isinstance(points, tuple) and len(points) == 8 and _is_near_srgb(points) is False:
         white, red, green, blue = ((points[i], points[i + 1]) for i in (0, 2, 4, 6))
         space = Space(red=red, green=green, blue=blue, white=white, gamma=curve)
-    if space == SRGB:
+    if space == SRGB or not icc.is_plausible(space):
         return Colour("assumed")
-    try:
-        return Colour("gamma", profile_of(space))
-    except (np.linalg.LinAlgError, ArithmeticError, struct.error, ValueError):  # points that span no triangle
-        return Colour("assumed")
+    return Colour("gamma", profile_of(space))
 
 
 def _is_near_srgb(points: tuple[float, ...]) -> bool:

@@ -280,6 +280,13 @@ def test_ycck_is_not_read_as_cmyk(tmp_path: Path) -> None:
         ([(b"cICP", bytes([9, 8, 0, 1]))], "code_points", lambda a: srgb_of(a, "rec2020", gamma(1))),
         ([(b"gAMA", bytes(4))], "assumed", lambda a: a),
         ([(b"cHRM", bytes(32))], "assumed", lambda a: a),
+        ([(b"cHRM", bytes(range(32)))], "assumed", lambda a: a),
+        # a triangle that its white lies outside of
+        (
+            [(b"cHRM", struct.pack(">8I", 31270, 32900, 64000, 33000, 60000, 35000, 55000, 30000))],
+            "assumed",
+            lambda a: a,
+        ),
     ],
 )
 def test_what_a_png_says_of_its_colours(

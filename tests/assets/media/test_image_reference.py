@@ -353,6 +353,13 @@ def test_every_way_to_store_a_photo_is_true_to_its_source(tmp_path: Path, rules:
         audit_units(str(path), "image", [unit], {})
 
 
+def test_a_tiny_photo_of_noise_is_true_to_its_source(tmp_path: Path) -> None:
+    """Its colours are half as many in a JPEG as in its source."""
+    path = tmp_path / "raw"
+    path.write_bytes(saved(np.random.default_rng(1).integers(0, 256, (9, 7, 3), np.uint8), "PNG"))
+    audit_units(str(path), "image", cut_image(str(path), tmp_path, CutPolicy()), {})
+
+
 def _written(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "written"
     path.write_bytes(data)

@@ -148,7 +148,7 @@ def photo_like(height, width):
 
 
 @pytest.mark.parametrize(
-    ("size", "divisor"), [((150, 200), 2), ((75, 100), 4), ((30, 40), 8), ((151, 201), 1)]
+    ("size", "divisor"), [((150, 200), 2), ((75, 100), 4), ((30, 40), 8), ((10, 13), 8), ((151, 201), 1)]
 )
 @pytest.mark.parametrize("progressive", [False, True])
 def test_what_the_decoder_shrinks_is_all_but_what_the_filter_would(size, divisor, progressive, monkeypatch):

@@ -306,6 +306,17 @@ def test_what_was_stripped_is_looked_at_again(tmp_path: Path, monkeypatch: pytes
     assert cut(tmp_path, saved(PIXELS, "PNG")).metadata["photo_mode"] == "lossless"
 
 
+def test_what_the_loader_sees_is_compared_with_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a loader that turns nothing."""
+    monkeypatch.setattr("loader.modalities.image.turned", lambda pixels, turn: pixels)
+    for strip in (True, False):
+        unit = cut(tmp_path, gossiping_jpeg(3), strip_gps=strip)
+        assert unit.metadata["photo_mode"] == "lossless"
+        assert "another picture" in unit.fields["json"]["stored"]["because"]
+
+
 def test_a_jpeg_that_the_loader_refuses_is_stored_without_loss(tmp_path: Path) -> None:
     """libjpeg skips bytes between segments and warns; the loader is strict."""
     plain = saved(PIXELS, "JPEG", quality=95)

@@ -12,6 +12,7 @@ from .unit import Kind, rejected
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
     from av.container import InputContainer
+    from av.packet import Packet
     from av.video.stream import VideoStream
 
 _COUNTED = ("mov", "mp4")
@@ -111,11 +112,33 @@ def first_audio(container: "InputContainer") -> "AudioStream":
     return stream
 
 
+def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream") -> Iterator["Packet[Any]"]:
+    """Every packet of these streams (of all without any), and at the end an empty one of each: `container.demux`.
+
+    Transport streams may begin a stream in mid-file. PyAV 18 then raises IndexError, at the latest at the end, and
+    goes on where it was when it is asked again.
+    """
+    ended: set[int] = set()
+    wanted = {stream.index for stream in streams} or {stream.index for stream in container.streams}
+    while not wanted <= ended:
+        try:
+            for packet in container.demux(*streams):
+                is_end = packet.dts is None and not packet.size
+                if is_end and packet.stream_index in ended:
+                    continue
+                if is_end:
+                    ended.add(packet.stream_index)
+                yield packet
+            return
+        except IndexError:
+            continue
+
+
 def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
     """Read every packet once. Raises: Unusable when there is none, or the tail of the file is missing."""
     seen = _Seen()
     last_s = Fraction(0)
-    for packet in container.demux():
+    for packet in packets_of(container):
         if packet.pts is None and packet.dts is None:
             continue  # the flush packet of each stream
         pts = packet.dts if packet.pts is None else packet.pts

@@ -8,7 +8,7 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from loader.modalities.resample import Resampler, StrangeRate
 from loader.modalities.riff import check_wav
 from loader.modalities.sound_end import announced, ends_of
 
+from .container import packets_of
 from .mono_sum import MonoSum
 from .unit import dropped, rejected
 
@@ -116,7 +117,8 @@ def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["Aud
 
     prepare(stream)
     try:
-        yield from container.decode(stream)
+        for packet in packets_of(container, stream):
+            yield from cast("list[AudioFrame]", packet.decode())
     except av.error.FFmpegError as error:
         raise UndecodableSound(error.strerror) from error
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from .colour import rendering_of
-from .container import PacketIndex, first_sound, index_packets, moving_picture, opened
+from .container import PacketIndex, first_sound, index_packets, moving_picture, opened, packets_of
 from .look import Look
 from .media_table import Row
 from .policy import VideoPolicy
@@ -64,7 +64,7 @@ def _decode(
     clock, beside = Clock(container), None if sound is None else SoundBeside(container, sound)
     pictures = _Pictures(stream, index, policy)
     try:
-        for packet in container.demux(*([stream] if sound is None else [stream, sound])):
+        for packet in packets_of(container, *([stream] if sound is None else [stream, sound])):
             if packet.stream_index != stream.index:
                 if beside is not None:
                     beside.add(packet)

@@ -5,9 +5,10 @@ import re
 import shutil
 import subprocess
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from assets.media.audio_audit import audit_audio
+from assets.media.container import packets_of
 from assets.media.meter import Meter, Unmeasurable
 from assets.media.unit import Unusable
 
@@ -173,6 +175,54 @@ def test_timestamps_that_leave_most_out_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="at the time of others") as refused:
         audit_audio(str(path))
     assert (refused.value.outcome, refused.value.code) == ("rejected", "timestamps")
+
+
+def test_a_stream_that_begins_in_mid_file_hides_nothing(tmp_path: Path) -> None:
+    """A transport stream may; PyAV's demux may raise IndexError then, as memory happens to be."""
+    parts = []
+    for pid, codec in (("256", "aac"), ("512", "mp2")):
+        path = tmp_path / pid
+        with av.open(str(path), "w", format="mpegts", options={"mpegts_start_pid": pid}) as out:
+            stream = out.add_stream(codec, rate=RATE_HZ, layout="mono")
+            noise = np.random.default_rng(0).normal(0, 0.1, (1, 2 * RATE_HZ)).astype(np.float32)
+            fifo = av.AudioFifo()
+            frame = av.AudioFrame.from_ndarray(noise, format="fltp", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = RATE_HZ, 0, Fraction(1, RATE_HZ)
+            resampler = av.AudioResampler(
+                format=stream.codec_context.format.name, layout="mono", rate=RATE_HZ
+            )
+            for piece in (*resampler.resample(frame), *resampler.resample(None)):
+                fifo.write(piece)
+            while (piece := fifo.read(stream.codec_context.frame_size, partial=True)) is not None:
+                out.mux(stream.encode(piece))
+            out.mux(stream.encode(None))
+        parts.append(path.read_bytes())
+    whole = tmp_path / "whole.ts"
+    whole.write_bytes(parts[0] + parts[1])
+    assert audit_audio(str(whole))["n_samples"] >= 2 * RATE_HZ
+
+
+class Interrupted:
+    """A container whose packets are read on after an IndexError, as PyAV's are."""
+
+    def __init__(self, packets: list[Any], fails_before: set[int]) -> None:
+        self.streams = [SimpleNamespace(index=0)]
+        self._left, self._fails_before = list(enumerate(packets)), fails_before
+
+    def demux(self, *streams: Any) -> Iterator[Any]:
+        while self._left:
+            number, packet = self._left.pop(0)
+            yield packet
+            if number + 1 in self._fails_before:
+                raise IndexError("list index out of range")
+        yield SimpleNamespace(stream_index=0, dts=None, size=0)
+        raise IndexError("list index out of range")
+
+
+def test_packets_behind_an_index_error_are_read() -> None:
+    packets = [SimpleNamespace(stream_index=0, dts=n, size=9) for n in range(5)]
+    found = list(packets_of(Interrupted(packets, {2, 4}), SimpleNamespace(index=0)))  # type: ignore[arg-type]
+    assert [packet.dts for packet in found] == [0, 1, 2, 3, 4, None]
 
 
 def test_samples_that_are_no_numbers_are_rejected(sound_file: SoundFile) -> None:

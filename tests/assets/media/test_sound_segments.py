@@ -57,9 +57,9 @@ def test_stretches_between_pauses_are_found(noise_db: float) -> None:
         assert end == pytest.approx(ends + 0.1, abs=0.06)
 
 
-def test_a_word_in_ten_minutes_is_found() -> None:
-    ((start, end),) = spans(spoken((300.0, 301.0), total_s=600.0, noise_db=-50.0))
-    assert (start, end) == (pytest.approx(299.9, abs=0.03), pytest.approx(301.1, abs=0.06))
+def test_a_word_in_minutes_is_found() -> None:
+    ((start, end),) = spans(spoken((60.0, 61.0), total_s=150.0, noise_db=-50.0))
+    assert (start, end) == (pytest.approx(59.9, abs=0.03), pytest.approx(61.1, abs=0.06))
 
 
 def test_a_background_that_changes_is_followed() -> None:

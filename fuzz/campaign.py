@@ -59,6 +59,7 @@ def campaign(
 ) -> Tally:
     """Run them. Raises nothing for what a case does; what the engine itself raises is a bug, and comes through."""
     tally = Tally()
+    already = _children()
     with tempfile.TemporaryDirectory(prefix="fuzz-campaign-") as scratch:
         before, tempfile.tempdir = tempfile.tempdir, scratch
         engine = LocalCompute(workers)
@@ -84,7 +85,7 @@ def campaign(
             engine.close()
             tempfile.tempdir = before
         left = os.listdir(scratch)
-        children = _children()
+        children = sorted(set(_children()) - set(already))
     if left:
         tally.broken.append((Case(number=-1, seed=0), f"scratch that is left behind: {left[:5]}"))
     if children:

@@ -30,6 +30,7 @@ _VIDEOS: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
     # name -> container, video codec, audio codec ("" for none), options of the video encoder
     "h264.mp4": ("mp4", "libx264", "", {"crf": "28", "g": "8"}),
     "h264-b-aac.mp4": ("mp4", "libx264", "aac", {"crf": "28", "g": "12", "bf": "2", "b-adapt": "0"}),
+    "sound-first.mp4": ("mp4", "libx264", "aac", {"crf": "28", "g": "12", "bf": "2", "b-adapt": "0"}),
     "h264-opus.mkv": ("matroska", "libx264", "libopus", {"crf": "28", "g": "8"}),
     "h264-mp2.ts": ("mpegts", "libx264", "mp2", {"crf": "28", "g": "8"}),
     "h264-mp3.flv": ("flv", "libx264", "libmp3lame", {"crf": "28", "g": "8"}),
@@ -67,7 +68,7 @@ def write_seeds(folder: Path) -> list[Path]:
     os.environ.setdefault("SVT_LOG", "0")  # that encoder prints its settings to stderr
     made: dict[str, bytes] = {}
     for name, (container, codec, sound, options) in _VIDEOS.items():
-        made[name] = _video(container, codec, sound, options, fragments="fragments" in name)
+        made[name] = _video(container, codec, sound, options, name=name)
     for name, (container, codec) in _SOUNDS.items():
         made[name] = _sound(container, codec)
     made |= {name: save() for name, save in _pictures().items()}
@@ -104,10 +105,11 @@ def _frames() -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
         yield frame[:height, :width]
 
 
-def _video(container: str, codec: str, sound: str, options: Mapping[str, str], fragments: bool) -> bytes:
+def _video(container: str, codec: str, sound: str, options: Mapping[str, str], name: str) -> bytes:
     sink = io.BytesIO()
-    muxer = {"movflags": "frag_keyframe+empty_moov"} if fragments else {}
+    muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragments" in name else {}
     with av.open(sink, "w", format=container, options=_SAME | muxer) as out:
+        voice = _voice(out, sound) if name.startswith("sound-first") else None
         size = (128, 96) if codec == "h263" else _SIZE  # H.263 knows five sizes
         more = (
             {"x264-params": "mbtree=0:threads=1"} if codec == "libx264" else {}
@@ -116,7 +118,8 @@ def _video(container: str, codec: str, sound: str, options: Mapping[str, str], f
         stream.width, stream.height = size
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.thread_count = 1
-        voice = _voice(out, sound) if sound else None
+        if sound and voice is None:
+            voice = _voice(out, sound)
         for number, pixels in enumerate(_frames()):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(*size)
             frame.pts, frame.time_base = number, Fraction(1, 25)

@@ -124,10 +124,11 @@ def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream
         try:
             for packet in container.demux(*streams):
                 is_end = packet.dts is None and not packet.size
-                if is_end and packet.stream_index in ended:
+                number = packet.stream.index  # an empty one's own `stream_index` is always 0
+                if is_end and number in ended:
                     continue
                 if is_end:
-                    ended.add(packet.stream_index)
+                    ended.add(number)
                 yield packet
             return
         except IndexError:

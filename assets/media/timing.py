@@ -5,6 +5,13 @@ from fractions import Fraction
 from typing import Any
 
 from .timestamps import Shown
+from .unit import rejected
+
+MAX_GAP_S = 86_400
+"""No frame stands for a day: a header whose clock was damaged says so."""
+
+MAX_MISPLACED = 0.5
+"""Of the frames, the share that may lie at or before the time of one that is shown before them."""
 
 
 class Timing:
@@ -15,10 +22,12 @@ class Timing:
         self.last = self.n_backward = self.n_dup = self.last_duration = 0
         self.low: int | None = None
         self.high = 0
+        self._n = 0
         self._newest: int | None = None
 
     def add(self, shown: Shown) -> int:
         """The gap before this frame, in ticks; 0 for the first and for one that is not behind the last."""
+        self._n += 1
         newest = self._newest
         if newest is not None:
             self.n_dup += shown.tagged == newest
@@ -37,9 +46,22 @@ class Timing:
         return gap
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:
-        """Variable when gaps differ by more than a tick, or than 2 ms where ticks are finer than that."""
+        """Variable when gaps differ by more than a tick, or than 2 ms where ticks are finer than that.
+
+        Raises: Unusable for timestamps that cannot be true.
+        """
         assert self.first is not None  # called after a frame
         low = self.low or 0
+        longest_s = max(self.high, self.last_duration) * time_base
+        if longest_s > MAX_GAP_S:
+            raise rejected("decode", "timestamps", f"one frame is shown for {float(longest_s):.0f} s")
+        misplaced = self.n_backward + self.n_dup
+        if misplaced > MAX_MISPLACED * self._n:
+            raise rejected(
+                "decode",
+                "timestamps",
+                f"{misplaced} of {self._n} frames lie at or before the time of another",
+            )
         slack = max(1, round(Fraction(2, 1000) / time_base))
         end = self.last + max(1, self.last_duration or low)
         return {

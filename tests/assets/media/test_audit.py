@@ -2,6 +2,8 @@ import hashlib
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.probe import orientation
 from assets.media.seek_audit import seek_ok
+from assets.media.timestamps import Shown
+from assets.media.timing import Timing
 from assets.media.unit import Unusable
 from assets.media.video import cut_video
 
@@ -58,6 +62,18 @@ def test_uneven_and_late_times(encode_video: EncodeVideo, numbered_frames: MakeF
     assert (row["start_pts"], row["min_pts_gap"], row["max_pts_gap"], row["is_vfr"]) == (500, 1, 459, True)
     row = audit(encode_video(numbered_frames(4), pts=[0, 40, 540, 580]), MP4)
     assert (row["min_pts_gap"], row["max_pts_gap"]) == (40, 500)
+
+
+def test_times_that_cannot_be_true(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+    path = encode_video(numbered_frames(4), pts=[0, 40, 80, 86_400_100])
+    assert refused(path) == ("rejected", "decode", "timestamps")
+    frame = av.VideoFrame(16, 16)
+    for tagged, fails in (([0, 1, 0, 3], False), ([0, 0, 1536, 512, 0, 0, 0, 0, 1536, 512], True)):
+        timing = Timing()
+        for pts in tagged:
+            timing.add(Shown(frame, pts, pts))
+        with pytest.raises(Unusable, match="8 of 10 frames") if fails else nullcontext():
+            timing.facts(Fraction(1, 1000))
 
 
 @pytest.mark.parametrize("options", [{"crf": "1", "bf": "0"}, {"crf": "1", "bf": "3", "b-adapt": "0"}])
@@ -204,6 +220,35 @@ def packets_of(path: str, kind: str) -> list[tuple[int, int]]:
     with av.open(path) as container:
         stream = next(one for one in container.streams if one.type == kind)
         return [(packet.pos or 0, packet.size) for packet in container.demux(stream) if packet.size]
+
+
+def test_the_picture_may_be_the_second_stream(
+    tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames
+) -> None:
+    """The frames that a decoder holds back come out at the end, whichever stream they belong to."""
+    tone = (8000 * np.sin(np.arange(24000) / 5)).astype(np.int16)
+    options = {"crf": "10", "bf": "3", "b-adapt": "0", "g": "50"}
+    path = encode_video(noise_frames(30), options=options, sound=(tone, 16000, "flac"))
+    first = audit(path, MP4)
+    with av.open(path) as source, av.open(str(tmp_path / "turned"), "w", format="mp4") as out:
+        streams = [source.streams.audio[0], source.streams.video[0]]
+        copies = [out.add_stream_from_template(stream) for stream in streams]
+        for packet in source.demux(*streams):
+            if packet.size:
+                packet.stream = copies[streams.index(packet.stream)]
+                out.mux(packet)
+    second = audit(str(tmp_path / "turned"), MP4)
+    names = (
+        "n_frames_decoded",
+        "n_packets",
+        "n_samples",
+        "seek_ok",
+        "luma_mean",
+        "audio_error",
+        "has_b_frames",
+    )
+    assert [second[name] for name in names] == [first[name] for name in names]
+    assert (first["n_frames_decoded"], first["n_samples"], first["has_b_frames"]) == (30, 24000, True)
 
 
 def test_a_video_with_damaged_sound_is_admitted_without_it(

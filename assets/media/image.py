@@ -14,6 +14,7 @@ from .buckets import bucket_of
 from .gps import tells_place
 from .image_colour import to_srgb
 from .image_orientation import upright
+from .photo_parts import behind_end
 from .picture import Photo, photo
 from .policy import CutPolicy, ImagePolicy
 from .reference_photo import reference_bytes
@@ -40,8 +41,8 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             raise dropped(
                 "probe", "animation", "it has more frames or pages than one; animated='first' takes one"
             )
-        told = facts(found)
         data = Path(path).read_bytes()
+        told = facts(found, data)
         had_gps = tells_place(found.picture, data)
         colours = to_srgb(found.picture, found.colour)
         found.picture.close()  # frees its pixels: a large picture is never there three times
@@ -115,8 +116,8 @@ def _encoded(shown: "Image", alpha: Alpha, rules: ImagePolicy, because: str = ""
     return _Made(form, sink.getvalue(), mode, *shown.size, alpha, because)
 
 
-def facts(found: Photo) -> dict[str, Any]:
-    """What a sample's `photo.json` says of the file that it came from."""
+def facts(found: Photo, data: bytes) -> dict[str, Any]:
+    """What a sample's `photo.json` says of the file that it came from. data: all of it."""
     width_px, height_px = found.size_px
     turn = found.orientation
     return {
@@ -126,6 +127,7 @@ def facts(found: Photo) -> dict[str, Any]:
             "size": f"{width_px}x{height_px}",
             "orientation": {"exif": turn.exif, "xmp": turn.xmp, "by": turn.by},
             "is_animated": found.is_animated,
+            "nbytes_behind": behind_end(data) if found.kind in ("JPEG", "MPO") else 0,
         },
         "colour": found.colour.by,
     }

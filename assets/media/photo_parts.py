@@ -67,6 +67,15 @@ def jpeg_parts(data: bytes) -> Iterator[Part]:
         at = end
 
 
+def behind_end(data: bytes) -> int:
+    """How many bytes lie behind a JPEG's picture: a motion photo's film, a gain map, further pictures. 0 where the
+    parts cannot be told apart."""
+    try:
+        return len(data) - sum(len(part.whole) for part in jpeg_parts(data))
+    except BrokenParts:
+        return 0
+
+
 def missing_scans(data: bytes) -> str | None:
     """What a progressive JPEG's scans leave out, in words: each of its coefficients must come, to the last bit.
 

@@ -321,7 +321,17 @@ def test_the_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: 
     first, second = half_red_blue(64, 64), Image.new("RGB", (32, 32), "white")
     unit, pixels = cut(tmp_path, first, format="MPO", save_all=True, append_images=[second])
     assert unit.fields["json"]["raw"]["format"] == "MPO"
+    assert 300 < unit.fields["json"]["raw"]["nbytes_behind"] < (tmp_path / "raw").stat().st_size / 2 + 100
+    assert audit_image(str(tmp_path / "raw"))["is_animated"] is False
     assert near(pixels[40, 10], (200, 30, 30))
+
+
+def test_a_film_behind_a_photo_is_told_and_left_out(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+    film = b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(5000)
+    unit, _ = cut(tmp_path, make_jpeg(64, 48) + film)
+    assert unit.fields["json"]["raw"]["nbytes_behind"] == len(film)
+    assert b"ftyp" not in unit.fields["jpg"].read_bytes()
+    assert cut(tmp_path, make_jpeg(64, 48))[0].fields["json"]["raw"]["nbytes_behind"] == 0
 
 
 def test_a_damaged_avif_is_rejected(tmp_path: Path) -> None:

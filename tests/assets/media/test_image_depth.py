@@ -177,6 +177,14 @@ def test_premultiplied_alpha_is_taken_back_out(tmp_path: Path) -> None:
     assert np.array_equal(told_nothing, RGBA[..., :3])  # a fourth channel, and not alpha
 
 
+def test_premultiplied_avif(tmp_path: Path) -> None:
+    solid = np.zeros((32, 32, 4), np.uint8)
+    solid[:] = (200, 100, 60, 128)
+    data = saved(Image.fromarray(solid), "AVIF", quality=100, subsampling="4:4:4", alpha_premultiplied=True)
+    assert b"prem" in data
+    assert np.abs(seen(written(tmp_path, data)) - solid).max() <= 4
+
+
 def test_premultiplied_grey(tmp_path: Path) -> None:
     stored = np.stack([np.full((8, 8), 60), np.full((8, 8), 128)], axis=-1).astype(np.uint8)
     tags = {258: (8, 8), 262: (1,), 277: (2,), 338: (1,)}

@@ -130,7 +130,9 @@ def test_a_function_that_only_this_process_has(engine, monkeypatch) -> None:
 def test_a_module_that_breaks_its_workers(engine, units, tmp_path, monkeypatch, body, says, children) -> None:
     name = f"breaks_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(
-        f"import sys\nif sys.modules['__main__'].__file__.endswith('worker.py'):\n    {body}\ndef work(x):\n    pass\n"
+        "import sys\n"
+        "if getattr(sys.modules['__main__'], '__file__', '').endswith('worker.py'):\n"
+        f"    {body}\ndef work(x):\n    pass\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     module = __import__(name)

@@ -5,7 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,6 +123,7 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
         before = torch.cuda.memory_allocated(place)
         value = work()
         return value, torch.cuda.max_memory_allocated(place) - before
+    _trim()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -130,6 +131,12 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
     before = _resident_bytes("VmRSS")
     value = work()
     return value, max(0, _resident_bytes("VmHWM") - before)
+
+
+def _trim() -> None:
+    """Give what the allocator keeps of freed memory back to the kernel: used again, it would not be seen as taken."""
+    with suppress(AttributeError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident_bytes(line: str) -> int:

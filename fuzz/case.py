@@ -166,9 +166,8 @@ def _through(
             broken.append("refused, and units all the same")
         if (folder / "scratch").exists():
             broken.append(f"the cutter left {_files(folder / 'scratch')}")
-    else:
-        broken += implausible(told.row, cut.units, folder / "scratch")
-        shutil.rmtree(folder / "scratch", ignore_errors=True)
+    broken += implausible(told.row, cut.units, folder / "scratch")
+    shutil.rmtree(folder / "scratch", ignore_errors=True)
     return told, cut
 
 

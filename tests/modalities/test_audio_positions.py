@@ -433,14 +433,14 @@ def corpus(*suffixes: str) -> list[Path]:
 @pytest.mark.server
 def test_the_corpus_sounds_as_in_the_ffmpeg_of_the_command_line() -> None:
     for path in corpus(".wav", ".flac", ".mp3", ".ogg", ".opus"):
-        if "garbage" in path.name:
-            continue  # refused here
+        if "garbage" in path.name or "adpcm" in path.name:
+            continue  # refused here; rounded otherwise by FFmpeg 5, and as here by libsndfile
         found = decode(path.read_bytes(), None)
         command = [shutil.which("ffmpeg") or "ffmpeg", "-v", "error", "-i", str(path), "-f", "f32le", "-"]
         raw = subprocess.run(command, capture_output=True, check=True).stdout
         theirs = np.frombuffer(raw, "<f4").reshape(-1, found.shape[0]).T
         assert found.shape == theirs.shape, path.name
-        assert np.abs(found - theirs).max() < 2e-4, path.name  # versions of ADPCM decoders round otherwise
+        assert np.abs(found - theirs).max() < 1e-4, path.name
 
 
 @pytest.mark.server

@@ -24,7 +24,8 @@ class Meter:
     """Add blocks float32 [channels, samples], full scale = 1; then finish() once, and read.
 
     loudness_lufs: integrated, gated; one channel is measured as one (3 LU less than the same on two). None when no
-    block of 400 ms is louder than -70 LUFS. range_lu: loudness range of EBU Tech 3342; None with loudness_lufs.
+    block of 400 ms is louder than -70 LUFS. range_lu: loudness range of EBU Tech 3342, which
+    says little of less than a minute; None with loudness_lufs.
     true_peak_dbtp: of the four times oversampled signal (twice above 48 kHz, as it is above 96 kHz: BS.1770-4, annex
     2, asks for 192 kHz), never below the largest sample; None for digital silence.
 

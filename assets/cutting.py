@@ -14,8 +14,8 @@ from .media.cut_audit import STAGE as CUT_AUDIT
 from .media.cutters import ALL_KINDS
 from .media.objects import CutRequest, CutResult, cut_object, refusal_row
 from .media.policy import CutPolicy
-from .media.segments import Segment
 from .media.unit import Kind, Unit, dropped, rejected
+from .shelves import Shelves, segments_of
 from .spec import DatasetSpec
 from .stages import fingerprint
 
@@ -43,8 +43,10 @@ def cut_objects(
     scratch: Path,
     published: Mapping[str, str],
     progress: Progress | None = None,
+    waiting: Shelves | None = None,
 ) -> tuple[list[CutUnit], list[Row]]:
-    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset.
+    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset;
+    waiting: where clips may wait that the audit made.
 
     Raises: StoreError when this machine has no room, or the store does not answer.
     """
@@ -66,7 +68,8 @@ def cut_objects(
             policy=spec.policy,
             kinds=ALL_KINDS,
             audit=row,
-            segments=tuple(Segment(**segment) for segment in raws[row["key"]].get("segments") or ()),
+            segments=segments_of(raws[row["key"]]),
+            shelf=None if waiting is None else waiting(row["sha256"], segments_of(raws[row["key"]])),
         )
         for position, row in enumerate(wanted)
     ]

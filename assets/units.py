@@ -25,6 +25,7 @@ from .card import policy_words
 from .cutting import CutUnit, cut_objects, policy_fingerprint, untrue_reason
 from .media.cutters import CUTTERS
 from .report import check_metadata, dagster_name, units_metadata
+from .shelves import clear_shelves, shelves_of
 from .spec import DatasetSpec
 from .stages import (
     StageRecord,
@@ -83,7 +84,15 @@ def units_stage(
     txn = root.begin(spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"))
     with root.heartbeat(txn), tempfile.TemporaryDirectory(prefix="penstock-cut-") as scratch:
         cut, refusals = cut_objects(
-            landing, compute, spec, audits, raws, Path(scratch), published_objects(root, spec.name), progress
+            landing,
+            compute,
+            spec,
+            audits,
+            raws,
+            Path(scratch),
+            published_objects(root, spec.name),
+            progress,
+            shelves_of(store, spec.name, partition, spec.policy),
         )
         reason = untrue_reason(refusals, len(audits), spec.max_untrue_rate)
         labels = labels_of(cut, published_labels(root, spec.name))
@@ -116,7 +125,9 @@ def units_stage(
             "policy": policy_words(spec.policy, [members[0].kind for _, members in parts]),
         },
     )
-    return append_record(store, record), rows, refusals
+    published = append_record(store, record)
+    clear_shelves(store, spec.name, partition)
+    return published, rows, refusals
 
 
 def write_parts(

@@ -21,6 +21,7 @@ from .media.cutters import ALL_KINDS
 from .media.objects import AuditRequest, AuditResult, audit_object, refusal_row
 from .media.unit import Unusable, dropped, rejected
 from .report import check_metadata, dagster_name, media_metadata
+from .shelves import Shelves, clear_shelves, segments_of, shelves_of
 from .spec import DatasetSpec
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_table
@@ -58,8 +59,11 @@ def media_stage(
     if newest is not None and newest.fingerprint == wanted:
         return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
     landed = read_table(store, upstream.files[landing_stage.STAGE])
-    admitted, refusals = audit_objects(landing, compute, landed, spec, progress)
+    shelves = shelves_of(store, spec.name, partition, spec.policy)
+    admitted, refusals = audit_objects(landing, compute, landed, spec, progress, shelves)
     reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
+    if reason:
+        clear_shelves(store, spec.name, partition)
     record = StageRecord(
         dataset=spec.name,
         stage=STAGE,
@@ -85,8 +89,12 @@ def audit_objects(
     landed: Sequence[Row],
     spec: DatasetSpec,
     progress: Progress | None = None,
+    shelves: Shelves | None = None,
 ) -> tuple[list[Row], list[Row]]:
-    """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken."""
+    """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken.
+
+    shelves: where clips are put that are made on the way.
+    """
     refusals: list[Row] = []
     readable: list[Row] = []
     first_with: dict[str, str] = {}
@@ -109,6 +117,8 @@ def audit_objects(
                 scratch=str(Path(scratch) / f"{position:06d}"),
                 kinds=ALL_KINDS,
                 policy=spec.policy,
+                segments=segments_of(row),
+                shelf=None if shelves is None else shelves(row["sha256"], segments_of(row)),
             )
             for position, row in enumerate(readable)
         ]

@@ -4,15 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .ahead import Shelf
 from .segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """audit: its row of the media table, or nothing; segments: those that a table beside the media gives."""
+    """audit: its row of the media table, or nothing; segments: those that a table beside the media gives; shelf: where
+    clips may wait that were made on the way."""
 
     audit: Mapping[str, Any] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
+    shelf: Shelf | None = None
 
 
 NOTHING = Known()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
+from .ahead import Ahead, Shelf, put_clips
 from .audit import audit
 from .cut_audit import audit_units
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
@@ -34,7 +35,8 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
     """store: where the object lies; key, sha256, mime: as they landed; scratch: a folder of this object's own,
-    made when it is not there; kinds: those that the dataset takes; policy: whether HDR and deep colour are taken.
+    made when it is not there; kinds: those that the dataset takes; policy: whether HDR and deep colour are taken, and
+    how to cut; segments: the given ones; shelf: where clips are put that can be made on the way, None for nowhere.
     """
 
     store: Store
@@ -44,6 +46,8 @@ class AuditRequest:
     scratch: str
     kinds: tuple[Kind, ...] = MEDIA_KINDS
     policy: CutPolicy = field(default_factory=CutPolicy)
+    segments: tuple[Segment, ...] = ()
+    shelf: Shelf | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class AuditResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """The same, how to cut, the object's row in the media table, and its given segments."""
+    """The same, how to cut, the object's row in the media table, its given segments, and where clips of it may wait."""
 
     store: Store
     key: str
@@ -70,6 +74,7 @@ class CutRequest:
     kinds: tuple[Kind, ...] = MEDIA_KINDS
     audit: Mapping[str, Any] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
+    shelf: Shelf | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +91,15 @@ class CutResult:
 
 def audit_object(request: AuditRequest) -> AuditResult:
     """Audit one object; its scratch folder is left empty."""
+    scratch = Path(request.scratch)
 
     def work(path: str) -> AuditResult:
-        row = audit(path, request.mime, request.kinds, request.policy)
+        ahead = None
+        if request.shelf is not None:
+            ahead = Ahead(request.policy.video, request.segments, scratch)
+        row = audit(path, request.mime, request.kinds, request.policy, ahead)
+        if ahead is not None and request.shelf is not None and any(ahead.clips):
+            put_clips(request.shelf, ahead.clips, ahead.extent)
         return AuditResult(key=request.key, row={**row, "key": request.key, "sha256": request.sha256})
 
     try:
@@ -97,6 +108,9 @@ def audit_object(request: AuditRequest) -> AuditResult:
         return AuditResult(key=request.key, refusal=refusal_row(request.key, request.sha256, unusable))
     except StoreError as error:
         return AuditResult(key=request.key, fault=f"{type(error).__name__}: {error}")
+    finally:
+        for file in scratch.glob("clip-*"):
+            file.unlink()
 
 
 def cut_object(request: CutRequest) -> CutResult:
@@ -105,7 +119,7 @@ def cut_object(request: CutRequest) -> CutResult:
 
     def work(path: str) -> CutResult:
         kind = kind_of(path, request.mime, request.kinds)
-        known = Known(audit=request.audit, segments=request.segments)
+        known = Known(audit=request.audit, segments=request.segments, shelf=request.shelf)
         units = CUTTERS[kind].units(path, scratch, request.policy, known)
         audit_units(path, kind, units, request.audit)
         return CutResult(key=request.key, kind=kind, units=tuple(units))

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -45,7 +46,14 @@ class PictureFilter:
         self._encode: Any = None
         self._made_for: _Look | None = None
         self._step: Samples | None = None  # what the scaler leaves to `matrix`
+        self._peak_cd: float | None = None
         self.rendering: Rendering | None = None
+
+    def begin(self, frame: "VideoFrame") -> None:
+        """The first frame of the video, whether it is applied or not: an HDR video's curve is decided by what it says.
+        Raises: Unusable for what the policy does not take."""
+        signal = rendering_of(frame, self._policy).signal
+        self._peak_cd = None if signal is None else signal.peak_cd
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
         """The frame upright, square-pixelled, 8-bit SDR, yuv420p BT.601 limited, shorter side at most the policy's,
@@ -55,7 +63,7 @@ class PictureFilter:
         """
         now = _look(frame)
         if self._made_for != now:
-            self.rendering = rendering_of(frame, self._policy)
+            self.rendering = self._rendering(frame)
             self._graph, self._encode = self._make(frame, self.rendering.signal), None
             self._made_for = now
         self._graph.push(frame)
@@ -64,6 +72,12 @@ class PictureFilter:
         if signal is not None:
             return self._mapped(picture, signal)
         return picture if self._step is None else to_bt601(picture, self._step)
+
+    def _rendering(self, frame: "VideoFrame") -> Rendering:
+        found = rendering_of(frame, self._policy)
+        if found.signal is None or self._peak_cd is None:
+            return found
+        return replace(found, signal=replace(found.signal, peak_cd=self._peak_cd))
 
     def _mapped(self, picture: "VideoFrame", signal: Signal) -> "VideoFrame":
         """yuv444p16 as SDR yuv420p."""

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from .ahead import get_clips
 from .buckets import bucket_of
 from .canonical import canonical_clips
 from .clip import Clip
@@ -50,7 +51,9 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
         index = index_packets(container, stream)
     if policy.video.units == "shots" and "scene_cuts" not in known.audit:
         known = replace(known, audit=audit_video(path, policy.video))
-    if known.audit.get("end_pts") is not None:  # the frames count: not every packet of a broken start gives one
+    if (
+        known.audit.get("end_pts") is not None
+    ):  # the frames count: not every packet of a broken start gives one
         index = replace(index, start_pts=known.audit["start_pts"], end_pts=known.audit["end_pts"])
     video = _planned(index, policy.video, known)
     clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
@@ -84,6 +87,10 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
     """A clip per span; a window or shot in which no frame begins has none. Raises: Unusable."""
     index, audit = video.index, known.audit
+    if known.shelf is not None:
+        waiting = get_clips(known.shelf, video.spans, (index.start_pts, index.end_pts), scratch)
+        if waiting is not None and any(waiting):
+            return waiting
     reasons: list[Clip | str] = [""] * len(video.spans)
     if policy.mode == "reference":
         reasons = reference_clips(path, video.spans, index, scratch, policy, audit)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from .ahead import Ahead
 from .colour import rendering_of
 from .container import PacketIndex, first_sound, index_packets, moving_picture, opened, packets_of
 from .look import Look
@@ -33,9 +34,10 @@ STRICT: Mapping[str, Mapping[str, str]] = {"hevc": {"err_detect": "crccheck+bits
 mark a frame that they had to patch, the AV1 decoder refuses it; VP8 and VP9 have nothing that would show it."""
 
 
-def audit_video(path: str, policy: VideoPolicy = _POLICY) -> Row:
-    """Columns of the media table. Raises: Unusable for what cannot be decoded to its end, and for HDR and deep colour
-    that the policy does not take.
+def audit_video(path: str, policy: VideoPolicy = _POLICY, ahead: Ahead | None = None) -> Row:
+    """Columns of the media table. ahead: is shown every frame as well.
+
+    Raises: Unusable for what cannot be decoded to its end, and for HDR and deep colour that the policy does not take.
 
     Time grows with the number of frames, memory does not.
     """
@@ -49,12 +51,18 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY) -> Row:
     with opened(path) as container:
         stream = moving_picture(container)
         assert stream is not None  # the same file, a moment later
-        decoded, hashes = _decode(container, stream, index, policy)
+        if ahead is not None:
+            ahead.begin(stream, index)
+        try:
+            decoded, hashes = _decode(container, stream, _Pictures(stream, index, policy, ahead))
+        finally:
+            if ahead is not None:
+                ahead.abandon()
     return facts | decoded | {"seek_ok": seek_ok(path, hashes, index)}
 
 
 def _decode(
-    container: "InputContainer", stream: "VideoStream", index: PacketIndex, policy: VideoPolicy
+    container: "InputContainer", stream: "VideoStream", pictures: "_Pictures"
 ) -> tuple[Row, Mapping[int, int]]:
     """Columns, and CRC-32 by pts of the frames to seek for later. Raises: Unusable."""
     import av
@@ -62,7 +70,6 @@ def _decode(
     strictly(stream)
     sound = first_sound(container)
     clock, beside = Clock(container), None if sound is None else SoundBeside(container, sound)
-    pictures = _Pictures(stream, index, policy)
     try:
         for packet in packets_of(container, *([stream] if sound is None else [stream, sound])):
             number = packet.stream.index  # the `stream_index` of the last, empty packets is always 0
@@ -81,7 +88,7 @@ def _decode(
         raise rejected("decode", "undecodable", said, at_frame=pictures.n) from error
     facts = pictures.facts()
     if beside is not None:
-        facts |= beside.facts(facts["start_pts"] * Fraction(*index.time_base))
+        facts |= beside.facts(facts["start_pts"] * (stream.time_base or Fraction(1)))
     return facts, pictures.hashes()
 
 
@@ -100,9 +107,11 @@ class _Pictures:
     the longest gap: places where containers are known to go wrong.
     """
 
-    def __init__(self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy) -> None:
+    def __init__(
+        self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, ahead: Ahead | None
+    ) -> None:
         self.n = 0
-        self._stream, self._index, self._policy = stream, index, policy
+        self._stream, self._index, self._policy, self._ahead = stream, index, policy, ahead
         self._n_corrupt = self._n_interlaced = 0
         self._timing, self._look = Timing(), Look()
         self._first_corrupt: int | None = None
@@ -133,6 +142,8 @@ class _Pictures:
         self._n_interlaced += frame.interlaced_frame
         self.n += 1
         self._last = shown
+        if self._ahead is not None:
+            self._ahead.add(shown)
 
     def _seek_behind(self, gap: int, shown: Shown) -> None:
         """Keep the frame behind a gap that is by half longer than any before it: few of them are hashed."""
@@ -155,6 +166,8 @@ class _Pictures:
         if self._n_corrupt:
             said = f"{self._n_corrupt} of {self.n} frames are damaged"
             raise rejected("decode", "corrupt", said, at_frame=self._first_corrupt)
+        if self._ahead is not None:
+            self._ahead.finish()
         return {
             **self._first,
             "n_frames_decoded": self.n,

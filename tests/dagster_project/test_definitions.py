@@ -63,7 +63,9 @@ def test_the_graph() -> None:
 def test_a_featurizer_with_other_parameters_is_stale_in_the_graph() -> None:
     tokens = {
         "tokens": defs,
-        "other": build_defs(datasets=[replace(SPEC, features=(Feature(name="tokens"), Feature(name="phash")))]),
+        "other": build_defs(
+            datasets=[replace(SPEC, features=(Feature(name="tokens"), Feature(name="phash")))]
+        ),
     }
     key = dg.AssetKey(["demo", "feature_tokens"])
     codes = {made.resolve_asset_graph().get(key).code_version for made in tokens.values()}

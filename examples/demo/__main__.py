@@ -15,6 +15,7 @@ from pathlib import Path
 import loader
 from dagster_project.datasets.demo import SPEC
 from examples.demo import training
+from examples.demo.clips import FRAMES, read_clips
 from examples.demo.pipeline import DATASET, Pipeline, Places
 from examples.demo.publishing import publish_arrivals, publish_source
 from examples.demo.show import DemoFailed, Report, headline, line, size, table, working
@@ -41,6 +42,7 @@ def main() -> int:
             else:
                 publish_source(places, pipeline, report)
             _train(options.into, places, pipeline, report)
+            _clips(places)
         finally:
             pipeline.close()
     except (DemoFailed, PenstockError, RuntimeError, OSError) as error:
@@ -163,6 +165,20 @@ def _explain(plan: loader.Plan, pipeline: Pipeline) -> None:
             f"{told['raw_uri']} has sha256 {digest}, the sample was cut from {told['raw_sha256']}"
         )
     line(f"the raw file has that sha256; the Dagster run: {pipeline.status_of(told['run_id'])}")
+
+
+def _clips(places: Places) -> None:
+    """Raises: DemoFailed when clips read by their packets are other frames than those of whole files."""
+    with loader.Root(places.root) as root:
+        found = read_clips(root.open(f"{DATASET}@latest"))
+    if found is None:
+        return
+    headline(f"5. {found.n_clips} clips of {FRAMES} frames, read by their packets")
+    if not found.equal:
+        raise DemoFailed("frames read by packets are not those that the whole files decode to")
+    line(
+        f"{size(found.read_bytes)} read of files of {size(found.whole_bytes)}; every frame is the same, bit for bit"
+    )
 
 
 def _close(into: Path, report: Report) -> None:

@@ -18,6 +18,7 @@ from assets.media.unit import Unusable
 from assets.stages import current_record
 from assets.tables import read_table
 from examples.demo import arrivals
+from examples.demo.clips import read_clips
 from examples.demo.pipeline import Pipeline, Places
 from examples.demo.publishing import publish_arrivals
 from examples.demo.show import Report
@@ -155,6 +156,10 @@ def test_the_arrivals_become_two_versions_and_the_third_none(
             table = root.open("demo@2").samples().collect()
             assert arrivals.WRONG_SUFFIX in set(table["raw_key"])
             assert not [key for key in table["raw_key"] if key.startswith(arrivals.AGAIN)]
+            clips = read_clips(root.open("demo@2"))
+            assert clips is not None
+            assert clips.equal
+            assert clips.read_bytes < clips.whole_bytes / 2
             batches = [found.batch for found in pipeline.discover()]
             verdicts = [current_record(root.store, "demo", "version", batch) for batch in batches]
             assert [found.verdict for found in verdicts if found] == ["published", "published", "failed"]

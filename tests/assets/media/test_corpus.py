@@ -174,8 +174,8 @@ def test_the_core_of_the_corpus_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_the_whole_corpus(tmp_path: Path) -> None:
-    check_audits("extended")
+def test_the_whole_corpus_is_cut(tmp_path: Path) -> None:
+    """What its audits say is compared with other tools, in `test_corpus_peers.py`."""
     check_cuts("extended", tmp_path, CutPolicy(video=VideoPolicy(max_clips=2)))
 
 

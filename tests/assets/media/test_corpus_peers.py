@@ -188,6 +188,26 @@ def explained(row: Row) -> set[str]:
     return {name.strip() for name in names.split(",") if name}
 
 
+def test_the_audit_says_what_the_golden_table_says() -> None:
+    for path, row in present():
+        told = ours(path)
+        if row["code"] == "animation":  # a policy decides, in the cutter
+            assert told["is_animated"] is True, row["file"]
+            continue
+        result = told.get("refused", ("admitted", ""))
+        assert result == (row["outcome"], row["code"]), row["file"]
+        if "refused" in told:
+            continue
+        assert told["kind"] == row["kind"], row["file"]
+        frames, samples = told["n_frames_decoded"], told["n_samples"]
+        assert (str(frames or ""), str(samples or "")) == (row["frames"], row["samples"]), row["file"]
+        assert {True: "yes", False: "no", None: ""}[told["seek_ok"]] == row["seek_ok"], row["file"]
+        upright = (
+            f"{told['upright_width_px']}x{told['upright_height_px']}" if told["upright_width_px"] else ""
+        )
+        assert upright == row["upright"], row["file"]
+
+
 def test_videos_and_sounds_are_what_ffprobe_says() -> None:
     wanted = [(path, row) for path, row in present() if row["kind"] in ("video", "audio")]
     for path, row, told in ahead(wanted):

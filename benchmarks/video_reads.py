@@ -65,7 +65,8 @@ def main() -> int:
     lines = [
         "# Video reads",
         "",
-        f"Made by `python -m benchmarks.video_reads --rounds {given.rounds} --reads {given.reads}` on "
+        f"Made by `python -m benchmarks.video_reads --rounds {given.rounds} --reads {given.reads}"
+        f"{f' --video {given.video.name}' if given.video else ''}` on "
         f"{platform.machine()}, Python {platform.python_version()}.",
         "Contestants take turns inside every round; a ratio is the median over rounds of the ratio within a round,",
         "with its range. One thread each; every read opens its file. Times are the processor's; files are in the page",
@@ -158,8 +159,8 @@ def speed(folder: Path, original: Path, rounds: int, n_reads: int) -> list[str]:
     lines += [
         f"The original: {original.name}, {width} x {height} px, {len(clocks[0])} frames, up to {gop} to a keyframe. "
         f"Original and clip: {sizes}.",
-        "The second row is FFmpeg's decoder alone: what is left to penstock goes to resizing, mostly, and to tables, reads and",
-        "checksums.",
+        "The second row is FFmpeg's decoder alone: what is left to penstock goes to resizing, mostly, and to tables,",
+        "reads and checksums.",
         "",
     ]
     return lines

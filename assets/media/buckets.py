@@ -11,7 +11,7 @@ A bucket is a name, `w896h1152`, or with frames `w640h384f32`, so that a plan or
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from math import isqrt
 
 Size = tuple[int, int]
@@ -60,6 +60,7 @@ class Buckets:
             raise ValueError(f"max_crop={self.max_crop}; accepted: 0 up to, not including, 1")
 
 
+@lru_cache(maxsize=4096)
 def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
     """The bucket of a picture, or of a clip of `n_frames`: of the largest base that it fills, the size whose aspect is
     nearest in ratio; of the lengths, the longest that it has. None where it fills none, or would be cut too much.

@@ -188,7 +188,7 @@ def _is_new(one: Floats, other: Floats) -> bool:
 
 def _is_among(frame: Floats, others: Floats) -> bool:
     """Whether one of the others is nearly the same picture, so that the change between was undone."""
-    return any(moved(frame, other) >= _UNDONE for other in others)
+    return bool(len(others)) and float(all_moved(frame, others).max()) >= _UNDONE
 
 
 def _dissolves(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
@@ -226,12 +226,21 @@ def _dissolves(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[tupl
 
 def moved(one: Floats, other: Floats) -> float:
     """The greatest correlation of two frames, -1 to 1, over small shifts of one against the other."""
+    return float(all_moved(one, other[None])[0])
+
+
+def all_moved(one: Floats, others: Floats) -> Floats:
+    """The same (Pearson's; 0 for a flat one), [n], of a frame and each of n others: together they cost little more
+    than one does."""
     height, width = one.shape
-    best = -1.0
+    best = np.full(len(others), -1, np.float32)
     for down, right in _SHIFTS:
         a = one[max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
-        b = other[max(0, -down) : height + min(0, -down), max(0, -right) : width + min(0, -right)]
-        best = max(best, correlation(a, b))
+        b = others[:, max(0, -down) : height + min(0, -down), max(0, -right) : width + min(0, -right)]
+        a, b = a - a.mean(), b - b.mean(axis=(1, 2), keepdims=True)
+        norm = np.sqrt((a * a).sum() * np.einsum("tij,tij->t", b, b))
+        shared = np.einsum("ij,tij->t", a, b)
+        np.maximum(best, np.divide(shared, norm, out=np.zeros_like(best), where=norm > 1e-6), out=best)
     return best
 
 

@@ -44,21 +44,31 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
     known: without an audit the video is decoded to its end (for shots, audited first). Raises: Unusable for a file
     that cannot be opened or decoded, has no usable timestamps, or is not what the policy takes; StoreError.
     """
-    with opened(path) as container:
-        stream = moving_picture(container)
-        if stream is None:
-            raise rejected("probe", "no_streams", "the container has no video stream")
-        index = index_packets(container, stream)
     if policy.video.units == "shots" and "scene_cuts" not in known.audit:
         known = replace(known, audit=audit_video(path, policy.video))
-    if (
-        known.audit.get("end_pts") is not None
-    ):  # the frames count: not every packet of a broken start gives one
-        index = replace(index, start_pts=known.audit["start_pts"], end_pts=known.audit["end_pts"])
+    index = _index(path, known.audit)
     video = _planned(index, policy.video, known)
     clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
     sounds = _sounds(path, clips, index, policy.video, known)
     return [_unit(clip, video, sound, policy.video) for clip, sound in zip(clips, sounds, strict=True)]
+
+
+def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
+    """From when to when its frames are shown, as the audit found, or else as its packets say: not every packet of a
+    broken start gives a frame. Raises: Unusable."""
+    if audit.get("end_pts") is not None:
+        return PacketIndex(
+            n_packets=audit["n_packets"],
+            start_pts=audit["start_pts"],
+            end_pts=audit["end_pts"],
+            time_base=(audit["time_base_num"], audit["time_base_den"]),
+            max_gop_frames=audit["max_gop_frames"],
+        )
+    with opened(path) as container:
+        stream = moving_picture(container)
+        if stream is None:
+            raise rejected("probe", "no_streams", "the container has no video stream")
+        return index_packets(container, stream)
 
 
 def _sounds(

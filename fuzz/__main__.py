@@ -1,6 +1,7 @@
 """`python -m fuzz [--cases N] [--seed S] [--workers W] [--replay FILE]`: damage media, and see what comes of it."""
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -30,7 +31,7 @@ def main() -> int:
     given = options.parse_args()
     begun = time.perf_counter()
     if given.replay is not None:
-        cases = [Case(number=0, seed=0, data=given.replay.read_bytes(), peers=given.peers)]
+        cases = [_saved(given.replay, given.peers)]
         tally = campaign(cases, workers=1, timeout_s=given.timeout)
         found = [why for _, why in [*tally.broken, *tally.contained]]
     else:
@@ -42,6 +43,13 @@ def main() -> int:
     for line in found:
         print(line)
     return 1 if tally.broken else 0
+
+
+def _saved(path: Path, peers: bool) -> Case:
+    """A case that `save` wrote; other bytes are taken as case 0."""
+    facts = path.with_suffix(".json")
+    number = json.loads(facts.read_text())["number"] if facts.exists() else 0
+    return Case(number=number, seed=0, data=path.read_bytes(), peers=peers)
 
 
 def _run(given: argparse.Namespace) -> tuple[Tally, list[str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from resources.compute import LocalCompute, Progress
 
-from .case import Case, Report, run_case
+from .case import Case, Report, children, run_case
 
 CONTAINED = ("timeout", "crashed")
 """What the engine turns into a rejected object: a worker that hangs, or dies in a decoder."""
@@ -59,7 +59,7 @@ def campaign(
 ) -> Tally:
     """Run them. Raises nothing for what a case does; what the engine itself raises is a bug, and comes through."""
     tally = Tally()
-    already = _children()
+    already = children()
     with tempfile.TemporaryDirectory(prefix="fuzz-campaign-") as scratch:
         before, tempfile.tempdir = tempfile.tempdir, scratch
         engine = LocalCompute(workers)
@@ -85,17 +85,12 @@ def campaign(
             engine.close()
             tempfile.tempdir = before
         left = os.listdir(scratch)
-        children = sorted(set(_children()) - set(already))
+        more = sorted(set(children()) - set(already))
     if left:
         tally.broken.append((Case(number=-1, seed=0), f"scratch that is left behind: {left[:5]}"))
-    if children:
-        tally.broken.append((Case(number=-1, seed=0), f"workers that are left behind: {children}"))
+    if more:
+        tally.broken.append((Case(number=-1, seed=0), f"workers that are left behind: {more}"))
     return tally
-
-
-def _children() -> list[str]:
-    tasks = Path("/proc/self/task")
-    return [child for task in tasks.iterdir() for child in (task / "children").read_text().split()]
 
 
 def save(tally: Tally, folder: Path) -> Iterator[str]:

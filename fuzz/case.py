@@ -1,5 +1,6 @@
 """One damaged file: audited, cut, decoded, and checked for what it leaves behind. Runs in a worker process."""
 
+import contextlib
 import gc
 import hashlib
 import os
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import loader
+from assets.media.ahead import Shelf
 from assets.media.cutters import ALL_KINDS
 from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
@@ -31,7 +33,16 @@ from loader.storage import open_store
 from .mutations import damaged
 from .plausible import implausible
 
-POLICY = CutPolicy(image=ImagePolicy(short_side_px=32), video=VideoPolicy(short_side_px=32, max_clips=2))
+_SMALL: dict[str, Any] = {"short_side_px": 64, "clip_s": 0.4, "min_clip_s": 0.1, "max_clips": 2}
+POLICIES = tuple(
+    CutPolicy(image=ImagePolicy(short_side_px=64), video=VideoPolicy(**_SMALL, **more))
+    for more in (
+        {},
+        {"units": "shots"},
+        {"mode": "reference", "max_overhead_ratio": 4.0},
+        {"hdr": "tonemap", "deep": "reduce"},
+    )
+)
 _WRONG_NAMES = ("", ".mp4", ".jpg", ".wav", ".PNG", ".txt", ".mkv", ".mp4.gz", " ü狗")
 _OWN_SHARE = 0.6  # of the cases that begin with a file made here, where there is a corpus as well
 
@@ -144,7 +155,8 @@ def _through(
         "mime": sniff(data[:HEAD_BYTES]),
         "scratch": str(folder / "scratch"),
         "kinds": ALL_KINDS,
-        "policy": POLICY,
+        "policy": rng.choice(POLICIES),
+        "shelf": rng.choice([None, Shelf(store=open_store(str(folder / "shelf")), key="clips")]),
     }
     told = audit_object(AuditRequest(**common))
     n_told = (told.row is not None) + (told.refusal is not None) + bool(told.fault)
@@ -208,7 +220,7 @@ def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.Warning
 
 def _held() -> tuple[int, int]:
     """(threads of Python, children)"""
-    return threading.active_count(), len(_children())
+    return threading.active_count(), len(children())
 
 
 def _left_behind(folder: Path, before: tuple[int, int]) -> list[str]:
@@ -229,9 +241,13 @@ def _left_behind(folder: Path, before: tuple[int, int]) -> list[str]:
     return left
 
 
-def _children() -> list[str]:
-    tasks = Path("/proc/self/task")
-    return [child for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+def children() -> list[str]:
+    """Ids of the processes that this one started."""
+    found: list[str] = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            found += (task / "children").read_text().split()
+    return found
 
 
 def _files(folder: Path) -> list[str]:

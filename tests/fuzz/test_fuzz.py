@@ -68,14 +68,24 @@ def reports(wanted: list[Case]) -> list[Report]:
     return [outcome.value for outcome in outcomes if outcome.value is not None]
 
 
-def test_the_files_to_begin_with_are_sound(seeds: tuple[str, ...]) -> None:
-    paths = list(map(Path, seeds))
-    found = reports([Case(number=0, seed=0, data=path.read_bytes()) for path in paths])
-    for path, report in zip(paths, found, strict=True):
+def check_sound(seeds: tuple[str, ...], numbers: range) -> None:
+    """Undamaged files are taken, whatever the policy that belongs to the number."""
+    wanted = [(Path(path), number) for path in seeds for number in numbers]
+    found = reports([Case(number=number, seed=0, data=path.read_bytes()) for path, number in wanted])
+    for (path, _), report in zip(wanted, found, strict=True):
         assert report.broken == [], path.name
         if path.suffix not in (".npy", ".json"):
             assert report.outcome in ("admitted", "dropped"), (path.name, report)
             assert report.cut in ("cut", "dropped", ""), (path.name, report)
+
+
+def test_the_files_to_begin_with_are_sound(seeds: tuple[str, ...]) -> None:
+    check_sound(seeds, range(1))
+
+
+@pytest.mark.server
+def test_they_are_under_any_policy(seeds: tuple[str, ...]) -> None:
+    check_sound(seeds, range(1, 9))
 
 
 def test_a_case_is_the_same_in_any_process_and_can_be_run_again(seeds: tuple[str, ...]) -> None:
@@ -85,7 +95,7 @@ def test_a_case_is_the_same_in_any_process_and_can_be_run_again(seeds: tuple[str
         source, data, damage = one.made()
         assert pickle.loads(pickle.dumps(one)).made() == (source, data, damage)  # noqa: S301 - our own
         assert replace(one, seed=1).made() != (source, data, damage)
-        again.append(Case(number=one.number, seed=0, data=data))
+        again.append(Case(number=one.number, seed=0, data=data))  # as `--replay` does
     same = ("outcome", "code", "reason", "kind", "cut", "cut_code", "n_units")
     for first, second in zip(reports(wanted), reports(again), strict=True):
         assert [getattr(first, name) for name in same] == [getattr(second, name) for name in same]

@@ -33,6 +33,10 @@ STRICT: Mapping[str, Mapping[str, str]] = {"hevc": {"err_detect": "crccheck+bits
 """Options of decoders that otherwise pass over a damaged slice without a word. The H.264, MPEG-4 and MPEG-2 decoders
 mark a frame that they had to patch, the AV1 decoder refuses it; VP8 and VP9 have nothing that would show it."""
 
+BLIND = ("mpeg4", "h263", "flv", "msmpeg4", "msmpeg4v1", "msmpeg4v2", "wmv1", "wmv2")
+"""Decoders that show frames which lack what they build on, and do not mark them, when a recording begins between two
+keyframes. The others wait for a keyframe."""
+
 
 def audit_video(path: str, policy: VideoPolicy = _POLICY, ahead: Ahead | None = None) -> Row:
     """Columns of the media table. ahead: is shown every frame as well.
@@ -67,7 +71,7 @@ def _decode(
     """Columns, and CRC-32 by pts of the frames to seek for later. Raises: Unusable."""
     import av
 
-    strictly(stream)
+    waits = strictly(stream)
     sound = first_sound(container)
     clock, beside = Clock(container), None if sound is None else SoundBeside(container, sound)
     try:
@@ -76,6 +80,9 @@ def _decode(
             if beside is not None and sound is not None and number == sound.index:
                 beside.add(packet)
             if number != stream.index:
+                continue
+            waits = waits and packet.size > 0 and not packet.is_keyframe
+            if waits:
                 continue
             for frame in packet.decode():
                 assert isinstance(frame, av.VideoFrame)  # of a video stream
@@ -92,12 +99,17 @@ def _decode(
     return facts, pictures.hashes()
 
 
-def strictly(stream: "VideoStream") -> None:
-    """Prepare a decoder: one thread, and errors for what it would hide. Before its first packet."""
+def strictly(stream: "VideoStream") -> bool:
+    """Prepare a decoder: one thread, and errors for what it would hide. Before its first packet.
+
+    Whether it has to begin with a keyframe: what a recording that begins in the middle has before its first one gives
+    no frame, and is no damage.
+    """
     stream.thread_count = 1
     options = STRICT.get(stream.codec_context.codec.name)
     if options is not None:
         stream.codec_context.options = dict(options)
+    return options is not None
 
 
 class _Pictures:
@@ -130,6 +142,9 @@ class _Pictures:
         frame = shown.frame
         if not self.n:
             rendering_of(frame, self._policy)
+            if self._stream.codec_context.name in BLIND and not frame.key_frame:
+                said = "it begins between two keyframes; its first frames lack what they build on"
+                raise rejected("decode", "no_keyframe", said, at_frame=0)
             self._first = frame_facts(self._stream, frame)
         gap = self._timing.add(shown)
         if self.n in self._wanted:

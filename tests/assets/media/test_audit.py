@@ -319,6 +319,40 @@ def test_a_damaged_slice_of_hevc_is_not_passed_over(
         assert caught.value.at_frame <= number
 
 
+OPEN = {"crf": "28", "x265-params": "log-level=none:keyint=12:min-keyint=12:open-gop=1:bframes=3"}
+
+
+@pytest.mark.parametrize(
+    ("codec", "options", "n_frames"),
+    [
+        ("libx264", {"crf": "20", "g": "12"}, 24),
+        ("libx265", OPEN, 24),
+        ("mpeg4", {"b": "900k", "g": "12"}, None),
+    ],
+)
+def test_a_recording_that_begins_in_the_middle(
+    encode_video: EncodeVideo,
+    noise_frames: MakeFrames,
+    codec: str,
+    options: dict[str, str],
+    n_frames: int | None,
+) -> None:
+    """It begins with its first keyframe, whatever its decoder would make of the frames before."""
+    still = noise_frames(1, 128, 192)[0]
+    moving = [np.roll(still, 3 * number, 1) for number in range(36)]
+    path = Path(encode_video(moving, codec=codec, container="mpegts", options=options))
+    places = packets_of(str(path), "video")
+    data = path.read_bytes()
+    tables, middle = data[: 3 * 188], places[4][0]  # the tables of programmes come first
+    path.write_bytes(tables + data[middle:])
+    if n_frames is None:
+        assert refused(str(path), "video/mp2t") == ("rejected", "decode", "no_keyframe")
+        return
+    row = audit(str(path), "video/mp2t")
+    assert (row["n_frames_decoded"], row["n_corrupt"], row["seek_ok"]) == (n_frames, 0, True)
+    assert row["n_packets"] > n_frames
+
+
 def test_the_first_damaged_frame_is_told(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
     path = Path(encode_video(noise_frames(12), options={"crf": "10", "g": "1"}))
     data = bytearray(path.read_bytes())

@@ -1,6 +1,7 @@
 """Where a model runs, told without importing torch; and what a process sets so that the same bytes come out twice."""
 
 import ctypes
+import gc
 import os
 import re
 import threading
@@ -134,7 +135,9 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
 
 
 def _trim() -> None:
-    """Give what the allocator keeps of freed memory back to the kernel: used again, it would not be seen as taken."""
+    """Give garbage, and what the allocator keeps of freed memory, back to the kernel: used again, or freed in the midst
+    of the work, it would hide what the work takes."""
+    gc.collect()
     with suppress(AttributeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -215,12 +215,12 @@ class Interrupted:
             yield packet
             if number + 1 in self._fails_before:
                 raise IndexError("list index out of range")
-        yield SimpleNamespace(stream_index=0, dts=None, size=0)
+        yield SimpleNamespace(stream=SimpleNamespace(index=0), dts=None, size=0)
         raise IndexError("list index out of range")
 
 
 def test_packets_behind_an_index_error_are_read() -> None:
-    packets = [SimpleNamespace(stream_index=0, dts=n, size=9) for n in range(5)]
+    packets = [SimpleNamespace(stream=SimpleNamespace(index=0), dts=n, size=9) for n in range(5)]
     found = list(packets_of(Interrupted(packets, {2, 4}), SimpleNamespace(index=0)))  # type: ignore[arg-type]
     assert [packet.dts for packet in found] == [0, 1, 2, 3, 4, None]
 

@@ -100,6 +100,12 @@ def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutP
         )
 
 
+def n_short_shots(units: Sequence[CutUnit]) -> int:
+    """Shots, and ends of shots, that gave no clip because they are too short, over all videos of these units."""
+    by_object = {unit.raw["key"]: unit.unit.fields.get("json", {}) for unit in units if unit.kind == "video"}
+    return sum(int(facts.get("n_short_shots", 0)) for facts in by_object.values())
+
+
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
     """Why a batch stops of which these objects were refused, or "".
 

@@ -22,7 +22,7 @@ from resources.storage import LandingResource, RootResource
 from . import landing as landing_stage
 from . import validation
 from .card import policy_words
-from .cutting import CutUnit, cut_objects, policy_fingerprint, untrue_reason
+from .cutting import CutUnit, cut_objects, n_short_shots, policy_fingerprint, untrue_reason
 from .media.cutters import CUTTERS
 from .report import check_metadata, dagster_name, units_metadata
 from .shelves import clear_shelves, shelves_of
@@ -117,7 +117,8 @@ def units_stage(
         },
         upstream=(Upstream(stage=media.stage, partition=partition, r=media.r),),
         counts=refusal_counts(refusals)
-        | {"units": len(rows), "nbytes": _nbytes([part for part, _ in parts])},
+        | {"units": len(rows), "nbytes": _nbytes([part for part, _ in parts])}
+        | {"short_shots": n_short_shots(cut)},
         body={
             "txn": txn,
             "labels": labels,

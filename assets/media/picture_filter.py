@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-# Untagged video is read as limited BT.601 by every common decoder; that is what we write as well. Rounding instead of
-# a dither pattern: where 10 bits become 8, the same sample is the same everywhere.
-_SCALER = "flags=bicubic+accurate_rnd:sws_dither=none"
-_OUT = f"{_SCALER}:out_color_matrix=bt601:out_range=tv"
+_SCALER = "flags=bicubic+accurate_rnd"
+_ROUNDED = f"{_SCALER}:sws_dither=none"
+"""Where more than 8 bits become 8: the same sample is the same everywhere, without a dither's pattern. Of 8 bits the
+result is the same with and without, and takes 15 % longer."""
+
+_OUT = f"{_ROUNDED}:out_color_matrix=bt601:out_range=tv"
 _AS_BT601 = (5, 6)
 _MAX_ASPECT = 16
 
@@ -113,7 +115,7 @@ class PictureFilter:
             done = matrix in _AS_BT601 and not full
             self._step = None if done else step_to_bt601(matrix, full, bit_depth(frame))
         kept = f"out_color_matrix={NAMES[matrix]}:out_range={'pc' if full else 'tv'}"
-        scale = f"{width}:{height}:{_SCALER}:{kept}"
+        scale = f"{width}:{height}:{_ROUNDED if bit_depth(frame) > 8 else _SCALER}:{kept}"
         source = {
             "template": self._stream,
             "width": frame.width,

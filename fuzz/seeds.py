@@ -12,6 +12,8 @@ import av
 import numpy as np
 from PIL import Image
 
+from .priority import ordinary_priority
+
 MAX_CORPUS_BYTES = 120_000
 """A larger file costs more time than it finds: the same formats are there in small."""
 
@@ -108,7 +110,7 @@ def _frames() -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
 def _video(container: str, codec: str, sound: str, options: Mapping[str, str], name: str) -> bytes:
     sink = io.BytesIO()
     muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragments" in name else {}
-    with av.open(sink, "w", format=container, options=_SAME | muxer) as out:
+    with ordinary_priority(), av.open(sink, "w", format=container, options=_SAME | muxer) as out:
         voice = _voice(out, sound) if name.startswith("sound-first") else None
         size = (128, 96) if codec == "h263" else _SIZE  # H.263 knows five sizes
         more = (

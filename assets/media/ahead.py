@@ -1,5 +1,5 @@
-"""Clips made on the way: the audit decodes every frame anyway, and where the stretches are known beforehand their clips
-are encoded in the same pass. They wait in the root until the batch is cut, and are gone then.
+"""Clips made on the way: the audit decodes every frame anyway, and most clips can be encoded in the same pass. They
+wait in the root until the batch is cut, and are gone then.
 
 A clip made so has the bytes that cutting gives. Whatever does not fit - other stretches, an object that cannot be cut,
 a file that is missing or damaged - is no error: the object is cut from its source, as if nothing were there.
@@ -22,7 +22,8 @@ from .container import PacketIndex
 from .policy import VideoPolicy
 from .scratch import check_scratch
 from .segments import Segment
-from .spans import Span, given, windows
+from .shot_maker import Settled, ShotMaker, TooMuchToHold
+from .spans import Span, given, shots, windows
 from .timestamps import Shown
 from .unit import Unusable
 
@@ -40,34 +41,31 @@ class Shelf:
     key: str
 
 
-def spans_ahead(index: PacketIndex, policy: VideoPolicy, segments: Sequence[Segment]) -> list[Span]:
-    """The stretches that are known from the packets alone; none for shots, for reference clips, and for what the
-    cutter will refuse."""
-    if policy.mode != "canonical" or policy.units == "shots":
-        return []
-    if policy.units == "windows":
-        return windows(index, policy)
-    try:
-        return given(index, segments)
-    except Unusable:
-        return []
-
-
 class Ahead:
-    """Beside an audit: takes its frames, gives up at the first trouble, which is the cutter's to tell."""
+    """Beside an audit: takes its frames, gives up at the first trouble, which is the cutter's to tell.
+
+    Made are canonical clips: of windows and given segments, which are known from the packets alone, and of all shots,
+    as they are found. clips: after `finish`; extent: first tick and end of the video, as its packets say.
+    """
 
     def __init__(self, policy: VideoPolicy, segments: Sequence[Segment], scratch: Path) -> None:
         self.clips: list[Clip | None] = []
         self.extent = (0, 0)
         self._policy, self._segments, self._scratch = policy, segments, scratch
-        self._maker: ClipMaker | None = None
+        self._index: PacketIndex | None = None
+        self._maker: ClipMaker | ShotMaker | None = None
 
-    def begin(self, stream: "VideoStream", index: PacketIndex) -> None:
-        """Before the first frame. Nothing is made where no stretch is known."""
-        self.extent = (index.start_pts, index.end_pts)
-        spans = spans_ahead(index, self._policy, self._segments)
-        if spans:
-            self._maker = ClipMaker(spans, index, self._scratch, self._policy, stream, QUALITIES[0])
+    def begin(self, stream: "VideoStream", index: PacketIndex, settled: Settled) -> None:
+        """Before the first frame. settled: what is known of the scene cuts, whenever it is asked."""
+        self.extent, self._index = (index.start_pts, index.end_pts), index
+        if self._policy.mode != "canonical":
+            return
+        work = (index, self._scratch, self._policy, stream, QUALITIES[0])
+        if self._policy.units != "shots":
+            spans = self._spans(index, ())
+            self._maker = ClipMaker(spans, *work) if spans else None
+        elif self._policy.max_clips is None:  # else nobody knows before the end which of them are wanted
+            self._maker = ShotMaker(*work, settled)
 
     def add(self, shown: Shown) -> None:
         """The next frame. Raises: StoreError when the disk is full."""
@@ -77,19 +75,22 @@ class Ahead:
             return
         try:
             self._maker.add(shown)
-        except (Unusable, av.error.FFmpegError) as error:
+        except (Unusable, TooMuchToHold, av.error.FFmpegError) as error:
             self.abandon()
             check_scratch(error, self._scratch)
 
-    def finish(self) -> None:
-        """After the last frame of a sound video: `clips` has them. Raises: StoreError when the disk is full."""
+    def finish(self, cuts: Sequence[int]) -> None:
+        """After the last frame of a sound video. cuts: its scene cuts. Raises: StoreError when the disk is full."""
         import av
 
-        if self._maker is None:
+        if self._maker is None or self._index is None:
             return
         try:
-            clips = self._maker.finish()
-        except (Unusable, av.error.FFmpegError) as error:
+            if isinstance(self._maker, ShotMaker):
+                clips = self._maker.finish(cuts, self._spans(self._index, cuts)) or []
+            else:
+                clips = self._maker.finish()
+        except (Unusable, TooMuchToHold, av.error.FFmpegError) as error:
             self.abandon()
             check_scratch(error, self._scratch)
             return
@@ -100,6 +101,17 @@ class Ahead:
         maker, self._maker = self._maker, None
         if maker is not None:
             maker.abandon()
+
+    def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[Span]:
+        """Those that the cutter will cut; none for what it will refuse."""
+        try:
+            if self._policy.units == "windows":
+                return windows(index, self._policy)
+            if self._policy.units == "segments":
+                return given(index, self._segments)
+            return shots(index, self._policy, cuts).spans
+        except Unusable:
+            return []
 
 
 def put_clips(shelf: Shelf, clips: Sequence[Clip | None], extent: tuple[int, int]) -> None:
@@ -114,7 +126,7 @@ def put_clips(shelf: Shelf, clips: Sequence[Clip | None], extent: tuple[int, int
         shelf.store.put_file(f"{shelf.key}/{place}.packets", str(clip.packets))
         facts.append(
             {
-                "span": [clip.span.start, clip.span.end],
+                "span": [clip.span.start, clip.span.end, clip.span.shot],
                 "pts": clip.pts,
                 "end": clip.end,
                 "size_px": list(clip.size_px),
@@ -146,7 +158,7 @@ def get_clips(
 
 def _clip(shelf: Shelf, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
     """Raises: ObjectNotFound; ValueError when it is another one; KeyError, TypeError for facts that are none."""
-    if facts["span"] != [span.start, span.end]:
+    if facts["span"] != [span.start, span.end, span.shot]:
         raise ValueError("a clip of another stretch")
     target = scratch / f"clip-{place:04d}.mp4"
     packets = target.with_suffix(".packets")

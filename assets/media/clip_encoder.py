@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .colour import Rendering
-from .spans import Span
 from .unit import rejected
 
 if TYPE_CHECKING:
@@ -60,12 +59,11 @@ class ClipEncoder:
     def __init__(
         self,
         path: Path,
-        span: Span,
         stream: "VideoStream",
         quality: Mapping[str, str] = QUALITIES[0],
     ) -> None:
         assert stream.time_base is not None  # index_packets refused such a stream
-        self.path, self.span = path, span
+        self.path = path
         self.pts: list[int] = []
         self.size_px = (0, 0)
         self._quality = quality

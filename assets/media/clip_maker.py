@@ -84,33 +84,41 @@ class ClipMaker:
             span = self._spans[place]
             if pts < span.end:
                 target = self._scratch / f"clip-{place:04d}.mp4"
-                self._open[place] = ClipEncoder(target, span, self._stream, self._quality)
+                self._open[place] = ClipEncoder(target, self._stream, self._quality)
                 self._n_deinterlaced[place] = 0
 
     def _finish(self, place: int) -> None:
-        encoder = self._open[place]
-        end = max(encoder.pts[-1] + 1, min(encoder.span.end, self._index.end_pts))
+        encoder = self._open.pop(place)
+        clip = finished(encoder, self._spans[place], self._index, self._n_deinterlaced[place])
+        self._clips[place] = clip
+
+
+def finished(encoder: ClipEncoder, span: Span, index: PacketIndex, n_deinterlaced: int) -> Clip:
+    """The clip of a span, all of whose pictures the encoder has. Raises: Unusable; av.error.FFmpegError."""
+    end = max(encoder.pts[-1] + 1, min(span.end, index.end_pts))
+    try:
         encoder.finish(end)
-        del self._open[place]
-        assert encoder.rendering is not None  # it has a picture
-        fidelity = encoder.fidelity()
-        self._clips[place] = Clip(
-            path=encoder.path,
-            packets=write_packets(encoder.path),
-            span=encoder.span,
-            pts=encoder.pts,
-            end=end,
-            size_px=encoder.size_px,
-            wanted=(0, len(encoder.pts)),
-            mode="canonical",
-            metadata={
-                "psnr_db": round(fidelity.psnr_db, 3),
-                "worst_psnr_db": round(fidelity.worst_db, 3),
-                "n_deinterlaced": self._n_deinterlaced[place],
-                "colour_treatment": encoder.rendering.treatment,
-                "colour_assumed": encoder.rendering.assumed,
-            },
-        )
+    finally:
+        encoder.abandon()
+    assert encoder.rendering is not None  # it has a picture
+    fidelity = encoder.fidelity()
+    return Clip(
+        path=encoder.path,
+        packets=write_packets(encoder.path),
+        span=span,
+        pts=encoder.pts,
+        end=end,
+        size_px=encoder.size_px,
+        wanted=(0, len(encoder.pts)),
+        mode="canonical",
+        metadata={
+            "psnr_db": round(fidelity.psnr_db, 3),
+            "worst_psnr_db": round(fidelity.worst_db, 3),
+            "n_deinterlaced": n_deinterlaced,
+            "colour_treatment": encoder.rendering.treatment,
+            "colour_assumed": encoder.rendering.assumed,
+        },
+    )
 
 
 def good_enough(clips: Sequence[Clip | None]) -> bool:

@@ -16,7 +16,10 @@ _BWDIF = "mode=send_frame:parity=auto:deint=interlaced"
 
 
 class Deinterlacer:
-    """Passes frames on until one is interlaced; from there on a frame comes out when the next has come in."""
+    """Passes frames on until one is interlaced; from there on a frame comes out when the next has come in.
+
+    What counts is when a frame is shown, not its own timestamp: bwdif changes that.
+    """
 
     def __init__(self, stream: "VideoStream") -> None:
         self._stream = stream
@@ -55,14 +58,13 @@ class Deinterlacer:
             except (av.error.BlockingIOError, av.error.EOFError):
                 return
             came = self._waiting.popleft()
-            whole.time_base = came.frame.time_base  # bwdif counts in halves of it
-            whole.pts = came.pts
             yield Shown(whole, came.tagged, came.pts), came.frame.interlaced_frame
 
     def _make(self, frame: "VideoFrame") -> Any:
         import av.filter
 
         graph = av.filter.Graph()
+        graph.threads = 1  # a worker per core: more threads only wait for each other
         source = graph.add_buffer(
             template=self._stream, width=frame.width, height=frame.height, format=frame.format
         )

@@ -49,17 +49,21 @@ class Look:
         """The next frame in display order, and when it is shown."""
         if self._n % SHARP_EVERY == 0:
             large = self._large.reformat(frame, *SHARP_PX, "gray", interpolation="AREA", threads=1)
-            self._sharpness += sharpness(large.to_ndarray().astype(np.uint8, copy=False))
+            self._sharpness += sharpness(_luma(large))
             self._n_sharp += 1
         small = self._small.reformat(frame, *SMALL_PX, "gray", interpolation="AREA", threads=1)
         place = len(self._pts)
-        self._chunk[place] = small.to_ndarray()
+        self._chunk[place] = _luma(small)
         if frame.key_frame:
             self._keys.append(place)
         self._pts.append(pts)
         self._n += 1
         if len(self._pts) == _CHUNK_FRAMES:
             self._measure()
+
+    def settled(self) -> tuple[list[int], int | None]:
+        """What is known of the scene cuts: see `ShotDetector.settled`."""
+        return self._shots.settled()
 
     def facts(self) -> Mapping[str, Any]:
         """Columns. Raises: ZeroDivisionError without a frame."""
@@ -84,20 +88,28 @@ class Look:
         if not n:
             return
         luma = self._chunk[:n]
-        self._luma += float(luma.mean(axis=(1, 2)).sum())
-        dark = (luma < BLACK_LEVEL).mean(axis=(1, 2))
-        self._n_black += int((dark >= BLACK_SHARE).sum())
+        pixels = luma[0].size
+        self._luma += int(luma.sum(dtype=np.int64)) / pixels
+        dark = np.count_nonzero(luma < BLACK_LEVEL, axis=(1, 2))
+        self._n_black += int((dark >= BLACK_SHARE * pixels).sum())
         before = luma[:1] if self._last is None else self._last[None]
         signed = np.concatenate([before, luma]).astype(np.int16)
-        change = np.abs(np.diff(signed, axis=0)).mean(axis=(1, 2))[self._last is None :]
-        self._motion += float(change.sum())
-        self._n_frozen += int((change < FROZEN_LEVELS).sum())
+        change = np.abs(np.diff(signed, axis=0)).sum(axis=(1, 2), dtype=np.int64)[self._last is None :]
+        self._motion += int(change.sum()) / pixels
+        self._n_frozen += int((change < FROZEN_LEVELS * pixels).sum())
         self._brightest = np.maximum(self._brightest, luma.max(axis=0))
         for place, text in zip(self._keys, picture_hashes(luma[self._keys]), strict=True):
             self._hashes.add(self._pts[place], text)
         self._shots.feed(luma, self._pts)
         self._last = luma[-1].copy()
         self._pts, self._keys = [], []
+
+
+def _luma(picture: "VideoFrame") -> Frames:
+    """uint8 [height, width] of a frame in gray, without a copy."""
+    plane = picture.planes[0]
+    rows: Frames = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+    return rows[: picture.height, : picture.width]
 
 
 class Thinned:
@@ -121,9 +133,12 @@ class Thinned:
 def sharpness(luma: Frames) -> float:
     """Variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255."""
     wide = luma.astype(np.int16)
-    middle = wide[1:-1, 1:-1]
-    sides = wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]
-    return float((sides - 4 * middle).var(dtype=np.float64))
+    found = -4 * wide[1:-1, 1:-1]
+    for side in (wide[:-2, 1:-1], wide[2:, 1:-1], wide[1:-1, :-2], wide[1:-1, 2:]):
+        found += side
+    # Whole numbers: their sums are exact. BLAS would wake its threads, which wait in a loop.
+    exact = found.astype(np.float64).ravel()
+    return float(np.einsum("i,i->", exact, exact)) / exact.size - float(exact.mean()) ** 2
 
 
 def bars(brightest: Frames) -> tuple[float, float]:

@@ -130,6 +130,7 @@ def _graph(source: Mapping[str, Any], chain: list[tuple[str, str]]) -> Any:
     import av.filter
 
     graph = av.filter.Graph()
+    graph.threads = 1  # a worker per core: more threads only wait for each other
     nodes = [graph.add_buffer(**source)]
     nodes += [graph.add(name, options) for name, options in [*chain, ("buffersink", "")]]
     for before, after in pairwise(nodes):

@@ -29,6 +29,7 @@ _FLASH = 8  # frames within which a change that is undone is none: a third of a 
 _LAGS = (6, 12, 24)  # half lengths of dissolves, in frames
 _CONTEXT = max(_LAGS)
 _SHORTEST = 6  # frames: no shot is shorter
+_SETTLED = _CONTEXT + _NEAR  # frames behind which nothing changes any more
 
 _FLAT_STD = 2.5  # of a frame without contrast, in levels of 255
 _CUT_LEVELS = 5.0
@@ -66,6 +67,7 @@ class ShotDetector:
         self._dissolves: list[_Dissolve] = []
         self._mixed = 0  # number of the last frame that is a mixture
         self._fades = _Fades()
+        self._decided: deque[int] = deque(maxlen=_SETTLED)  # pts of the last frames that were decided on
 
     def feed(self, frames: Frames, pts: Sequence[int]) -> None:
         """frames: uint8 [n, 36, 64], luma, full range; pts: n times."""
@@ -77,7 +79,25 @@ class ShotDetector:
         """pts of the first frame of every shot but the first, ascending. Feed nothing after it."""
         n_frames = self._first + len(self._frames)
         self._decide(n_frames)
-        sharp = {*self._cuts, *self._fades.finish()}
+        return self._kept({*self._cuts, *self._fades.finish()}, n_frames)
+
+    def settled(self) -> tuple[list[int], int | None]:
+        """(pts of boundaries, pts of a frame): of what `finish` will say these are all before that frame, whatever is
+        fed; None while nothing is settled. O(boundaries).
+
+        A fade is judged a few frames behind its end, a dissolve gives way to a cut within its length, and moves as long
+        as mixed frames follow one another.
+        """
+        if len(self._decided) < _SETTLED:
+            return [], None
+        front = self._decided[0]
+        if self._dissolves and self._next - self._mixed <= _CONTEXT:
+            front = min(front, self._dissolves[-1].pts)
+        found = self._kept({*self._cuts, *self._fades.cuts}, self._next)
+        return [pts for pts in found if pts < front], front
+
+    def _kept(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
+        """Times of the boundaries between shots of `_SHORTEST` frames or more."""
         slow = {
             (one.at, one.pts)
             for one in self._dissolves
@@ -102,6 +122,7 @@ class ShotDetector:
         for place in range(begin, end):
             self._fades.add(self._first + place, self._pts[place], seen[place], bool(std[place] < _FLAT_STD))
         self._next = stop
+        self._decided.extend(self._pts[begin:end])
         drop = max(0, end - _CONTEXT)
         self._frames, self._pts = self._frames[drop:].copy(), self._pts[drop:]
         self._first += drop
@@ -123,7 +144,7 @@ class _Fades:
     """
 
     def __init__(self) -> None:
-        self._cuts: list[tuple[int, int]] = []
+        self.cuts: list[tuple[int, int]] = []
         self._before: deque[Floats] = deque(maxlen=_NEAR)  # the last with contrast
         self._old: tuple[Floats, Floats] | None = (
             None  # two to compare with, from the run on until it is judged
@@ -147,14 +168,14 @@ class _Fades:
     def finish(self) -> list[tuple[int, int]]:
         """(number, pts) of each boundary."""
         self._judge()
-        return self._cuts
+        return self.cuts
 
     def _judge(self) -> None:
         if self._old is not None and self._end is not None:
             far, near = self._old
             same = max(moved(far, self._before[-1]), moved(near, self._before[0]))
             if same < _SAME_SCENE:
-                self._cuts.append(self._end)
+                self.cuts.append(self._end)
             self._old = self._end = None
 
 

@@ -55,10 +55,11 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, ahead: Ahead | None = 
     with opened(path) as container:
         stream = moving_picture(container)
         assert stream is not None  # the same file, a moment later
+        pictures = _Pictures(stream, index, policy, ahead)
         if ahead is not None:
-            ahead.begin(stream, index)
+            ahead.begin(stream, index, pictures.settled)
         try:
-            decoded, hashes = _decode(container, stream, _Pictures(stream, index, policy, ahead))
+            decoded, hashes = _decode(container, stream, pictures)
         finally:
             if ahead is not None:
                 ahead.abandon()
@@ -173,6 +174,10 @@ class _Pictures:
         last = {} if self._last is None else {self._last.tagged: frame_crc(self._last.frame)}
         return self._hashes | self._behind_gap | last
 
+    def settled(self) -> tuple[list[int], int | None]:
+        """What is known of the scene cuts: see `ShotDetector.settled`."""
+        return self._look.settled()
+
     def facts(self) -> Row:
         """Raises: Unusable without a frame, and for damaged ones."""
         index = self._index
@@ -181,13 +186,14 @@ class _Pictures:
         if self._n_corrupt:
             said = f"{self._n_corrupt} of {self.n} frames are damaged"
             raise rejected("decode", "corrupt", said, at_frame=self._first_corrupt)
+        look = self._look.facts()
         if self._ahead is not None:
-            self._ahead.finish()
+            self._ahead.finish(look["scene_cuts"])
         return {
             **self._first,
             "n_frames_decoded": self.n,
             "n_corrupt": self._n_corrupt,
             "interlaced_ratio": self._n_interlaced / self.n,
             **self._timing.facts(Fraction(*index.time_base)),
-            **self._look.facts(),
+            **look,
         }

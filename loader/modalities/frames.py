@@ -138,6 +138,7 @@ class Cropper:
             )
         self._made_for = (frame.height, frame.width, frame.format.name)
         self._graph = av.filter.Graph()
+        self._graph.threads = 1
         chain = [
             self._graph.add_buffer(
                 width=frame.width, height=frame.height, format=frame.format, time_base=_ANY_TIME_BASE

@@ -37,6 +37,12 @@ def cases(seeds: tuple[str, ...], numbers: range, **more: Any) -> list[Case]:
     return [Case(number=number, seed=20_231, own=seeds, **more) for number in numbers]
 
 
+def test_encoding_av1_leaves_the_process_an_ordinary_one(seeds: tuple[str, ...]) -> None:
+    """As root SVT-AV1 makes it a real-time one: with two such test processes nothing else ran on two cores."""
+    assert any(name.endswith("av1.mp4") for name in seeds)
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
 def test_sixty_cases(seeds: tuple[str, ...]) -> None:
     done: list[int] = []
     tally = campaign(cases(seeds, range(60)), workers=2, timeout_s=60, progress=lambda n, of: done.append(n))

@@ -10,6 +10,8 @@ import av
 import numpy as np
 import pytest
 
+from fuzz.priority import ordinary_priority
+
 WIDTH, HEIGHT, BLOCK = 96, 64, 12
 _MS = Fraction(1, 1000)
 
@@ -50,7 +52,8 @@ def encode_video(
 
 
 def _write_video(path, pts, codec, options, movflags, shift, rate) -> None:
-    with av.open(str(path), "w", format="mp4", options={"movflags": movflags}) as container:
+    options_of_mp4 = {"movflags": movflags}
+    with ordinary_priority(), av.open(str(path), "w", format="mp4", options=options_of_mp4) as container:
         stream = container.add_stream(codec, rate=rate, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.thread_count = 1

@@ -8,6 +8,8 @@ import av
 import numpy as np
 import pytest
 
+from fuzz.priority import ordinary_priority
+
 Frames = list[np.ndarray]
 
 
@@ -31,7 +33,7 @@ def encode(
     base = Fraction(1, 1000)
     times = pts if pts is not None else list(range(0, 40 * len(frames), 40))
     more = {"movflags": "faststart", "video_track_timescale": "1000"} if container == "mp4" else {}
-    with av.open(str(path), "w", format=container, options=more) as out:
+    with ordinary_priority(), av.open(str(path), "w", format=container, options=more) as out:
         stream = out.add_stream(codec, rate=25, options=options or {"crf": "1", "g": "25"})
         stream.height, stream.width = height_px or frames[0].shape[0], frames[0].shape[1]
         stream.pix_fmt = pix_fmt

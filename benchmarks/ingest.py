@@ -45,7 +45,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument(
-        "--minutes", type=float, default=5, help="length of the video; a shorter one is repeated"
+        "--minutes", type=float, default=10, help="length of the video; a shorter one is repeated"
     )
     options.add_argument("--video", type=Path, help="720p; without it one is made")
     options.add_argument("--peers", type=Path, help="a Python that has scenedetect")

@@ -17,7 +17,7 @@ from resources.compute.contract import Code
 
 from .featurizers import Features, Featurizer
 from .featurizers.models import ModelFeaturizer
-from .media.picture import PHOTO_WORDS
+from .media.photos.picture import PHOTO_WORDS
 from .media.unit import Unusable
 
 STRETCH = 32

@@ -5,9 +5,9 @@ from typing import Any
 
 from loader.storage import Store
 
-from .media.ahead import Shelf
 from .media.policy import CutPolicy
 from .media.segments import Segment
+from .media.videos.ahead import Shelf
 from .stages import fingerprint
 from .tables import check_partition
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from assets.media.ahead import Shelf
 from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_object
 from assets.media.policy import CutPolicy
+from assets.media.videos.ahead import Shelf
 from loader.storage import open_store
 
 

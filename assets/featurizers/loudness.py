@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from assets.media.meter import Meter, Unmeasurable
+from assets.media.sounds.meter import Meter, Unmeasurable
 from assets.media.unit import rejected
 
 from .decoding import STAGE, Array, Sound, field_of, inputs_of, sound

@@ -4,15 +4,15 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .ahead import Ahead
-from .audio_audit import audit_audio
 from .cutters import MEDIA_KINDS, kind_of
-from .image_audit import audit_image
 from .media_table import Row, media_row
+from .photos.audit import audit_image
 from .policy import CutPolicy
+from .sounds.audit import audit_audio
 from .text import audit_text
 from .unit import Kind
-from .video_audit import audit_video
+from .videos.ahead import Ahead
+from .videos.audit import audit_video
 
 AUDITS: Mapping[Kind, Callable[[str, CutPolicy, Ahead | None], Row]] = {
     "image": lambda path, *_: audit_image(path),

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .container import check_riff, kind_inside
-from .image import cut_image
 from .known import NOTHING, Known
-from .picture import read_heif
+from .photos.image import cut_image
+from .photos.picture import read_heif
 from .policy import CutPolicy
 from .sniff import EMPTY, UNKNOWN
-from .speech import cut_audio
+from .sounds.speech import cut_audio
 from .text import cut_text
 from .unit import Kind, Unit, dropped, rejected
-from .video import cut_video
+from .videos.video import cut_video
 
 Cut = Callable[[str, Path, CutPolicy], list[Unit]]
 CutKnown = Callable[[str, Path, CutPolicy, Known], list[Unit]]

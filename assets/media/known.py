@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .ahead import Shelf
 from .segments import Segment
+from .videos.ahead import Shelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

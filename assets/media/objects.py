@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
-from .ahead import Ahead, Shelf, put_clips
 from .audit import audit
 from .cut_audit import audit_units
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
@@ -26,6 +25,7 @@ from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error
 from .segments import Segment
 from .unit import Kind, Unit, Unusable, rejected
+from .videos.ahead import Ahead, Shelf, put_clips
 
 _CHUNK_BYTES = 2**20
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)

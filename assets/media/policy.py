@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from loader.modalities.channels import CHANNELS, Channels
 
-from .alpha import ground_of
 from .buckets import Buckets
+from .photos.alpha import ground_of
 from .unit import Kind
 
 _SIDES_PX = (16, 4096)

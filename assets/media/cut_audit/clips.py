@@ -16,11 +16,11 @@ import numpy as np
 
 import loader
 
-from ..colour import is_hdr
 from ..container import moving_picture, opened
-from ..picture_filter import display_matrix
-from ..timestamps import has_display_times, shown
 from ..unit import Unit, Unusable
+from ..videos.colour import is_hdr
+from ..videos.picture_filter import display_matrix
+from ..videos.timestamps import has_display_times, shown
 from . import findings
 from .findings import Reading, compare, finding, turned
 from .grid import Grid, grid_of, planes_of

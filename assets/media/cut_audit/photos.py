@@ -11,10 +11,10 @@ import numpy as np
 
 from loader.modalities.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
 
-from ..colour import bit_depth
 from ..container import opened
-from ..picture import PHOTO_WORDS, photo
+from ..photos.picture import PHOTO_WORDS, photo
 from ..unit import Unit, Unusable
+from ..videos.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
 from .findings import Reading, compare

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..audio_audit import FULL_SCALE, as_float
 from ..container import first_sound, opened
+from ..sounds.audit import FULL_SCALE, as_float
 from ..unit import Unit
 from . import findings
 from .findings import finding

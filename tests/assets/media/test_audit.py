@@ -13,18 +13,19 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from assets.media import sound_beside, video_audit
 from assets.media.audit import audit
 from assets.media.container import PacketIndex
 from assets.media.known import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.probe import orientation
-from assets.media.seek_audit import seek_ok
-from assets.media.timestamps import Shown
-from assets.media.timing import Timing
+from assets.media.sounds import sound_beside
 from assets.media.unit import Unusable
-from assets.media.video import cut_video
+from assets.media.videos import audit as video_audit
+from assets.media.videos.probe import orientation
+from assets.media.videos.seek_audit import seek_ok
+from assets.media.videos.timestamps import Shown
+from assets.media.videos.timing import Timing
+from assets.media.videos.video import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

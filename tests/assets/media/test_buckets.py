@@ -14,9 +14,9 @@ from PIL import Image
 
 import loader
 from assets.media.buckets import Buckets, bucket_name, bucket_of, grid_px, sizes
-from assets.media.image import cut_image
+from assets.media.photos.image import cut_image
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
-from assets.media.video import cut_video
+from assets.media.videos.video import cut_video
 
 # Podell et al. 2023, SDXL, appendix I: height, width.
 SDXL = {

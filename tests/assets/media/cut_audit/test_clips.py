@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assets.media import clip_encoder, picture_filter, span_frames, video
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
-from assets.media.spans import Span
-from assets.media.timestamps import Shown
-from assets.media.timestamps import shown as really_shown
 from assets.media.unit import Unit, Unusable
+from assets.media.videos import clip_encoder, picture_filter, span_frames, video
+from assets.media.videos.spans import Span
+from assets.media.videos.timestamps import Shown
+from assets.media.videos.timestamps import shown as really_shown
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]

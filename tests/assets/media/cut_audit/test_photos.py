@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from assets.media import image
 from assets.media.cut_audit import findings
+from assets.media.photos import image
 
 RefusedAs = Callable[..., str]
 ORIENTATION = 0x0112

@@ -9,10 +9,11 @@ import av
 import numpy as np
 import pytest
 
-from assets.media import clip_sound, speech
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.sounds import check_alignment
+from assets.media.sounds import speech
 from assets.media.unit import Unusable
+from assets.media.videos import clip_sound
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]

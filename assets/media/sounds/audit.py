@@ -1,0 +1,148 @@
+"""Sound decoded once to its end: how long, how loud, how much of it clipped, how much of it silent."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loader.modalities.heard import BadSound, Ends, Floats, Heard, floats
+
+from ..container import check_duration, first_audio, opened
+from ..media_table import Row
+from ..unit import rejected
+from ..videos.probe import container_facts, sound_facts
+from .meter import Meter, Unmeasurable
+from .mono_sum import MonoSum
+from .sound import UndecodableSound, check_gaps, check_length, check_overlaps, decoded, ends_in
+
+if TYPE_CHECKING:
+    from av.audio.frame import AudioFrame
+
+FULL_SCALE = 0.9999
+"""A sample at or beyond this share of full scale counts as clipped: 32765 of 32768 in 16 bits."""
+
+SILENCE_RMS = 0.001
+"""-60 dBFS."""
+
+WINDOW_S = 0.02
+
+
+class Loudness:
+    """Takes decoded frames in order. O(samples); holds a block of about 65,536.
+
+    n_samples: decoded so far, per channel. ends: where the file says that its sound ends (`sound.ends_in`).
+    """
+
+    def __init__(self, ends: Ends | None = None) -> None:
+        self.heard = Heard(ends or Ends())
+        self._meter: Meter | None = None
+        self._mono_sum = MonoSum()
+        self._n_values = self._n_clipped = self._n_windows = self._n_silent = 0
+        self._left: Any = np.zeros((0,), np.float32)
+
+    @property
+    def n_samples(self) -> int:
+        return self.heard.n_source
+
+    def add(self, frame: "AudioFrame") -> None:
+        """Raises: Unusable when the rate or the number of channels changes in mid-stream; for timestamps that make
+        no sense, and samples that are no numbers."""
+        try:
+            self._take(self.heard.add(frame))
+        except BadSound as bad:
+            raise rejected("decode", bad.code, bad.reason) from bad
+
+    def _take(self, blocks: Iterator[Floats]) -> None:
+        for block in blocks:
+            if not self._n_values:
+                self._meter = self._meter_of()
+            self._count(block)
+            if self._meter is not None:
+                self._meter.add(block)
+            if len(block) == 2:
+                self._mono_sum.add(block)
+
+    def _meter_of(self) -> Meter | None:
+        try:
+            return Meter(self.heard.rate_hz, self.heard.channels, self.heard.layout)
+        except Unmeasurable:
+            return None
+
+    def _count(self, block: Floats) -> None:
+        if not np.isfinite(block).all():
+            raise rejected("decode", "not_finite", "the sound has samples that are NaN or infinite")
+        self._n_values += block.size
+        self._n_clipped += int((np.abs(block) >= FULL_SCALE).sum())
+        squares = np.square(block, dtype=np.float64)  # a sample may be huge
+        power = np.concatenate([self._left, squares.mean(axis=0)])
+        window = max(1, round(WINDOW_S * self.heard.rate_hz))
+        n_windows = len(power) // window
+        rms = np.sqrt(power[: n_windows * window].reshape(n_windows, window).mean(axis=1))
+        self._n_windows += n_windows
+        self._n_silent += int((rms < SILENCE_RMS).sum())
+        self._left = power[n_windows * window :]
+
+    def facts(self, picture_start_s: Fraction | None = None) -> Row:
+        """Columns, once, behind the last frame; a rest shorter than a window counts for the clipped and not for the
+        silent. Raises: Unusable as `add`."""
+        heard = self.heard
+        self._take(heard.finish())
+        check_overlaps(heard)
+        offset_s = None
+        if picture_start_s is not None and heard.start is not None:
+            offset_s = float(heard.start - picture_start_s)
+        measured: Row = {}
+        if self._meter is not None:
+            self._meter.finish()
+            measured = {
+                "loudness_lufs": self._meter.loudness_lufs,
+                "loudness_range_lu": self._meter.range_lu,
+                "true_peak_dbtp": self._meter.true_peak_dbtp,
+            }
+        return {
+            "n_samples": heard.n_source,
+            "audio_duration_s": heard.n_samples / heard.rate_hz if heard.rate_hz else 0.0,
+            "audio_offset_s": offset_s,
+            "clipped_ratio": self._n_clipped / self._n_values if self._n_values else 0.0,
+            "silence_ratio": self._n_silent / self._n_windows if self._n_windows else 0.0,
+            "n_gap_samples": heard.n_filled,
+            "n_overlap_samples": heard.n_overlapping,
+            "n_padding_samples": heard.n_padding,
+            **measured,
+            "mono_sum_db": self._mono_sum.db(),
+            "mono_cancels": self._mono_sum.cancels(),
+        }
+
+
+def as_float(frame: "AudioFrame") -> Floats:
+    """float32 [channels, samples], full scale = 1."""
+    return floats(frame)
+
+
+def audit_audio(path: str) -> Row:
+    """Columns of the media table. Raises: Unusable for what cannot be decoded to its end."""
+    with opened(path) as container:
+        stream = first_audio(container)
+        loudness = Loudness(ends_in(container, stream))
+        try:
+            for frame in decoded(container, stream):
+                loudness.add(frame)
+        except UndecodableSound as error:
+            raise rejected("decode", "undecodable", f"after {loudness.n_samples} samples: {error}") from error
+        if not loudness.n_samples:
+            raise rejected("decode", "no_samples", "the audio stream holds no samples")
+        found = loudness.facts()
+        heard = loudness.heard
+        check_gaps(heard.n_source, heard.n_filled)
+        check_length(container, stream, heard)
+        end_s = (heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz)
+        missing_s = check_duration(container, float(end_s))
+        header = {"codec": stream.codec_context.name, "profile": stream.profile, "tail_missing_s": missing_s}
+        facts: Row = container_facts(container) | sound_facts(stream) | header | found
+        if stream.time_base is not None:
+            facts |= {
+                "time_base_num": stream.time_base.numerator,
+                "time_base_den": stream.time_base.denominator,
+            }
+    return facts | {"duration_s": found["audio_duration_s"]}

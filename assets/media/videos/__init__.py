@@ -1,0 +1,1 @@
+"""Videos: audited in one decode, cut into clips whose every frame keeps its time."""

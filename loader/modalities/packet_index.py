@@ -130,7 +130,7 @@ def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
     if not same or a.format.name != b.format.name:
         return False
     # The second pair, resized, shows where the samples of colour are thought to lie.
-    ours, theirs = (one.to_ndarray(format="rgb24", width=64, height=64) for one in (a, b))
+    ours, theirs = (one.to_ndarray(format="rgb24", width=64, height=64, threads=1) for one in (a, b))
     return np.array_equal(_samples(a), _samples(b)) and np.array_equal(ours, theirs)
 
 
@@ -139,4 +139,4 @@ def _samples(frame: av.VideoFrame) -> np.ndarray:
     try:
         return frame.to_ndarray()
     except ValueError:
-        return frame.to_ndarray(format="rgb24")
+        return frame.to_ndarray(format="rgb24", threads=1)

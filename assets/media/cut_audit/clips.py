@@ -201,7 +201,7 @@ def check_structure(found: Grid, expected: Grid, where: str) -> None:
 
 def _colours(frame: "VideoFrame") -> Grid:
     planes = planes_of(frame)
-    return grid_of(frame.to_ndarray(format="rgb24")) if planes is None else planes.rgb()
+    return grid_of(frame.to_ndarray(format="rgb24", threads=1)) if planes is None else planes.rgb()
 
 
 def is_sideways(matrix: tuple[int, ...] | None) -> bool:

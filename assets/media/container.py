@@ -27,6 +27,9 @@ _RIFF_UNKNOWN = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 TAIL_S = 1.0
 """A tail missing by less is a rounding of the header."""
 
+MAX_GAP_S = 86_400
+"""No frame lies a day from the next, shown or hidden: a header whose clock was damaged says so."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketIndex:
@@ -153,6 +156,11 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
         seen.add(pts, end, packet.is_keyframe, packet.is_discard)
     if seen.first is None or stream.time_base is None:
         raise rejected("probe", "no_frames", "the video stream has no packets")
+    hidden_s = float((seen.latest - seen.earliest - (seen.end - seen.first)) * stream.time_base)
+    if hidden_s > MAX_GAP_S:
+        raise rejected(
+            "probe", "timestamps", f"frames that are not shown lie {hidden_s:.0f} s from those that are"
+        )
     missing_s = _check_tail(container, stream, seen.n, float(last_s))
     return PacketIndex(
         n_packets=seen.n,
@@ -173,10 +181,14 @@ class _Seen:
     def __init__(self) -> None:
         self.n = self.n_discard = self.n_keyframes = self.end = self.max_gop = self._since_key = 0
         self.first: int | None = None
+        self.earliest = self.latest = 0
         self.has_b_frames = False
         self._newest: int | None = None
 
     def add(self, pts: int, end: int, is_keyframe: bool, is_discard: bool) -> None:
+        self.earliest, self.latest = (
+            (min(pts, self.earliest), max(end, self.latest)) if self.n else (pts, end)
+        )
         self.n += 1
         self.n_discard += is_discard
         self.n_keyframes += is_keyframe

@@ -68,7 +68,8 @@ class WholeFile:
         self.key = np.array([packet.is_keyframe for packet in self.packets], np.bool_)
         self.discard = np.array([packet.is_discard for packet in self.packets], np.bool_)
         if codec.codec.name in HIDING:
-            self.discard |= [is_hidden(codec.codec.name, bytes(packet)) for packet in self.packets]
+            hidden = [is_hidden(codec.codec.name, bytes(packet)) for packet in self.packets]
+            self.discard |= np.array(hidden, np.bool_)  # there may be no packets
         self.timeline = Timeline.of(self.pts, self.key, self.discard, self.stream.time_base, self._end_pts())
 
     def codec(self) -> Codec:

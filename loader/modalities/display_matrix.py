@@ -5,19 +5,32 @@ libavutil/display.h).
 """
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 from ..errors import DecodeFailed
 from .orientation import UPRIGHT, Turn
 
 if TYPE_CHECKING:
     import av
+    from av.buffer import Buffer
+
+
+def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
+    """What came with a decoded frame, by FFmpeg's name of its kind.
+
+    Raises: DecodeFailed where one kind is newer than PyAV: it then shows none of them, and how a picture is turned or
+    that it is HDR must not be overlooked.
+    """
+    try:
+        return cast("Mapping[str, Buffer]", frame.side_data)  # av's stub makes a TypedDict of it
+    except ValueError as error:
+        raise DecodeFailed(f"video: PyAV cannot read what comes with its frames: {error}") from error
 
 
 def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
-    """The nine numbers that came with a decoded frame, or None."""
-    side_data: Any = frame.side_data  # av's stub makes a TypedDict of it
-    matrix = side_data.get("DISPLAYMATRIX")
+    """The nine numbers that came with a decoded frame, or None. Raises: DecodeFailed."""
+    matrix = side_data_of(frame).get("DISPLAYMATRIX")
     return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
 
 

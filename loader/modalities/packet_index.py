@@ -129,14 +129,10 @@ def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
     )
     if not same or a.format.name != b.format.name:
         return False
-    # The second pair, resized, shows where the samples of colour are thought to lie.
-    ours, theirs = (one.to_ndarray(format="rgb24", width=64, height=64, threads=1) for one in (a, b))
-    return np.array_equal(_samples(a), _samples(b)) and np.array_equal(ours, theirs)
+    # Resized, the pictures show where the samples of colour are thought to lie.
+    sizes: tuple[dict[str, Any], ...] = ({}, {"width": 64, "height": 64})
+    return all(np.array_equal(_rgb(a, **size), _rgb(b, **size)) for size in sizes)
 
 
-def _samples(frame: av.VideoFrame) -> np.ndarray:
-    """As decoded; as RGB where numpy cannot hold the format."""
-    try:
-        return frame.to_ndarray()
-    except ValueError:
-        return frame.to_ndarray(format="rgb24", threads=1)
+def _rgb(frame: av.VideoFrame, **size: Any) -> np.ndarray:
+    return frame.to_ndarray(format="rgb24", threads=1, **size)

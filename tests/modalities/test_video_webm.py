@@ -44,6 +44,16 @@ def files(media):
     return made
 
 
+@pytest.mark.parametrize("name", HOW)
+def test_a_header_without_packets_is_refused(files, name):
+    data = bytearray(files[name])
+    number = data.index(b"\x83\x81\x01", data.index(b"\x16\x54\xae\x6b"))  # TrackType: video
+    track = data.rindex(b"\xd7\x81\x01", 0, number)
+    data[track + 2] = 9  # no block belongs to it
+    with pytest.raises(DecodeFailed):
+        index_packets(bytes(data))
+
+
 def test_random_access_is_the_sequential_decode(files, media):
     rng = np.random.default_rng(1)
     for name, data in files.items():

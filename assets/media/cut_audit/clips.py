@@ -19,7 +19,7 @@ import loader
 from ..container import moving_picture, opened
 from ..unit import Unit, Unusable
 from ..videos.colour import is_hdr
-from ..videos.picture_filter import display_matrix
+from ..videos.side_data import display_matrix
 from ..videos.timestamps import has_display_times, shown
 from . import findings
 from .findings import Reading, compare, finding, turned

@@ -9,14 +9,14 @@ HDR, deep colour and wide primaries need a policy or arithmetic; what contradict
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from ..policy import VideoPolicy
 from ..unit import dropped
+from .side_data import side_data
 from .tone_map import ASSUMED_PEAK_CD, HLG, PQ, WIDE_PRIMARIES, Signal
 
 if TYPE_CHECKING:
-    from av.buffer import Buffer
     from av.video.frame import VideoFrame
 
 # Numbers of ITU-T H.273, which FFmpeg uses; 2 is "unspecified" there and told as None here.
@@ -172,14 +172,14 @@ def is_full_range(frame: "VideoFrame") -> bool:
 
 
 def _has_hdr_metadata(frame: "VideoFrame") -> bool:
-    return any(name in frame.side_data for name in _HDR_SIDE_DATA)
+    beside = side_data(frame)
+    return any(name in beside for name in _HDR_SIDE_DATA)
 
 
 def _peak_cd(frame: "VideoFrame") -> float:
     """Of the display that the video was mastered on (AVMasteringDisplayMetadata: ten rationals of two int32, the
     tenth the brightest light, and two flags, of which the second says that it is there)."""
-    sides = cast("Mapping[str, Buffer]", frame.side_data)  # PyAV's stub lists only one of its kinds
-    found = sides.get("MASTERING_DISPLAY_METADATA")
+    found = side_data(frame).get("MASTERING_DISPLAY_METADATA")
     if found is None:
         return ASSUMED_PEAK_CD
     values = struct.unpack("=22i", bytes(found)[:88])

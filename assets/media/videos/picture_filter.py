@@ -1,11 +1,10 @@
 """From a decoded frame to what a viewer sees, small: orientation, square pixels, size, colour."""
 
-import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,10 +12,10 @@ from ..policy import VideoPolicy
 from ..unit import dropped, rejected
 from .colour import UNTAGGED, Rendering, bit_depth, is_full_range, rendering_of
 from .matrix import BT601, NAMES, Samples, step_to_bt601, to_bt601
+from .side_data import display_matrix
 from .tone_map import Signal, to_sdr
 
 if TYPE_CHECKING:
-    from av.buffer import Buffer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -149,12 +148,6 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
     """The even size nearest to this shape with a shorter side of at most `short_side_px`, never enlarged."""
     scale = min(1.0, short_side_px / min(width_px, height_px))
     return max(2, 2 * round(width_px * scale / 2)), max(2, 2 * round(height_px * scale / 2))
-
-
-def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
-    sides = cast("Mapping[str, Buffer]", frame.side_data)  # PyAV's stub lists only one of its kinds
-    matrix = sides.get("DISPLAYMATRIX")
-    return struct.unpack("=9i", bytes(matrix)[:36]) if matrix is not None else None
 
 
 def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..container import PacketIndex
 from .colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, is_hdr
-from .picture_filter import display_matrix
+from .side_data import display_matrix
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream

@@ -21,9 +21,10 @@ from .clip import Clip
 from .colour import rendering_of
 from .gops import Cut, Gops, Packets, packets_of
 from .packet_field import write_packets
-from .picture_filter import display_matrix, turns_of
+from .picture_filter import turns_of
 from .remux import NotForMp4, copy_packets
 from .seek_audit import frame_crc
+from .side_data import display_matrix
 from .span_frames import CannotSeek, frames_of
 from .spans import Span
 from .timestamps import has_display_times

@@ -1,6 +1,7 @@
 """Packets of a video put into mp4 files as they are."""
 
 import contextlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
         stream = moving_picture(container)
         assert stream is not None  # it was there when the packets were indexed
         try:
+            _try_header(stream)
             for number, packet in enumerate(packet for packet in container.demux(stream) if packet.size):
                 for copy in [copy for copy in writing if copy.stop == number]:
                     copy.close()
@@ -54,6 +56,17 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
         finally:
             for copy in writing:
                 copy.abandon()
+
+
+def _try_header(stream: "VideoStream") -> None:
+    """Raises what an mp4 file of this stream would raise at its beginning: PyAV 18 leaves such a file open for good.
+    av.error.FFmpegError; ValueError."""
+    import av
+
+    with av.open(io.BytesIO(), "w", format="mp4") as output:
+        copied = output.add_stream_from_template(stream, opaque=True)
+        copied.time_base = stream.time_base
+        output.start_encoding()
 
 
 class _Copy:

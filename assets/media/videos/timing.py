@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from ..container import MAX_GAP_S
 from ..unit import rejected
 from .timestamps import Shown
-
-MAX_GAP_S = 86_400
-"""No frame stands for a day: a header whose clock was damaged says so."""
 
 MAX_MISPLACED = 0.5
 """Of the frames, the share that may lie at or before the time of one that is shown before them."""

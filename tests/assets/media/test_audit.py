@@ -155,6 +155,19 @@ def test_frames_that_an_edit_list_hides(
     ]
 
 
+def test_hidden_frames_a_day_away_are_a_damaged_clock(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames
+) -> None:
+    """They would be frames that an edit list hides; ffprobe shows them."""
+    path = Path(encode_video(numbered_frames(50), options={"crf": "1", "g": "50", "bf": "2", "b-adapt": "0"}))
+    data = bytearray(path.read_bytes())
+    place = data.index(b"ctts") + 4
+    count = struct.unpack_from(">I", data, place + 4)[0]
+    struct.pack_into(">I", data, place + 8 + 8 * (count - 1) + 4, 2_000_000_000 - 2**20)
+    path.write_bytes(bytes(data))
+    assert refused(str(path)) == ("rejected", "probe", "timestamps")
+
+
 def test_frames_of_avi_get_their_times_in_order(
     encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:

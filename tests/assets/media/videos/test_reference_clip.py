@@ -151,6 +151,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "open_gop",
     ),
     "avi": ({"container": "avi", "codec": "mpeg4", "options": {"g": "5"}}, "no_timestamps"),
+    "vp8": ({"container": "webm", "codec": "libvpx", "options": {"g": "5", "deadline": "realtime"}}, "codec"),
 }
 
 

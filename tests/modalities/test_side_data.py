@@ -1,0 +1,23 @@
+"""What comes with frames: never overlooked because one kind of it is new."""
+
+import io
+
+import av
+import pytest
+from PIL import Image
+
+from loader.errors import DecodeFailed
+from loader.modalities.display_matrix import matrix_of, side_data_of
+
+
+def test_a_kind_that_pyav_does_not_know_is_told():
+    """FFmpeg 8 hands on EXIF, which PyAV 18 has no name for; it then shows nothing, an orientation included."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 6, "maker"
+    sink = io.BytesIO()
+    Image.new("RGB", (64, 48), "red").save(sink, "AVIF", exif=exif.tobytes())
+    with av.open(io.BytesIO(sink.getvalue())) as container:
+        frame = next(container.decode(video=0))
+        for read in (side_data_of, matrix_of):
+            with pytest.raises(DecodeFailed, match="31"):
+                read(frame)

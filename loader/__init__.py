@@ -18,6 +18,7 @@ from .explain import Explanation, explain
 from .modalities.excerpt import audio
 from .modalities.photo import image
 from .modalities.video import video
+from .order.bucket import bucket
 from .order.plan import Plan
 from .order.views import synthetic
 from .run.batch import Batch
@@ -35,6 +36,7 @@ __all__ = [
     "View",
     "Writer",
     "audio",
+    "bucket",
     "errors",
     "escape_key",
     "explain",

@@ -10,6 +10,7 @@ from .dataset.root import Root
 from .dataset.version import Version
 from .dataset.view import View
 from .errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
+from .order.bucket import BucketBy
 from .order.content import Source
 from .order.content import source as _source
 from .order.mixture import Weight
@@ -25,7 +26,7 @@ def plan(
     *,
     seed: int,
     global_batch: int,
-    bucket_by: object = None,
+    bucket_by: BucketBy | str | None = None,
     pack: object = None,
     schedule: Schedule | None = None,
     quarantine: object = None,
@@ -36,7 +37,8 @@ def plan(
 
     sources: name -> version, view or `loader.source(...)`; the name is part of the order. seed: 0 to 2^64 - 1.
     global_batch: samples of one optimizer step over all ranks. schedule: [(start step, {name: weight}), ...].
-    allow_repeats: accept a source smaller than the batch. bucket_by, pack, quarantine and boundary have their
+    bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket": every batch is of one bucket.
+    allow_repeats: accept a source, or a bucket of one, smaller than its batch. pack, quarantine and boundary have their
     place in the plan's format; values other than these defaults are refused until the order does them.
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.

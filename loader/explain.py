@@ -87,10 +87,10 @@ def explain(
     per sample and one keys table per run of parts touched. Raises: InvalidRuntime for a slot out of range.
     """
     slots = plan.slots(step)
-    wanted = np.arange(plan.global_batch)
+    wanted = np.arange(len(slots))
     if rank is not None or world_size is not None:
         world = World.of(rank, world_size)
-        wanted = wanted[rank_slice(plan.global_batch, world.rank, world.world_size)]
+        wanted = wanted[rank_slice(len(slots), world.rank, world.world_size)]
     if slot is not None:
         if not 0 <= slot < len(wanted):
             raise InvalidRuntime(f"slot = {slot}; this batch has slots 0 to {len(wanted) - 1}")

@@ -112,6 +112,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "View",
         "Writer",
         "audio",
+        "bucket",
         "errors",
         "escape_key",
         "explain",

@@ -71,32 +71,45 @@ def live_where(version: "Version", predicate: str) -> Bools:
     Raises: FieldNotFound for a column the samples table does not have; ValueError from a malformed expression
     is reported as FieldNotFound too, with the parser's words.
     """
+    found = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
+    members: Bools = found.to_series().to_numpy().astype(bool)
+    return members
+
+
+def live_values(
+    version: "Version", expressions: Sequence[str], what: str, *, as_truth: bool = False
+) -> "polars.DataFrame":
+    """A column, named "0", "1", ..., per SQL expression on the samples table, a row per live ordinal.
+
+    what: was asked, for messages. as_truth: each as a bool, null as False. Raises: FieldNotFound as `live_where` does.
+    """
     pl = import_polars()
     try:
-        expression = pl.sql_expr(predicate)
-        names = sorted(set(expression.meta.root_names()))
+        columns = [pl.sql_expr(one) for one in expressions]
+        names = sorted({name for one in columns for name in one.meta.root_names()})
+        if as_truth:
+            columns = [one.cast(pl.Boolean).fill_null(False) for one in columns]
     except (pl.exceptions.PolarsError, ValueError) as error:
         raise FieldNotFound(
-            f"where({predicate!r}) is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\""
+            f"{what} is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\""
         ) from error
     known = {*_columns(version), "part", "row"}
     if unknown := [name for name in names if name not in known]:
         raise FieldNotFound(
-            f"where({predicate!r}) names {unknown}; the samples table of {version.name} has {', '.join(sorted(known))}"
+            f"{what} names {unknown}; the samples table of {version.name} has {', '.join(sorted(known))}"
         )
     try:
-        frame = (
+        # A constant, such as "1 = 1", is one row: the ordinals beside it make it as many as there are samples.
+        frame: polars.DataFrame = (
             scan_samples(version, names)
-            .select(expression.cast(pl.Boolean).fill_null(False).alias("_"))
+            .select("ordinal", *(one.alias(str(i)) for i, one in enumerate(columns)))
+            .drop("ordinal")
             .collect()
         )
     except pl.exceptions.PolarsError as error:
-        raise FieldNotFound(f"where({predicate!r}) cannot be evaluated on {version.name}: {error}") from error
-    members: Bools = frame["_"].to_numpy().astype(bool)
-    if len(members) == 1 and len(version) != 1:
-        members = np.full(len(version), bool(members[0]))  # a constant expression, such as "1 = 1"
-    if len(members) != len(version):
+        raise FieldNotFound(f"{what} cannot be evaluated on {version.name}: {error}") from error
+    if frame.height != len(version):
         raise Corrupt(
-            f"{version.name}: where() gave {len(members)} rows for {len(version)} samples; run penstock verify"
+            f"{version.name}: {what} gave {frame.height} rows for {len(version)} samples; run penstock verify"
         )
-    return members
+    return frame

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
-from .bitmap import SelectTable, pack
+from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
 from .parquet import parse_table, table_bytes
 
@@ -58,6 +58,24 @@ class View:
         """The samples of this view for which an SQL expression is true too."""
         both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
         return View(self.version, self.fields, both, self.where_present)
+
+    def narrowed(self, predicate: str, members: Bools) -> "View":
+        """`where(predicate)` for a caller who has evaluated it: members is bool [len(version)], of the result."""
+        view = self.where(predicate)
+        saved = view._load()
+        view._members = view._kept(members) if saved is None else saved
+        return view
+
+    def members(self) -> Bools:
+        """bool [len(version)]: which live ordinals of the version are in the view."""
+        n = len(self.version)
+        return unpack(self._table.packed(), n) if self._is_filtered else np.ones(n, bool)
+
+    def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
+        """label -> the samples of one bucket, as `loader.bucket(by, edges=)` says. See `dataset.split.split`."""
+        from .split import split
+
+        return split(self, by, edges)
 
     def __len__(self) -> int:
         return len(self._table) if self._is_filtered else len(self.version)
@@ -161,6 +179,9 @@ class View:
         parts = self.version.parts
         for group in self._partial:
             members &= np.repeat(parts.has_group(group), parts.n_live)
+        return self._kept(members)
+
+    def _kept(self, members: Bools) -> SelectTable:
         table = SelectTable(pack(members), len(self.version))
         try:
             self._save(pack(members))

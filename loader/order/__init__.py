@@ -1,6 +1,7 @@
 """The order: which sample is in which batch, as a pure function of the plan and the step (docs/order.md)."""
 
 from .assign import rank_slice
+from .bucket import BucketBy, bucket
 from .content import PlannedSource, Source, source
 from .digest import delivered_digest, identity_hash, planned_digest, slot_identities
 from .plan import Plan, make_plan
@@ -11,12 +12,14 @@ from .substitutes import substitute
 from .views import OrderView, SyntheticView, synthetic
 
 __all__ = [
+    "BucketBy",
     "OrderView",
     "Plan",
     "PlannedSource",
     "Slots",
     "Source",
     "SyntheticView",
+    "bucket",
     "delivered_digest",
     "identity_hash",
     "make_plan",

@@ -1,21 +1,21 @@
 """What a plan is made of: everything that decides data, frozen and hashed."""
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
 from .canonical import content_hash
+from .interleave import Interleaving, Turn
 from .lanes import LaneShape, frozen_shape
-from .mixture import Segment, Weight
+from .mixture import Segment, Stream, Weight
 from .views import OrderView
+from .whole import MAX_GLOBAL_BATCH, whole
 
 PLAN_FORMAT = 1  # of the plan's JSON
 ORDER_VERSION = 1  # of the formulas: a change of any batch raises it, and the old formulas stay
 
 MAX_POSITIONS = 2**63  # stream positions are int64
-MAX_GLOBAL_BATCH = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,18 @@ def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSource:
-    """One source as the plan froze it."""
+    """One source as the plan froze it; with buckets, one bucket of it (name: `photos/b3`, bucket: `b3`)."""
 
     name: str
     view: OrderView
     view_id: str
     shape: LaneShape
+    bucket: str | None = None
+
+    @property
+    def source(self) -> str:
+        """The source's name without its bucket: what weights are given to."""
+        return self.name if self.bucket is None else self.name.removesuffix(f"/{self.bucket}")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,11 +61,12 @@ class PlannedSource:
             "chunk": self.shape.chunk,
             "lanes": self.shape.lanes,
             "h": self.shape.rounds_h,
+            **({} if self.bucket is None else {"bucket": self.bucket}),
         }
 
 
-def plan_source(name: str, given: OrderView | Source) -> PlannedSource:
-    """Freezes a source. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
+def plan_source(name: str, given: OrderView | Source, bucket: str | None = None) -> PlannedSource:
+    """Freezes a source, or one bucket of it. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
     if not isinstance(name, str) or not name:
         raise InvalidPlan(
             f"source name {name!r}: a non-empty string is needed; it is part of the order's keys"
@@ -82,12 +89,16 @@ def plan_source(name: str, given: OrderView | Source) -> PlannedSource:
         shape = frozen_shape(n, view.mean_sample_bytes, wanted.chunk, wanted.lanes)
     except InvalidPlan as error:
         raise InvalidPlan(f"source {name!r}: {error}") from None
-    return PlannedSource(name=name, view=view, view_id=view.id, shape=shape)
+    return PlannedSource(name=name, view=view, view_id=view.id, shape=shape, bucket=bucket)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanContent:
-    """Validated content of a plan. sources: by name, in order of name (the index of `Slots.source`)."""
+    """Validated content of a plan.
+
+    sources: by name, in order of name (the index of `Slots.source`); with buckets, one per source and bucket.
+    segments: weights by source; with buckets without bases, which the buckets' own segments have.
+    """
 
     seed: int
     global_batch: int
@@ -95,6 +106,7 @@ class PlanContent:
     segments: tuple[Segment, ...]
     boundary: str = "fill"
     allow_repeats: bool = False
+    buckets: Interleaving | None = None
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,15 +114,50 @@ class PlanContent:
         whole("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
-        for name in sorted({name for segment in self.segments for name in segment.weights}):
-            n = self.sources[name].shape.n
-            if n < self.global_batch and not self.allow_repeats:
-                raise BatchTooLarge(
-                    f"source {name!r} has {n} samples, fewer than global_batch = {self.global_batch}, so one "
-                    "batch could hold a sample twice: use a smaller global batch, more samples, or "
-                    "allow_repeats=True"
-                )
+        if not self.allow_repeats:
+            self._refuse_repeats()
         object.__setattr__(self, "hash", content_hash("p", self.to_json()))
+
+    def _refuse_repeats(self) -> None:
+        """Raises: BatchTooLarge for a source, or a bucket of one, that is smaller than its batch."""
+        small: list[tuple[str, Stream]] = []
+        for stream in self.streams.values():
+            read = {name for segment in stream.segments for name in segment.weights}
+            small += [(name, stream) for name in sorted(read) if self.sources[name].shape.n < stream.batch]
+        if not small:
+            return
+        name, stream = small[0]
+        n, bucket = self.sources[name].shape.n, self.sources[name].bucket
+        whose = "global_batch" if bucket is None else f"the batch of bucket {bucket!r}"
+        remedy = "use a smaller global batch, more samples, or allow_repeats=True"
+        if bucket is not None:
+            remedy = (
+                "give the bucket a smaller batch, leave its samples out with where(), or allow_repeats=True"
+            )
+        others = f"; so have {len(small) - 1} more" if len(small) > 1 else ""
+        raise BatchTooLarge(
+            f"source {name!r} has {n} samples, fewer than {whose} = {stream.batch}{others}, so one batch could hold a "
+            f"sample twice: {remedy}"
+        )
+
+    @property
+    def streams(self) -> Mapping[str | None, Stream]:
+        """bucket label -> what its batches are drawn from; without buckets one stream, under None."""
+        if self.buckets is not None:
+            return dict(self.buckets.streams.items())
+        return {None: Stream(names=self.source_names, batch=self.global_batch, segments=self.segments)}
+
+    def turn(self, step: int) -> Turn:
+        """What the batch of a step (>= 0) is drawn from; with buckets, whose turn it is."""
+        if self.buckets is not None:
+            return self.buckets.turn(step)
+        return Turn(bucket=None, stream=self.streams[None], step=step)
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """Slots of the smallest and of the largest global batch: both `global_batch` without buckets."""
+        sizes = [stream.batch for stream in self.streams.values()]
+        return min(sizes), max(sizes)
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -128,7 +175,7 @@ class PlanContent:
             "allow_repeats": self.allow_repeats,
             "sources": {name: planned.to_json() for name, planned in self.sources.items()},
             "segments": [segment.to_json() for segment in self.segments],
-            "bucket_by": None,
+            "bucket_by": None if self.buckets is None else self.buckets.to_json(),
             "pack": None,
             "quarantine": [],
         }
@@ -141,21 +188,9 @@ class PlanContent:
             raise InvalidRuntime(f"step = {step!r}: a whole number >= 0 is needed") from None
         if number < 0:
             raise InvalidRuntime(f"step = {number}: steps count from 0")
-        if (number + 1) * self.global_batch > MAX_POSITIONS:
-            last = MAX_POSITIONS // self.global_batch - 1
+        largest = self.batch_range[1]
+        if (number + 1) * largest > MAX_POSITIONS:
             raise InvalidRuntime(
-                f"step = {number}: the last step with a global batch of {self.global_batch} is {last}"
+                f"step = {number}: the last step with a global batch of {largest} is {MAX_POSITIONS // largest - 1}"
             )
         return number
-
-    def segment_at(self, step: int) -> Segment:
-        """The segment in force at a step."""
-        return self.segments[bisect_right([segment.start_step for segment in self.segments], step) - 1]
-
-
-def whole(name: str, value: object, low: int, high: int) -> int:
-    """value as an int in [low, high]. Raises InvalidPlan."""
-    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
-    if number is None or not low <= number <= high:
-        raise InvalidPlan(f"{name} = {value!r}: a whole number from {low} to {high} is needed")
-    return int(number)

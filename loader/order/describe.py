@@ -1,51 +1,70 @@
-"""A plan in words and numbers, for people."""
+"""A plan in words, for people: the numbers of `facts`, a line each."""
 
-from .content import ORDER_VERSION, PlanContent, PlannedSource
-from .mixture import Segment
+from collections.abc import Mapping
+from typing import Any
 
 
-def describe(plan: PlanContent) -> str:
-    """Several lines: what is mixed, how long an epoch lasts, what a loader will hold at once."""
+def describe(facts: Mapping[str, Any]) -> str:
+    """Several lines: what is mixed and bucketed, how long an epoch lasts, what a loader will hold and ask for."""
+    bucketed = f", bucketed by {facts['bucket_by']}" if facts["bucket_by"] else ""
     lines = [
-        f"plan {plan.hash}",
-        f"seed {plan.seed}, global batch {plan.global_batch}, {len(plan.sources)} source(s), "
-        f"{len(plan.segments)} segment(s), order version {ORDER_VERSION}",
+        f"plan {facts['plan']}",
+        f"seed {facts['seed']}, global batch {facts['global_batch']}{bucketed}, {len(facts['sources'])} source(s), "
+        f"{len(facts['segments'])} segment(s), order version {facts['order']}",
     ]
-    lines += [_source_line(planned) for planned in plan.sources.values()]
-    for segment in plan.segments:
-        lines += _segment_lines(plan, segment)
+    lines += [_source_line(name, one) for name, one in facts["sources"].items()]
+    lines.append(f"working set of all sources {facts['live_bytes']} bytes over all ranks")
+    if len(facts["sources"]) > 1 and facts["first_exhausted"] is not None:
+        lines.append(f"first exhausted: {facts['first_exhausted']!r}")
+    for segment in facts["segments"]:
+        lines += _segment_lines(segment, facts)
     return "\n".join(lines)
 
 
-def _source_line(planned: PlannedSource) -> str:
-    shape = planned.shape
-    if shape.lanes == shape.rounds_h == shape.chunk == 1:
+def _source_line(name: str, one: Mapping[str, Any]) -> str:
+    if one["lanes"] == one["h"] == one["chunk"] == 1:
         reading = "full shuffle, every sample read alone"
     else:
-        tail = 100 * (shape.n - shape.body) / shape.n
         reading = (
-            f"chunks of {shape.chunk} samples, {shape.lanes} lanes x {shape.rounds_h}, "
-            f"{shape.chunk_rounds} rounds, tail {tail:.2f} % of an epoch"
+            f"chunks of {one['chunk']} samples, {one['lanes']} lanes x {one['h']}, {one['chunk_rounds']} rounds, "
+            f"tail {100 * one['tail_share']:.2f} % of an epoch"
         )
-    live_bytes = 0 if shape.chunk == 1 else shape.live_samples * planned.view.mean_sample_bytes
-    live = f", working set {live_bytes} bytes over all ranks" if live_bytes else ""
-    return f"source {planned.name!r}: {shape.n} samples of view {planned.view_id}; {reading}{live}"
+    live = (
+        f", working set {one['live_bytes']} bytes in {one['live_chunks']} chunks" if one["live_bytes"] else ""
+    )
+    end = one["exhausted_at_step"]
+    exhausted = "never exhausted" if end is None else f"exhausted (and begun again) at step {end}"
+    return f"source {name!r}: {one['samples']} samples of view {one['view']}; {reading}{live}; {exhausted}"
 
 
-def _segment_lines(plan: PlanContent, segment: Segment) -> list[str]:
-    total = sum(segment.weights.values())
-    lines = [f"from step {segment.start_step}:"]
-    ends: list[tuple[int, str]] = []
-    for name, weight in segment.weights.items():
-        n = plan.sources[name].shape.n
-        per_epoch = n * total / (weight * plan.global_batch)
-        left = n - segment.base.get(name, 0) % n
-        end = segment.start_step + -(-left * total // (weight * plan.global_batch))
-        ends.append((end, name))
+def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    until = "" if segment["end_step"] is None else f" up to step {segment['end_step'] - 1}"
+    lines = [f"from step {segment['start_step']}{until}:"]
+    for label, one in segment["buckets"].items():
         lines.append(
-            f"  {name!r}: {weight} of {total} slots ({100 * weight / total:.2f} %), an epoch is "
-            f"{per_epoch:.1f} steps, exhausted (and begun again) about step {end}"
+            f"  bucket {label!r}: batches of {one['batch']}, {one['turns']} of {one['total_turns']} steps "
+            f"({100 * one['turns'] / one['total_turns']:.2f} %)"
         )
-    if len(ends) > 1:
-        lines.append(f"  first exhausted: {min(ends)[1]!r}")
+    for name, one in segment["sources"].items():
+        share = 100 * one["weight"] / one["total_weight"]
+        lines.append(
+            f"  {name!r}: {one['weight']} of {one['total_weight']} slots ({share:.2f} %), an epoch is "
+            f"{one['steps_per_epoch']:.1f} steps"
+        )
+    if segment["buckets"]:
+        lines += [
+            f"  {name!r}: an epoch is {n:.1f} steps in all" for name, n in segment["steps_per_epoch"].items()
+        ]
+    all_ranks, rank = segment["per_s"], segment["per_rank_per_s"]
+    lines.append(
+        f"  a step has {segment['samples_per_step']:.1f} samples, {segment['bytes_per_step']:.0f} bytes; at "
+        f"{facts['steps_per_s']:g} steps/s {all_ranks['samples']:.1f} samples/s, {all_ranks['bytes']:.0f} bytes/s, "
+        f"per group of fields {all_ranks['requests']:.1f} requests/s by sample or "
+        f"{all_ranks['chunk_requests']:.2f} by chunk"
+    )
+    if facts["world_size"] > 1:
+        lines.append(
+            f"  of these each of {facts['world_size']} ranks: {rank['samples']:.1f} samples/s, {rank['bytes']:.0f} "
+            f"bytes/s, {rank['requests']:.1f} requests/s by sample or {rank['chunk_requests']:.2f} by chunk"
+        )
     return lines

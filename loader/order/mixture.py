@@ -5,6 +5,7 @@ holds each source within one sample of its exact share. Changing weights appends
 from the counts already used, so nothing repeats. Formulas: docs/order.md, "Mixture".
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -149,6 +150,51 @@ def used_before(segment: Segment, names: Sequence[str], step: int, global_batch:
         for name, q, extra in zip(names, quotas, begun, strict=True)
     }
     return {name: count for name, count in used.items() if count}
+
+
+def step_of(
+    segment: Segment, names: Sequence[str], name: str, position: int, global_batch: int
+) -> int | None:
+    """The step that takes a source's stream position, if this segment has no end; the inverse of `stream_slots`.
+
+    None where the source has no weight here, or took that position before. Costs one pass over the table.
+    """
+    taken = position - segment.base.get(name, 0)
+    if name not in segment.weights or taken < 0:
+        return None
+    quotas = tuple(segment.weights.get(one, 0) for one in names)
+    table, _ = quota_table(quotas)
+    cycle, rank = divmod(taken, segment.weights[name])
+    p = cycle * len(table) + int(np.flatnonzero(table == names.index(name))[rank])
+    return segment.start_step + p // global_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Named sources mixed in batches of one size.
+
+    names: ascending. segments: at least one, the first from step 0; steps are the stream's own, 0, 1, 2, ...
+    """
+
+    names: tuple[str, ...]
+    batch: int
+    segments: tuple[Segment, ...]
+
+    def segment_at(self, step: int) -> Segment:
+        """The segment in force at a step: the last one begun, where several begin together."""
+        return self.segments[bisect_right(self.segments, step, key=lambda one: one.start_step) - 1]
+
+    def used_before(self, step: int) -> dict[str, int]:
+        """How many samples of each source precede a step; zeros left out."""
+        return used_before(self.segment_at(step), self.names, step, self.batch)
+
+    def step_of(self, name: str, position: int) -> int | None:
+        """The step that takes a source's position; None where no step does."""
+        for segment in reversed(self.segments):
+            step = step_of(segment, self.names, name, position, self.batch)
+            if step is not None and self.segment_at(step) is segment:
+                return step
+        return None
 
 
 def chain_segments(

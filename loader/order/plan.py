@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InvalidPlan
+from .bucket import BucketBy, batch_sizes, bucket
+from .bucketed import bucketed_segments, interleave_parts, split_sources
 from .canonical import canonical_json
-from .content import MAX_GLOBAL_BATCH, PlanContent, PlannedSource, Source, plan_source, source, whole
+from .content import PlanContent, PlannedSource, Source, plan_source, source
 from .describe import describe
+from .facts import plan_facts
 from .mixture import Weight, chain_segments, integer_weights
 from .slots import Slots, slots_at
 from .state import check_state, state_at
 from .views import OrderView, synthetic
+from .whole import MAX_GLOBAL_BATCH, whole
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
@@ -76,9 +80,22 @@ class Plan(PlanContent):
         root.store.put_if_absent(f"plans/{self.hash}.json", canonical_json(self.to_json()))
         return self.hash
 
-    def describe(self) -> str:
-        """The plan in words and numbers."""
-        return describe(self)
+    def batch_size(self, step: int) -> int:
+        """Slots of the global batch of a step: `global_batch`, or what its bucket has."""
+        return self.turn(self.checked_step(step)).stream.batch
+
+    def bucket(self, step: int) -> str | None:
+        """The label of the bucket that a step's batch is of; None in a plan without buckets."""
+        return self.turn(self.checked_step(step)).bucket
+
+    def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
+        """What the plan will do, as numbers; nothing is read. See `loader.order.facts.plan_facts`."""
+        return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
+
+    def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:
+        """What the plan will do, in words: the numbers of `facts`. world_size: data-parallel ranks. steps_per_s: of the
+        training, which requests and bytes per second follow from. Raises: InvalidRuntime."""
+        return describe(self.facts(world_size=world_size, steps_per_s=steps_per_s))
 
 
 def make_plan(
@@ -86,7 +103,7 @@ def make_plan(
     *,
     seed: int,
     global_batch: int,
-    bucket_by: object = None,
+    bucket_by: BucketBy | str | None = None,
     pack: object = None,
     schedule: Schedule | None = None,
     quarantine: object = None,
@@ -99,13 +116,14 @@ def make_plan(
     seed: 0 <= seed < 2^64. global_batch: slots per optimizer step over all ranks.
     schedule: [(step, {name: weight}), ...] in ascending order; from that step on the mixture has exactly
     these weights (a source that is not named is left out). An entry at step 0 replaces the sources' weights.
-    allow_repeats: let a source be smaller than the global batch.
-    bucket_by, pack, quarantine, boundary: places for what order version 1 does not do; only None (or empty,
-    or "fill") is accepted.
+    bucket_by: bucket(...), or the expression alone; each batch is then of one bucket.
+    allow_repeats: let a source, or a bucket of one, be smaller than its batch.
+    pack, quarantine, boundary: places for what order version 1 does not do; only None (or empty, or "fill") is
+    accepted.
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
-    _refuse_unsupported(bucket_by, pack, quarantine, boundary)
+    _refuse_unsupported(pack, quarantine, boundary)
     global_batch = whole("global_batch", global_batch, 1, MAX_GLOBAL_BATCH)
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
@@ -113,13 +131,26 @@ def make_plan(
     planned = {name: planned[name] for name in sorted(planned)}
     weights = {name: given.weight if isinstance(given, Source) else 1 for name, given in views.items()}
     starts = segment_starts(weights, schedule or [])
+    content: dict[str, Any] = {
+        "seed": whole("seed", seed, 0, 2**64 - 1),
+        "global_batch": global_batch,
+        "boundary": boundary,
+        "allow_repeats": allow_repeats,
+    }
+    if bucket_by is None:
+        return Plan(sources=planned, segments=chain_segments(starts, list(planned), global_batch), **content)
+    asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
+    if not isinstance(asked, BucketBy):
+        raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed")
+    parts = split_sources(views, asked)
+    batch = batch_sizes(
+        asked, {part.bucket for part in parts.values() if part.bucket is not None}, global_batch
+    )
     return Plan(
-        seed=whole("seed", seed, 0, 2**64 - 1),
-        global_batch=global_batch,
-        sources=planned,
-        segments=chain_segments(starts, list(planned), global_batch),
-        boundary=boundary,
-        allow_repeats=allow_repeats,
+        sources=parts,
+        segments=bucketed_segments(starts),
+        buckets=interleave_parts(asked.by, asked.edges, parts, starts, batch),
+        **content,
     )
 
 
@@ -146,12 +177,9 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
     return starts
 
 
-def _refuse_unsupported(bucket_by: object, pack: object, quarantine: object, boundary: str) -> None:
-    for name, value in (("bucket_by", bucket_by), ("pack", pack)):
-        if value is not None:
-            raise InvalidPlan(
-                f"{name} = {value!r}: order version 1 does not do this yet; only None is accepted"
-            )
+def _refuse_unsupported(pack: object, quarantine: object, boundary: str) -> None:
+    if pack is not None:
+        raise InvalidPlan(f"pack = {pack!r}: order version 1 does not do this yet; only None is accepted")
     if quarantine is not None and quarantine not in ([], ()):
         raise InvalidPlan(
             f"quarantine = {quarantine!r}: order version 1 does not do this yet; leave bad samples out "

@@ -1,15 +1,18 @@
 """A plan from its JSON: nothing is chosen again, everything is checked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Any
 
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
+from .bucketed import bucketed_segments, interleave_parts
 from .canonical import content_hash
-from .content import MAX_GLOBAL_BATCH, ORDER_VERSION, PLAN_FORMAT, PlannedSource, whole
+from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
 from .lanes import LaneShape
 from .mixture import chain_segments
 from .plan import Plan, segment_starts
 from .views import OrderView
+from .whole import MAX_GLOBAL_BATCH, whole
 
 
 def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:
@@ -34,15 +37,21 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
     sources = {name: _reopened(name, d["sources"][name], reopen) for name in sorted(d["sources"])}
     schedule = [(one["start_step"], one["weights"]) for one in d["segments"]]
     whole("global_batch", d["global_batch"], 1, MAX_GLOBAL_BATCH)
-    starts = segment_starts(dict.fromkeys(sources, 0), schedule)
-    plan = Plan(
-        seed=d["seed"],
-        global_batch=d["global_batch"],
-        sources=sources,
-        segments=chain_segments(starts, list(sources), d["global_batch"]),
-        boundary=d["boundary"],
-        allow_repeats=d["allow_repeats"],
-    )
+    starts = segment_starts(dict.fromkeys((one.source for one in sources.values()), 0), schedule)
+    content: dict[str, Any] = {
+        name: d[name] for name in ("seed", "global_batch", "boundary", "allow_repeats")
+    }
+    by = d.get("bucket_by")
+    if isinstance(by, dict):
+        edges = None if by["edges"] is None else tuple(map(str, by["edges"]))
+        batch = {
+            label: whole(f"batch of {label!r}", n, 1, MAX_GLOBAL_BATCH) for label, n in by["batch"].items()
+        }
+        buckets = interleave_parts(by["by"], edges, sources, starts, batch)
+        plan = Plan(sources=sources, segments=bucketed_segments(starts), buckets=buckets, **content)
+    else:
+        segments = chain_segments(starts, list(sources), d["global_batch"])
+        plan = Plan(sources=sources, segments=segments, **content)
     wanted = content_hash("p", d)
     if plan.hash != wanted:
         raise PlanMismatch(
@@ -61,18 +70,25 @@ def _check_fields(d: dict[str, Any]) -> None:
             entry,
             {"view": dict, "id": str, "n": int, "chunk": int, "lanes": int, "h": int},
         )
+    if isinstance(by := d.get("bucket_by"), dict):
+        _need("bucket_by", by, {"by": str, "edges": list | None, "batch": dict, "turns": list})
+        labels = {entry.get("bucket") for entry in d["sources"].values()}
+        if labels != set(by["batch"]):
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: its sources have the buckets {labels}, bucket_by.batch has {by['batch']}"
+            )
     for number, entry in enumerate(d["segments"]):
         _need(f"segments[{number}]", entry, {"start_step": int, "weights": dict, "base": dict})
 
 
-def _need(what: str, entry: object, kinds: dict[str, type]) -> None:
+def _need(what: str, entry: object, kinds: Mapping[str, type | UnionType]) -> None:
     if not isinstance(entry, dict):
         raise InvalidPlan(f"the plan's JSON is damaged: {what} is {entry!r}, not an object")
     for name, kind in kinds.items():
         if not isinstance(entry.get(name), kind):
             raise InvalidPlan(
                 f"the plan's JSON is damaged: {what} has {name} = {entry.get(name)!r}, "
-                f"a value of type {kind.__name__} is needed"
+                f"a value of type {getattr(kind, '__name__', kind)} is needed"
             )
 
 
@@ -92,7 +108,7 @@ def _reopened(
             f"source {name!r} is not the view that was planned: {', '.join(differences)}. Open the version "
             "that the plan names, or make a new plan"
         )
-    return PlannedSource(name=name, view=view, view_id=view.id, shape=shape)
+    return PlannedSource(name=name, view=view, view_id=view.id, shape=shape, bucket=entry.get("bucket"))
 
 
 def _changed(saved: dict[str, Any], made: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from .mixture import stream_slots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The global batch of one step in canonical order; every array has length B = global_batch.
+    """The global batch of one step in canonical order; every array has length B, the global batch of that step.
 
     source: int32, index into plan.source_names. position: int64, i_k in the source's endless stream.
     epoch: int64, position // N. view_ordinal: int64 in [0, N). ordinal: int64, the version ordinal, which
@@ -38,8 +38,13 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
     Raises InvalidRuntime: step < 0, not a whole number, or beyond int64 positions.
     """
     step = plan.checked_step(step)
-    k, position = stream_slots(plan.segment_at(step), plan.source_names, step, plan.global_batch)
+    turn = plan.turn(step)
+    stream = turn.stream
+    k, position = stream_slots(stream.segment_at(turn.step), stream.names, turn.step, stream.batch)
     planned = list(plan.sources.values())
+    if turn.bucket is not None:
+        names = plan.source_names
+        k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
     samples = np.array([one.shape.n for one in planned], dtype=np.int64)[k]
     lanes = np.array([one.shape.lanes for one in planned], dtype=np.int64)
     epoch = position // samples

@@ -7,6 +7,8 @@ on from them. Steps after `step` may be planned differently; whatever decided ea
      "past": {"order": 1, "seed": ..., "global_batch": ..., "boundary": "fill",
               "sources": {name: [view id (18 characters), n, chunk, lanes, h]}},
      "digest": "<planned digest of batch step - 1, or '' at step 0>"}
+
+With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}.
 """
 
 from typing import Any
@@ -42,13 +44,21 @@ def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
 
 def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     begun = [segment for segment in plan.segments if segment.start_step < step]
-    used = [one for one in plan.sources.values() if any(one.name in segment.weights for segment in begun)]
-    decided = {
+    used = [one for one in plan.sources.values() if any(one.source in segment.weights for segment in begun)]
+    decided: dict[str, Any] = {
         "order": ORDER_VERSION,
         "seed": plan.seed,
         "global_batch": plan.global_batch,
         "boundary": plan.boundary,
     }
+    if plan.buckets is not None:
+        dealt = [segment for segment in plan.buckets.turns.segments if segment.start_step < step]
+        decided["bucket_by"] = {
+            "batch": {
+                one.bucket: plan.buckets.streams[one.bucket].batch for one in used if one.bucket is not None
+            },
+            "turns": [segment.to_json() for segment in dealt],
+        }
     segments = [segment.to_json() for segment in begun]
     hashed = {**decided, "segments": segments, "sources": {one.name: _facts(one) for one in used}}
     short = {one.name: [one.view_id[:_SHORT_ID], *_facts(one)[1:]] for one in used}
@@ -124,8 +134,10 @@ def _well_formed(state: object) -> dict[str, Any]:
 
 
 def _differences(saved: dict[str, Any], mine: dict[str, Any]) -> list[str]:
-    names = [name for name in mine if name != "sources"]
-    found = [_pair(name, saved.get(name), mine[name]) for name in names if saved.get(name) != mine[name]]
+    names = [name for name in {**mine, **saved} if name != "sources"]
+    found = [
+        _pair(name, saved.get(name), mine.get(name)) for name in names if saved.get(name) != mine.get(name)
+    ]
     theirs = saved.get("sources")
     if not isinstance(theirs, dict):
         return [*found, "sources are missing from the state"]

@@ -1,6 +1,7 @@
 """L0 as the order sees it: a view is N live samples with names, and nothing about bytes."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,10 +42,13 @@ class OrderView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SyntheticView:
-    """A view without bytes: for planning, tests and measurements at any scale. Costs no memory."""
+    """A view without bytes: for planning, tests and measurements at any scale. Costs no memory.
+
+    buckets: (label, samples) pairs, which `split` gives whatever it is asked by; empty: it cannot be split."""
 
     n_samples: int
     name: str = "synthetic"
+    buckets: tuple[tuple[str, int], ...] = ()
 
     @property
     def id(self) -> str:
@@ -65,6 +69,14 @@ class SyntheticView:
     def spec(self) -> dict[str, Any]:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples}
 
+    def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, SyntheticView]":
+        """label -> a synthetic view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
+        if not self.buckets:
+            raise InvalidPlan(
+                f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})"
+            )
+        return {label: SyntheticView(n, f"{self.name}/{label}") for label, n in self.buckets}
+
     def version_ordinals(self, x: I64) -> I64:
         return np.asarray(x, dtype=np.int64)
 
@@ -72,13 +84,24 @@ class SyntheticView:
         return [f"{ordinal:012d}" for ordinal in version_ordinals.tolist()]
 
 
-def synthetic(n_samples: int, name: str = "synthetic") -> SyntheticView:
+def synthetic(
+    n_samples: int, name: str = "synthetic", buckets: Mapping[str, int] | None = None
+) -> SyntheticView:
     """A view of n_samples samples without bytes, with keys '000000000000' and so on.
 
+    buckets: label -> samples, n_samples in all, for plans with `bucket_by`: whatever that asks, these are the answer.
     Raises EmptyView for n_samples = 0, InvalidPlan for anything that is not a whole number up to 2^53.
     """
-    if isinstance(n_samples, bool) or not isinstance(n_samples, int) or not 0 <= n_samples <= MAX_SAMPLES:
-        raise InvalidPlan(f"n_samples = {n_samples!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
-    if n_samples == 0:
-        raise EmptyView(f"synthetic view {name!r} has no samples; n_samples >= 1 is needed")
-    return SyntheticView(n_samples, name)
+    _check_size("n_samples", n_samples, name)
+    for label, n in (buckets or {}).items():
+        _check_size(f"bucket {label!r}", n, name)
+    if buckets and sum(buckets.values()) != n_samples:
+        raise InvalidPlan(f"the buckets have {sum(buckets.values())} samples, n_samples is {n_samples}")
+    return SyntheticView(n_samples, name, tuple((buckets or {}).items()))
+
+
+def _check_size(what: str, n: object, name: str) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= MAX_SAMPLES:
+        raise InvalidPlan(f"{what} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
+    if n == 0:
+        raise EmptyView(f"synthetic view {name!r} has no samples ({what} = 0); at least 1 is needed")

@@ -39,7 +39,7 @@ class Recipe:
     position_limit: int | None
 
     def __post_init__(self) -> None:
-        rank_slice(self.plan.global_batch, self.world.rank, self.world.world_size)
+        rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         for name, source in self.plan.sources.items():
             if not isinstance(source.view, View):
                 raise InvalidRuntime(
@@ -67,9 +67,7 @@ class Assembler:
         recipe, plan = self.recipe, self.recipe.plan
         with self._metrics.timed("plan"):
             slots = plan.slots(step)
-            mine = np.arange(plan.global_batch)[
-                rank_slice(plan.global_batch, recipe.world.rank, recipe.world.world_size)
-            ]
+            mine = np.arange(len(slots))[rank_slice(len(slots), recipe.world.rank, recipe.world.world_size)]
             everyone = self._valid(slots)
             if not everyone.any():
                 raise InvalidRuntime(
@@ -102,7 +100,7 @@ class Assembler:
         self._metrics.count("samples", len(real))
         nbytes = fields_nbytes(fields)
         self._metrics.count("decoded_bytes", nbytes)
-        weight = len(real) * recipe.world.world_size / plan.global_batch
+        weight = len(real) * recipe.world.world_size / len(slots)
         return Batch(
             step=step, ids=ids, mask=mask, weight=weight, digest=digest, fields=fields, nbytes=nbytes
         )

@@ -31,8 +31,8 @@ class Loader:
     at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch" or "numpy". workers: threads that
     make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch: bytes
     of batches made ahead.
-    steps: stop before this global step; epochs: stop after so many passes of a plan with one source, the last
-    batch padded. Without either it is endless.
+    steps: stop before this global step; epochs: stop after so many passes of a plan with one source and
+    without buckets, the last batch padded. Without either it is endless.
 
     Raises: InvalidRuntime for arguments out of range.
     """
@@ -164,6 +164,11 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
     if epochs is None:
         return end, None
     epochs = _whole("epochs", epochs, 1)
+    if plan.buckets is not None:
+        raise InvalidRuntime(
+            f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() says "
+            "how many steps an epoch is)"
+        )
     if len(plan.sources) != 1:
         raise InvalidRuntime(
             f"epochs = {epochs} with {len(plan.sources)} sources, whose epochs end at different steps; use steps="

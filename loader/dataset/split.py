@@ -1,0 +1,107 @@
+"""A view split into buckets: one view per value of an expression, or per range of a number.
+
+A bucket is the view narrowed by a predicate, so it is stored, opened again and named as any other view. The samples
+table is read once for the values and once for all predicates together.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import InvalidPlan
+from ..order.bucket import edge_ranges
+from ..order.interleave import MAX_BUCKETS
+from .bitmap import Bools
+from .samples import import_polars, live_values
+
+if TYPE_CHECKING:
+    import polars
+
+    from .view import View
+
+_SHOWN = 5
+
+
+def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
+    """label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
+
+    by: an SQL expression on the samples table. edges: None, and its values are the labels; or ascending decimal numbers
+    (the last may be "inf") and the labels are ranges, `0..12.5`, of low <= value < high.
+    Costs two scans of the columns that `by` names; keeps len(version) / 8 bytes per bucket.
+    Raises: InvalidPlan for samples without a bucket, which it names, and for values that make none; FieldNotFound.
+    """
+    what = f"bucket({by!r})"
+    members = view.members()
+    values = live_values(view.version, [by], what).to_series()
+    wanted = _by_value(values, by, members) if edges is None else _by_edge(values, by, edges)
+    held = live_values(view.version, list(wanted.values()), what, as_truth=True).get_columns()
+    known = members & _is_known(values)
+    parts = {
+        label: known & column.to_numpy().astype(bool) for label, column in zip(wanted, held, strict=True)
+    }
+    without = members & ~np.logical_or.reduce([np.zeros_like(members), *parts.values()])
+    if without.any():
+        raise InvalidPlan(_without_bucket(view, by, edges, values, without))
+    return {label: view.narrowed(wanted[label], part) for label, part in sorted(parts.items()) if part.any()}
+
+
+def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, str]:
+    """label -> predicate, of every value that a member has. Raises: InvalidPlan."""
+    pl = import_polars()
+    if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
+        raise InvalidPlan(
+            f"bucket({by!r}): its values are {values.dtype}; strings, whole numbers and booleans are labels as "
+            "they are, of other numbers pass edges=, such as bucket('duration_s', edges=[0, 2, 5, 10])"
+        )
+    found = values.filter(pl.Series(members)).drop_nulls().unique().sort().to_list()
+    if len(found) > MAX_BUCKETS:
+        raise InvalidPlan(
+            f"bucket({by!r}): {len(found)} different values, such as {found[:_SHOWN]}; at most {MAX_BUCKETS} are "
+            "buckets. Of numbers pass edges="
+        )
+    return {str(value): f"({by}) = {_literal(value)}" for value in found}
+
+
+def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, str]:
+    """label -> predicate, of every range. Raises: InvalidPlan."""
+    if not values.dtype.is_numeric():
+        raise InvalidPlan(
+            f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
+            "value is a bucket"
+        )
+    out = {}
+    for label, (low, high) in edge_ranges(edges).items():
+        below = "" if high == "inf" else f" AND ({by}) < {high}"
+        out[label] = f"({by}) >= {low}{below}"
+    return out
+
+
+def _literal(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def _is_known(values: "polars.Series") -> Bools:
+    """bool: neither null nor NaN, which polars takes for larger than every number."""
+    known = values.is_not_nan().fill_null(False) if values.dtype.is_float() else values.is_not_null()
+    out: Bools = known.to_numpy().astype(bool)
+    return out
+
+
+def _without_bucket(
+    view: "View", by: str, edges: Sequence[str] | None, values: "polars.Series", without: Bools
+) -> str:
+    ordinals = np.flatnonzero(without)
+    first = ordinals[:_SHOWN]
+    shown = ", ".join(
+        f"{key!r} ({values[int(at)]!r})" for key, at in zip(view.version.keys(first), first, strict=True)
+    )
+    more = ", ..." if len(ordinals) > _SHOWN else ""
+    ranges = "" if edges is None else f" in {edges[0]} to {edges[-1]}"
+    keep = f"{by} IS NOT NULL" if edges is None else f"{by} >= {edges[0]} AND ..."
+    return (
+        f"{len(ordinals)} of {len(view)} samples have no bucket: {by} has no value{ranges} for {shown}{more}. "
+        f'Leave them out with where("{keep}")' + (", or widen the edges" if edges is not None else "")
+    )

@@ -1,0 +1,143 @@
+"""What a plan will do, as numbers: computed from the plan alone, before anything is read."""
+
+from typing import Any
+
+from ..errors import InvalidRuntime
+from .assign import rank_slice
+from .content import ORDER_VERSION, PlanContent, PlannedSource
+from .mixture import Segment
+
+
+def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
+    """The numbers that `Plan.describe` puts into words.
+
+    world_size: data-parallel ranks. steps_per_s: optimizer steps per second.
+    sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share (of an epoch, read
+    less evenly), live_chunks and live_bytes (what a loader holds to read every chunk once, over all ranks), and
+    exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has.
+    segments: start_step, end_step (None: endless), per source its weight of total_weight slots of a batch,
+    samples_per_step and steps_per_epoch; per bucket its batch and its turns of total_turns steps; all as means over
+    steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples, bytes, requests (one per sample and
+    group of fields), chunk_requests (one per chunk and group: when chunks are read whole).
+    Costs a few quota tables, whatever N is. Raises: InvalidRuntime.
+    """
+    rank_slice(plan.batch_range[0], 0, world_size)
+    if (
+        isinstance(steps_per_s, bool)
+        or not isinstance(steps_per_s, int | float)
+        or not 0 < steps_per_s < float("inf")
+    ):
+        raise InvalidRuntime(f"steps_per_s = {steps_per_s!r}: a number above 0 is needed")
+    sources = {name: _source_facts(plan, one) for name, one in plan.sources.items()}
+    ends = [(one["exhausted_at_step"], name) for name, one in sources.items()]
+    known = [(step, name) for step, name in ends if step is not None]
+    return {
+        "plan": plan.hash,
+        "order": ORDER_VERSION,
+        "seed": plan.seed,
+        "global_batch": plan.global_batch,
+        "bucket_by": None if plan.buckets is None else plan.buckets.by,
+        "world_size": world_size,
+        "steps_per_s": steps_per_s,
+        "sources": sources,
+        "live_bytes": sum(one["live_bytes"] for one in sources.values()),
+        "first_exhausted": min(known)[1] if known else None,
+        "segments": [
+            _segment_facts(plan, number, world_size, steps_per_s) for number in range(len(plan.segments))
+        ],
+    }
+
+
+def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
+    shape = one.shape
+    live_chunks = 0 if shape.chunk == 1 else -(-shape.live_samples // shape.chunk)
+    return {
+        "source": one.source,
+        "bucket": one.bucket,
+        "view": one.view_id,
+        "samples": shape.n,
+        "mean_sample_bytes": one.view.mean_sample_bytes,
+        "chunk": shape.chunk,
+        "lanes": shape.lanes,
+        "h": shape.rounds_h,
+        "chunk_rounds": shape.chunk_rounds,
+        "tail_share": (shape.n - shape.body) / shape.n,
+        "live_chunks": live_chunks,
+        "live_bytes": shape.live_samples * one.view.mean_sample_bytes if live_chunks else 0,
+        "exhausted_at_step": _exhausted_at(plan, one),
+    }
+
+
+def _exhausted_at(plan: PlanContent, one: PlannedSource) -> int | None:
+    own = plan.streams[one.bucket].step_of(one.name, one.shape.n - 1)
+    if own is None or plan.buckets is None or one.bucket is None:
+        return own
+    return plan.buckets.turns.step_of(one.bucket, own)
+
+
+def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s: float) -> dict[str, Any]:
+    segment = plan.segments[number]
+    turns: dict[str | None, int] = {None: 1}
+    if plan.buckets is not None:
+        turns = dict(plan.buckets.turns.segments[number].weights.items())
+    rates = {name: rate for label in turns for name, rate in _rates(plan, segment, label, turns).items()}
+    per_step = {
+        "samples": sum(one["samples_per_step"] for one in rates.values()),
+        "bytes": sum(
+            one["samples_per_step"] * plan.sources[name].view.mean_sample_bytes for name, one in rates.items()
+        ),
+        "requests": sum(one["samples_per_step"] for one in rates.values()),
+        "chunk_requests": sum(
+            one["samples_per_step"] / plan.sources[name].shape.chunk for name, one in rates.items()
+        ),
+    }
+    following = plan.segments[number + 1 :]
+    return {
+        "start_step": segment.start_step,
+        "end_step": following[0].start_step if following else None,
+        "sources": rates,
+        "steps_per_epoch": _steps_per_epoch(plan, rates),
+        "buckets": {
+            label: {"batch": plan.streams[label].batch, "turns": share, "total_turns": sum(turns.values())}
+            for label, share in turns.items()
+            if label is not None
+        },
+        "samples_per_step": per_step["samples"],
+        "bytes_per_step": per_step["bytes"],
+        "per_s": {name: value * steps_per_s for name, value in per_step.items()},
+        "per_rank_per_s": {name: value * steps_per_s / world_size for name, value in per_step.items()},
+    }
+
+
+def _rates(
+    plan: PlanContent, segment: Segment, label: str | None, turns: dict[str | None, int]
+) -> dict[str, dict[str, Any]]:
+    """Per source read in a bucket: how much of it a mean step takes."""
+    stream = plan.streams[label]
+    weights = {
+        name: segment.weights[plan.sources[name].source]
+        for name in stream.names
+        if plan.sources[name].source in segment.weights
+    }
+    slots = stream.batch * turns[label] / sum(turns.values())
+    total = sum(weights.values())
+    return {
+        name: {
+            "weight": weight,
+            "total_weight": total,
+            "samples_per_step": slots * weight / total,
+            "steps_per_epoch": plan.sources[name].shape.n * total / (slots * weight),
+        }
+        for name, weight in weights.items()
+    }
+
+
+def _steps_per_epoch(plan: PlanContent, rates: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
+    taken: dict[str, float] = {}
+    held: dict[str, int] = {}
+    for name, rate in rates.items():
+        planned = plan.sources[name]
+        taken[planned.source] = taken.get(planned.source, 0.0) + rate["samples_per_step"]
+        held[planned.source] = held.get(planned.source, 0) + planned.shape.n
+    return {source: held[source] / taken[source] for source in taken}

@@ -1,0 +1,127 @@
+"""L3 with buckets: which bucket's turn a step is, and what its batch is drawn from.
+
+Two mixtures, one in the other: the outer one deals the plan's steps to buckets, as if each step were a batch of one
+slot; the inner one, of each bucket, deals the slots of the bucket's own steps to the sources' views of that bucket.
+Nothing is kept per step: any step is found from two quota tables. Formulas: docs/order.md, "Buckets".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from ..errors import InvalidPlan
+from .mixture import MAX_TOTAL_WEIGHT, Segment, Stream, chain_segments, integer_weights, stream_slots
+
+MAX_BUCKETS = 4096  # each has a share of at least 1 of 65536 steps: more of them would be dealt too coarsely
+
+Starts = Sequence[tuple[int, Mapping[str, int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Whose turn a step is. bucket: its label, None in a plan without buckets. stream: what its batch is drawn from.
+    step: the stream's own, which is how many earlier steps were this bucket's."""
+
+    bucket: str | None
+    stream: Stream
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interleaving:
+    """The buckets of a plan.
+
+    by, edges: the question that samples were bucketed by, for people; the views have the answers in their ids.
+    turns: steps dealt to labels. streams: label -> the sources' views of it, named by `bucket_source`; labels ascend.
+    """
+
+    by: str
+    edges: tuple[str, ...] | None
+    turns: Stream
+    streams: Mapping[str, Stream]
+
+    def turn(self, step: int) -> Turn:
+        """Whose turn it is at a step >= 0. Costs the same at any step; memory is the two tables'."""
+        index, own = stream_slots(self.turns.segment_at(step), self.turns.names, step, 1)
+        label = self.turns.names[int(index[0])]
+        return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "by": self.by,
+            "edges": None if self.edges is None else list(self.edges),
+            "batch": {label: stream.batch for label, stream in self.streams.items()},
+            "turns": [segment.to_json() for segment in self.turns.segments],
+        }
+
+
+def bucket_source(source: str, label: str) -> str:
+    """The name of a source's view of one bucket, as it is in keys and in a plan's sources: `photos/b3`."""
+    return f"{source}/{label}"
+
+
+def interleave(
+    by: str,
+    edges: tuple[str, ...] | None,
+    sizes: Mapping[str, Mapping[str, int]],
+    starts: Starts,
+    batch: Mapping[str, int],
+) -> Interleaving:
+    """sizes: label -> source -> samples (> 0). starts: (start step, integer weights of sources), the first at 0.
+    batch: label -> slots of its batches."""
+    labels = tuple(sorted(sizes))
+    dealt = [(start, turn_shares(weights, sizes, batch)) for start, weights in starts]
+    turns = Stream(names=labels, batch=1, segments=chain_segments(dealt, labels, 1))
+    return Interleaving(
+        by=by,
+        edges=edges,
+        turns=turns,
+        streams={label: _stream(label, sizes[label], starts, turns, batch[label]) for label in labels},
+    )
+
+
+def turn_shares(
+    weights: Mapping[str, int], sizes: Mapping[str, Mapping[str, int]], batch: Mapping[str, int]
+) -> dict[str, int]:
+    """label -> its share of the steps, as whole numbers of sum <= 65536: such that a source goes through its buckets
+    evenly. Bucket b is drawn `sum over sources of weight * n(source, b) / n(source)` slots for every `batch[b]`.
+
+    Exact where the reduced numbers sum to 65536 at most; else rounded up on that scale, so that no bucket is left out.
+    """
+    totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
+    exact = {
+        label: sum(
+            (
+                Fraction(weights[source] * n, totals[source])
+                for source, n in held.items()
+                if source in weights
+            ),
+            start=Fraction(0),
+        )
+        / batch[label]
+        for label, held in sizes.items()
+    }
+    exact = {label: share for label, share in exact.items() if share}
+    scale = lcm(*(share.denominator for share in exact.values()))
+    total = sum(exact.values()) * scale
+    whole = {label: int(share * scale) for label, share in exact.items()}
+    try:
+        return integer_weights(whole)
+    except InvalidPlan:  # too fine a ratio for one table
+        room = MAX_TOTAL_WEIGHT - len(whole)
+        return integer_weights({label: int(-(-share * room // total)) for label, share in whole.items()})
+
+
+def _stream(label: str, held: Mapping[str, int], starts: Starts, turns: Stream, batch: int) -> Stream:
+    """The mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight."""
+    names = tuple(sorted(bucket_source(source, label) for source in held))
+    own: list[tuple[int, dict[str, int]]] = []
+    for turn, (_, weights) in zip(turns.segments, starts, strict=True):
+        mixed = {bucket_source(source, label): weights[source] for source in held if source in weights}
+        if mixed:
+            own.append((turn.base.get(label, 0), integer_weights(mixed)))
+    if not own:  # its sources are in the plan with a weight of 0
+        own.append((0, {}))
+    segments: tuple[Segment, ...] = chain_segments(own, names, batch)
+    return Stream(names=names, batch=batch, segments=segments)

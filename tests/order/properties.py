@@ -6,6 +6,7 @@ They look the code up at call time (`lanes.locate`, not `locate`), so that a pla
 
 import itertools
 from collections import Counter
+from fractions import Fraction
 from math import sqrt
 
 import numpy as np
@@ -274,3 +275,102 @@ def two_sources_plan(seed=7, global_batch=48, schedule=None, **sizes):
         "web": plan.source(web, weight=1, chunk=2, lanes=4),
     }
     return plan.make_plan(views, seed=seed, global_batch=global_batch, schedule=schedule)
+
+
+# L3: buckets
+
+
+def sizes_of(made):
+    """bucket -> source -> samples."""
+    sizes = {}
+    for one in made.sources.values():
+        sizes.setdefault(one.bucket, {})[one.source] = one.shape.n
+    return sizes
+
+
+def bucketed_plan(sizes, batches, weights=None, seed=7, schedule=None, chunk=None, lanes=None):
+    """sizes: source -> bucket -> samples. batches: bucket -> batch."""
+    views = {
+        name: plan.source(
+            plan.synthetic(sum(held.values()), name, held),
+            weight=(weights or {}).get(name, 1),
+            chunk=chunk,
+            lanes=lanes,
+        )
+        for name, held in sizes.items()
+    }
+    return plan.make_plan(
+        views,
+        seed=seed,
+        global_batch=max(batches.values()),
+        bucket_by=plan.bucket("shape", batch=batches),
+        schedule=schedule,
+        allow_repeats=True,
+    )
+
+
+def bucketed_batch_matches_reference(reference, made, segments, step):
+    shapes = {
+        name: (one.shape.n, one.shape.chunk, one.shape.lanes, one.shape.rounds_h)
+        for name, one in made.sources.items()
+    }
+    batches = {label: stream.batch for label, stream in made.buckets.streams.items()}
+    label, wanted = reference.bucketed_batch(made.seed, batches, shapes, sizes_of(made), segments, step)
+    slots = made.slots(step)
+    columns = (slots.source, slots.position, slots.epoch, slots.view_ordinal)
+    got = [(made.source_names[k], *rest) for k, *rest in zip(*(one.tolist() for one in columns), strict=True)]
+    assert (made.bucket(step), got) == (label, wanted)
+    assert made.batch_size(step) == len(slots) == batches[label]
+
+
+def every_bucket_epoch_is_whole(made, epochs=2):
+    """Steps from 0 on take every sample of every (source, bucket) once per epoch, and only of the step's bucket."""
+    seen = {name: Counter() for name in made.sources}
+    whole = {name: epochs * one.shape.n for name, one in made.sources.items()}
+    step = 0
+    while any(seen[name].total() < count for name, count in whole.items()):
+        slots, label = made.slots(step), made.bucket(step)
+        for k, epoch, ordinal in zip(
+            slots.source.tolist(), slots.epoch.tolist(), slots.view_ordinal.tolist(), strict=True
+        ):
+            name = made.source_names[k]
+            assert made.sources[name].bucket == label
+            seen[name][epoch, ordinal] += 1
+        step += 1
+        assert step < 5000
+    for name, counts in seen.items():
+        assert set(counts.values()) == {1}
+        n = made.sources[name].shape.n
+        for epoch in range(epochs):
+            assert {ordinal for e, ordinal in counts if e == epoch} == set(range(n))
+
+
+def turns_stay_within_one(sizes, batches, prefix):
+    """One source: in every prefix each bucket has had its exact share of steps within 1, in samples by its size."""
+    made = bucketed_plan({"a": sizes}, batches)
+    turns = [made.bucket(step) for step in range(prefix)]
+    exact = {label: Fraction(n, batches[label]) for label, n in sizes.items()}
+    total = sum(exact.values())
+    for label, share in exact.items():
+        count = 0
+        for t, turn in enumerate(turns, 1):
+            count += turn == label
+            assert abs(count - t * share / total) <= 1
+        assert count == sum(made.turn(step).bucket == label for step in range(prefix))
+
+
+def buckets_have_names_of_their_own(n=64):
+    """Two buckets of one size are not in one order."""
+    made = bucketed_plan({"a": {"b0": n, "b1": n}}, {"b0": n, "b1": n})
+    orders = {made.bucket(step): tuple(made.slots(step).view_ordinal.tolist()) for step in range(2)}
+    assert len(orders) == len(set(orders.values())) == 2
+
+
+def ranks_take_one_bucket(made, steps, world_size):
+    """Each step's ranks, one after another, are its batch, whatever size that has."""
+    for step in range(steps):
+        ids = made.batch_ids(step)
+        parts = [ids[assign.rank_slice(len(ids), rank, world_size)] for rank in range(world_size)]
+        assert [one for part in parts for one in part] == ids
+        assert len(ids) == made.batch_size(step)
+        assert {made.sources[name].bucket for name, _ in ids} == {made.bucket(step)}

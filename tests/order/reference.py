@@ -1,8 +1,10 @@
 """The order in plain Python integers, written from docs/order.md alone: slow, short, and the judge of the
 vectorised code. It imports nothing from `loader`."""
 
+import functools
 import hashlib
 import math
+from collections import Counter
 from fractions import Fraction
 
 M64 = 2**64
@@ -82,6 +84,12 @@ def locate(shape, seed, name, epoch, i):
 
 def table(weights):
     """[(source name, how many of its entries came before)] for integer weights reduced by their gcd."""
+    return _table(tuple(sorted(weights.items())))
+
+
+@functools.cache
+def _table(items):
+    weights = dict(items)
     divisor = math.gcd(*weights.values())
     quotas = {name: weight // divisor for name, weight in sorted(weights.items()) if weight}
     total = sum(quotas.values())
@@ -104,7 +112,7 @@ def stream(segments, batch, step):
         here = min(end, step + 1)
         if start > step:
             break
-        quotas = {name: sum(1 for other, _ in entries if other == name) for name, _ in entries}
+        quotas = Counter(name for name, _ in entries)
         if here == step + 1:
             for p in range((step - start) * batch, (step - start + 1) * batch):
                 cycle, r = divmod(p, len(entries))
@@ -138,3 +146,39 @@ def batch(seed, size, shapes, segments, step):
         epoch, i = divmod(position, shapes[name][0])
         out.append((name, position, epoch, locate(shapes[name], seed, name, epoch, i)))
     return out
+
+
+def turn_shares(weights, sizes, batches):
+    """Bucket -> its share of the steps. weights: source -> weight. sizes: bucket -> source -> samples."""
+    totals = {source: sum(held.get(source, 0) for held in sizes.values()) for source in weights}
+    exact = {}
+    for label, held in sizes.items():
+        drawn = sum(Fraction(w * held.get(source, 0), totals[source]) for source, w in weights.items() if w)
+        if drawn:
+            exact[label] = drawn / batches[label]
+    total = sum(exact.values())
+    scale = math.lcm(*(share.denominator for share in exact.values()))
+    whole = {label: int(share * scale) for label, share in exact.items()}
+    divisor = math.gcd(*whole.values())
+    if sum(whole.values()) // divisor > 65536:
+        whole = {label: math.ceil(share * (65536 - len(exact)) / total) for label, share in exact.items()}
+        divisor = math.gcd(*whole.values())
+    return {label: share // divisor for label, share in whole.items()}
+
+
+def turn(segments, sizes, batches, step):
+    """(bucket, how many earlier steps were its own). segments: [(start step, weights of sources)]."""
+    dealt = [(start, turn_shares(weights, sizes, batches)) for start, weights in segments]
+    return stream(dealt, 1, step)[0]
+
+
+def bucketed_batch(seed, batches, shapes, sizes, segments, step):
+    """As `batch`, of a plan with buckets; also the bucket. shapes: "source/bucket" -> (N, c, D, h)."""
+    label, own = turn(segments, sizes, batches, step)
+    mixed = []
+    for start, weights in segments:
+        before = sum(turn(segments, sizes, batches, earlier)[0] == label for earlier in range(start))
+        here = {f"{source}/{label}": w for source, w in weights.items() if w and source in sizes[label]}
+        if here:
+            mixed.append((before, here))
+    return label, batch(seed, batches[label], shapes, mixed, own)

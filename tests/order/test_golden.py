@@ -69,8 +69,30 @@ def test_the_reference_gives_the_golden_batches(saved, reference):
                 assert got == wanted
 
 
+def test_the_reference_gives_the_golden_batches_of_buckets(saved, reference):
+    for one in saved["bucketed plans"].values():
+        made = one["plan"]
+        shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
+        sizes = {}
+        for name, s in made["sources"].items():
+            sizes.setdefault(s["bucket"], {})[name.removesuffix(f"/{s['bucket']}")] = s["n"]
+        by = made["bucket_by"]
+        segments = [(s["start_step"], s["weights"]) for s in made["segments"]]
+        for (_, weights), turns in zip(segments, by["turns"], strict=True):
+            assert reference.turn_shares(weights, sizes, by["batch"]) == turns["weights"]
+        names = sorted(shapes)
+        exact = sum(by["turns"][0]["weights"].values()) < 1000  # the reference's largest tables take minutes
+        for batch in one["batches"][: 3 if exact else 0]:
+            _, slots = reference.bucketed_batch(
+                made["seed"], by["batch"], shapes, sizes, segments, batch["step"]
+            )
+            rows = [[names.index(name), *rest] for name, *rest in slots]
+            assert rows[:4] == batch["first (source, i_k, epoch, ordinal)"]
+            assert rows[-4:] == batch["last"]
+
+
 def test_golden_plans_and_states_are_still_read(saved):
-    for one in saved["plans"].values():
+    for one in (*saved["plans"].values(), *saved["bucketed plans"].values()):
         made = plan_from_json(one["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
         assert made.hash == one["hash"]
         assert made.check_state(one["state"]) == one["batches"][1]["step"]

@@ -7,7 +7,7 @@ functions of properties.py that the other tests run, and expects its AssertionEr
 import numpy as np
 import pytest
 
-from loader.order import assign, digest, keys, lanes, mixture, permutation, slots
+from loader.order import assign, digest, interleave, keys, lanes, mixture, permutation, slots
 
 real_key = keys.key
 real_perm = permutation.perm
@@ -266,6 +266,58 @@ def digest_mixed_once_more(patch):
     patch.setattr(digest, "delivered_digest", hashed)
 
 
+def bucket_not_in_key(patch):
+    def without(seed, name, purpose, epoch):
+        return real_key(seed, name.partition("/")[0], purpose, epoch)
+
+    patch.setattr(lanes, "key", without)
+
+
+def shares_by_size_alone(patch):
+    real = interleave.turn_shares
+    patch.setattr(
+        interleave,
+        "turn_shares",
+        lambda weights, sizes, batch: real(weights, sizes, dict.fromkeys(batch, 1)),
+    )
+
+
+def buckets_begin_again_at_a_segment(patch):
+    real = interleave.chain_segments
+
+    def chained(starts, names, batch):
+        made = real(starts, names, batch)
+        return tuple(mixture.Segment(start_step=s.start_step, weights=s.weights, base={}) for s in made)
+
+    patch.setattr(interleave, "chain_segments", chained)
+
+
+def a_buckets_segments_begin_at_the_plans_steps(patch):
+    real = interleave._stream
+
+    def stream(label, held, starts, turns, batch):
+        early = [
+            mixture.Segment(start_step=s.start_step, weights=s.weights, base={label: s.start_step})
+            for s in turns.segments
+        ]
+        turns = mixture.Stream(names=turns.names, batch=1, segments=tuple(early))
+        return real(label, held, starts, turns, batch)
+
+    patch.setattr(interleave, "_stream", stream)
+
+
+def leftovers_dropped(patch):
+    real = slots.stream_slots
+
+    def whole_batches(segment, names, step, global_batch):
+        per_epoch = 20 // global_batch  # of the check's largest bucket
+        epoch, within = divmod(step, per_epoch)
+        k, position = real(segment, names, within, global_batch)
+        return k, position + epoch * 20
+
+    patch.setattr(slots, "stream_slots", whole_batches)
+
+
 def sums(properties, reference):
     properties.sums_are_exact()
 
@@ -345,6 +397,36 @@ def delivered(properties, reference):
     properties.delivered_digest_adds_up(properties.two_sources_plan(), 3, [10, 20])
 
 
+def bucketed(properties, **options):
+    sizes = {"a": {"b0": 20, "b1": 20}, "c": {"b1": 11}}
+    return properties.bucketed_plan(sizes, {"b0": 8, "b1": 6}, **options)
+
+
+def turns_within_one(properties, reference):
+    properties.turns_stay_within_one({"b0": 20, "b1": 30, "b2": 9}, {"b0": 2, "b1": 5, "b2": 3}, 80)
+
+
+def bucket_epochs(properties, reference):
+    one = properties.bucketed_plan({"a": {"b0": 20}}, {"b0": 6})
+    properties.every_bucket_epoch_is_whole(one)
+    properties.every_bucket_epoch_is_whole(bucketed(properties))
+
+
+def bucketed_schedule(properties, reference):
+    properties.schedule_repeats_nothing(bucketed(properties, schedule=[(5, {"a": 1, "c": 2})]), 15)
+
+
+def bucketed_batches_are_the_reference(properties, reference):
+    made = bucketed(properties, schedule=[(5, {"a": 1, "c": 2})])
+    for step in range(12):
+        segments = [(0, {"a": 1, "c": 1}), (5, {"a": 1, "c": 2})]
+        properties.bucketed_batch_matches_reference(reference, made, segments, step)
+
+
+def buckets_have_orders_of_their_own(properties, reference):
+    properties.buckets_have_names_of_their_own()
+
+
 CASES = [
     (six_rounds, pair_differences),
     (six_rounds, locate_is_the_reference),
@@ -377,6 +459,13 @@ CASES = [
     (digest_of_the_row_not_the_slot, delivered),
     (digest_without_identity, delivered),
     (digest_mixed_once_more, delivered),
+    (bucket_not_in_key, buckets_have_orders_of_their_own),
+    (shares_by_size_alone, turns_within_one),
+    (shares_by_size_alone, bucketed_batches_are_the_reference),
+    (sources_in_blocks, turns_within_one),
+    (buckets_begin_again_at_a_segment, bucketed_schedule),
+    (a_buckets_segments_begin_at_the_plans_steps, bucketed_batches_are_the_reference),
+    (leftovers_dropped, bucket_epochs),
 ]
 CHECKS = sorted({check for _, check in CASES}, key=lambda check: check.__name__)
 

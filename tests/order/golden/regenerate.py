@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from loader.order import (
+    bucket,
     delivered_digest,
     make_plan,
     planned_digest,
@@ -67,6 +68,34 @@ def plans():
         "1e9 samples": (
             make_plan({"big": synthetic(10**9)}, seed=2**64 - 1, global_batch=1024),
             [0, 976_561, 976_562, 10**7],
+        ),
+    }
+
+
+def bucketed_plans():
+    """name -> (plan, steps)"""
+    photos = synthetic(90_000, "photos", {"w64h64": 54_000, "w128h64": 34_560, "w64h64f16": 1440})
+    web = synthetic(800, "web", {"w64h64": 320, "é": 480})
+    sizes = {f"w{64 * k}h64": 1_000_003 * k for k in range(1, 41)}
+    return {
+        "a mixture with a schedule": (
+            make_plan(
+                {"photos": source(photos, 3, chunk=16, lanes=64), "web": web},
+                seed=7,
+                global_batch=96,
+                bucket_by=bucket("bucket", batch={"w64h64f16": 6, "w128h64": 48}),
+                schedule=[(100, {"photos": 1, "web": 1})],
+            ),
+            [0, 99, 100, 5000, 2**53 - 1],
+        ),
+        "a budget, and shares that are rounded": (
+            make_plan(
+                {"photos": synthetic(sum(sizes.values()), "photos", sizes)},
+                seed=2**64 - 1,
+                global_batch=1024,
+                bucket_by=bucket("bucket", budget=64 * 64 * 1000, multiple=8),
+            ),
+            [0, 1, 10**7],
         ),
     }
 
@@ -149,6 +178,7 @@ def golden():
         "tables": [of_table(weights) for weights in TABLES],
         "samples": [of_sample(*who) for who in SAMPLES],
         "substitutes (i_k, attempt, ordinal)": of_substitutes(),
+        "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
         "plans": {name: of_plan(*given) for name, given in plans().items()},
     }
 

@@ -102,7 +102,14 @@ class Assembler:
         self._metrics.count("decoded_bytes", nbytes)
         weight = len(real) * recipe.world.world_size / len(slots)
         return Batch(
-            step=step, ids=ids, mask=mask, weight=weight, digest=digest, fields=fields, nbytes=nbytes
+            step=step,
+            ids=ids,
+            mask=mask,
+            weight=weight,
+            digest=digest,
+            fields=fields,
+            nbytes=nbytes,
+            bucket=plan.bucket(step),
         )
 
     def _valid(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:

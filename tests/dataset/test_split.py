@@ -1,0 +1,166 @@
+"""Views split into buckets: which samples, in what they are saved, and what has no bucket."""
+
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset import samples, split
+from loader.errors import FieldNotFound, InvalidPlan
+
+NAMES = ["w64h64", "o'x", 'a "b"', "é/ü", "", "TRUE", "7"]
+
+
+def write(root, rows, name="d"):
+    with root.write(name, part_samples=7) as writer:
+        for i, metadata in enumerate(rows):
+            writer.add(f"k{i}", {"cls": i}, metadata=metadata)
+    return writer.version
+
+
+def numbers(view):
+    return sorted(int(key[1:]) for key in view.keys(view.version_ordinals(np.arange(len(view)))))
+
+
+def rows(n=40):
+    return [
+        {"shape": NAMES[i * i % 5], "n": i % 4 - 1, "even": i % 2 == 0, "t": i / 4, "big": 2**62 + i % 2}
+        for i in range(n)
+    ]
+
+
+@pytest.fixture
+def version(root):
+    return write(root, rows())
+
+
+@pytest.mark.parametrize(
+    ("by", "label_of"),
+    [
+        ("shape", lambda row: row["shape"]),
+        ("n", lambda row: str(row["n"])),
+        ("even", lambda row: str(row["even"])),
+        ("big", lambda row: str(row["big"])),
+        ("n * 2 + 1", lambda row: str(row["n"] * 2 + 1)),
+        ("CASE WHEN t < 5 THEN 'short' ELSE 'long' END", lambda row: "short" if row["t"] < 5 else "long"),
+        ("'all'", lambda row: "all"),
+    ],
+)
+def test_every_value_is_a_bucket(version, by, label_of):
+    for view in (version.select(), version.select().where("n >= 0")):
+        kept = [i for i, row in enumerate(rows()) if view.predicate is None or row["n"] >= 0]
+        want = {}
+        for i in kept:
+            want.setdefault(label_of(rows()[i]), []).append(i)
+        parts = view.split(by, None)
+        assert list(parts) == sorted(want)
+        assert {label: numbers(part) for label, part in parts.items()} == want
+        assert sum(map(len, parts.values())) == len(view)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    edges=st.lists(st.sampled_from((0.25, 1, 2.5, 3, "4.75", 7, 9.75)), min_size=1, max_size=5, unique=True)
+)
+def test_ranges_hold_low_and_not_high(version, edges):
+    asked = loader.bucket("t", edges=[0, *sorted(edges, key=float), float("inf")])
+    parts = version.select().split(asked.by, asked.edges)
+    found = {}
+    for label, part in parts.items():
+        low, high = map(float, label.split(".."))
+        want = [i for i, row in enumerate(rows()) if low <= row["t"] < high]
+        assert numbers(part) == want
+        found[label] = want
+    assert sorted(i for want in found.values() for i in want) == list(range(40))
+    assert all(found.values())
+
+
+def test_a_bucket_is_the_view_with_its_predicate(version, root):
+    for label, part in version.select().where("n >= 0").split("shape", None).items():
+        again = version.select().where("n >= 0").where(part.predicate.partition(" AND ")[2][1:-1])
+        assert (again.id, numbers(again)) == (part.id, numbers(part))
+        spec = json.loads(json.dumps(part.spec()))
+        opened = loader.View(root.open(spec["version"]), spec["fields"], spec["where"])
+        assert (opened.id, numbers(opened)) == (part.id, numbers(part)), label
+        assert numbers(pickle.loads(pickle.dumps(part))) == numbers(part)  # noqa: S301
+
+
+def test_a_saved_plan_opens_without_a_scan_of_the_samples(root, version, monkeypatch):
+    asked = loader.bucket("t", edges=[0, 4, 10])
+    plan = loader.plan({"d": version}, seed=1, global_batch=5, bucket_by=asked)
+    plan.save(root)
+
+    def scanned(*_):
+        raise AssertionError("the samples table was read")
+
+    monkeypatch.setattr(samples, "scan_samples", scanned)
+    opened = loader.open_plan(loader.Root(root.url), plan.hash)
+    assert opened == plan
+    for step in range(9):
+        assert opened.slots(step).ordinal.tolist() == plan.slots(step).ordinal.tolist()
+    with pytest.raises(AssertionError, match="was read"):
+        len(version.select().where("t > 1"))
+
+
+@pytest.mark.parametrize(
+    ("change", "by", "edges", "says"),
+    [
+        (
+            {"shape": None},
+            "shape",
+            None,
+            r"2 of 40 .*shape has no value for 'k30?' \(None\), 'k30?' \(None\)\..*NOT NULL",
+        ),
+        ({"t": math.nan}, "t", [0, "inf"], r"2 of 40 .*in 0 to inf for 'k30?' \(nan\), 'k30?' \(nan\)"),
+        ({"t": -1.0}, "t", [0, "inf"], r"2 of 40 .*'k3' \(-1.0\).*widen the edges"),
+        ({"t": 99.5}, "t", [0, "99.5"], r"2 of 40 .*'k3' \(99.5\)"),
+        ({}, "t", [5, "inf"], r"20 of 40 .*for ('k\d+' \([0-4]\.\d+\), ){5}\.\.\.\. Leave"),
+    ],
+)
+def test_samples_without_a_bucket_are_counted_and_named(root, change, by, edges, says):
+    version = write(root, [row | (change if i in (3, 30) else {}) for i, row in enumerate(rows())])
+    with pytest.raises(InvalidPlan, match=says):
+        loader.plan(
+            {"d": version},
+            seed=1,
+            global_batch=2,
+            bucket_by=loader.bucket(by, edges=edges),
+            allow_repeats=True,
+        )
+    if change:  # what the message says to do
+        keep = version.select().where(f"{by} >= 0 AND {by} < 90" if edges else f"{by} IS NOT NULL")
+        assert sum(map(len, keep.split(by, edges).values())) == 38
+
+
+@pytest.mark.parametrize(
+    ("by", "edges", "error", "says"),
+    [
+        ("t", None, InvalidPlan, "Float64.*pass edges="),
+        ("shape", ("0", "1"), InvalidPlan, "edges need numbers"),
+        ("nothing", None, FieldNotFound, r"bucket\('nothing'\) names \['nothing'\].*shape"),
+        ("n +", None, FieldNotFound, "not an SQL expression"),
+    ],
+)
+def test_what_makes_no_buckets(version, by, edges, error, says):
+    with pytest.raises(error, match=says):
+        version.select().split(by, edges)
+
+
+def test_too_many_values(version, monkeypatch):
+    monkeypatch.setattr(split, "MAX_BUCKETS", 39)
+    with pytest.raises(InvalidPlan, match=r"40 different values, such as \[0, 1, 2, 3, 4\]; at most 39"):
+        version.select().split("CAST(t * 4 AS BIGINT)", None)
+
+
+def test_an_empty_range_is_left_out(version):
+    assert list(version.select().split("t", ("0", "3", "3.1", "3.2", "20"))) == ["0..3", "3..3.1", "3.2..20"]

@@ -16,8 +16,8 @@ class Batch:
     (Not a collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.)
 
     step: global step. ids: (source, key) per slot, None at padding. mask: bool [slots], True at real slots
-    (a tensor for framework="torch"). weight: valid slots * world size / global batch (of this step); multiply a mean loss
-    by it, then the mean over ranks is the sum over samples / global batch: the mean over samples of a full batch.
+    (a tensor for framework="torch"). weight: valid slots * world size / global batch of this step; multiply a mean
+    loss by it, then the mean over ranks is the sum over samples / global batch: the mean over samples of a full batch.
     digest: 64-bit, rank-local; the sum over ranks mod 2^64 is the same for every world size. wait_s: seconds
     that the consumer waited for this batch. nbytes: of the decoded arrays. bucket: the label that all of its samples
     share, None in a plan without buckets.

@@ -30,5 +30,9 @@ def test_the_document_shows_every_field_of_plan_and_state():
     made = make_plan({"a": source(synthetic(50), chunk=4)}, seed=7, global_batch=20)
     content, state = made.to_json(), made.state(3)
     parts = [content, content["sources"]["a"], content["segments"][0], state, state["past"]]
+    held = {"a": synthetic(50, "s", {"b": 50})}
+    bucketed = make_plan(held, seed=7, global_batch=20, bucket_by="b")
+    content, past = bucketed.to_json(), bucketed.state(3)["past"]
+    parts += [content["sources"]["a/b"], content["bucket_by"], past, past["bucket_by"]]
     for name in {name for part in parts for name in part}:
         assert f'"{name}":' in TEXT, name

@@ -8,6 +8,7 @@ for batch in loader.Loader(plan): ...                        every batch a pure 
 
 from . import errors
 from .api import open_plan, plan, source, write_part
+from .cache.spec import NodeCache
 from .dataset.member_names import escape_key
 from .dataset.part import Part
 from .dataset.root import Root
@@ -29,6 +30,7 @@ __all__ = [
     "Batch",
     "Explanation",
     "Loader",
+    "NodeCache",
     "Part",
     "Plan",
     "Root",

@@ -105,6 +105,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "Batch",
         "Explanation",
         "Loader",
+        "NodeCache",
         "Part",
         "Plan",
         "Root",

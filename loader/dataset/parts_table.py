@@ -134,6 +134,11 @@ class PartsTable:
             )
         return {name: self._shards[name][at].as_py() for name in self._shards.column_names}
 
+    def shard_content(self, path: str) -> tuple[str, int] | None:
+        """(SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
+        at = pc.index(self._shards["path"], path).as_py()
+        return None if at < 0 else (self._shards["sha256"][at].as_py(), self._shards["nbytes"][at].as_py())
+
     def shard_rows(self) -> pa.Table:
         """The `shards` table itself, in the manifest's order."""
         return self._shards

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
-from ..storage import Blob, Span, Store
+from ..storage import Blob, RangeReader, Span
 from .address import FieldAddress, SampleAddress
 from .shard import crc32c
 
@@ -29,7 +29,7 @@ class PartsOfField(NamedTuple):
 
 
 def read_fields(
-    store: Store,
+    store: RangeReader,
     addresses: Sequence[SampleAddress],
     *,
     pins: dict[str, str] | None = None,
@@ -58,7 +58,7 @@ def read_fields(
 
 
 def read_parts(
-    store: Store,
+    store: RangeReader,
     wanted: Sequence[PartsOfField],
     *,
     pins: dict[str, str] | None = None,
@@ -87,7 +87,7 @@ def read_parts(
 
 
 def _read_shard(
-    store: Store,
+    store: RangeReader,
     path: str,
     wanted: Sequence[tuple[SampleAddress, FieldAddress]],
     pins: dict[str, str],
@@ -105,7 +105,7 @@ def _read_shard(
 
 
 def _read_parts(
-    store: Store,
+    store: RangeReader,
     path: str,
     wanted: Sequence[PartsOfField],
     pins: dict[str, str],
@@ -142,7 +142,7 @@ def _read_parts(
 
 
 def _get_ranges(
-    store: Store,
+    store: RangeReader,
     path: str,
     spans: Sequence[Span],
     first: tuple[SampleAddress, FieldAddress],
@@ -166,7 +166,7 @@ def _get_ranges(
     return blobs
 
 
-def _pin(pins: dict[str, str], path: str, etag: str, store: Store) -> None:
+def _pin(pins: dict[str, str], path: str, etag: str, store: RangeReader) -> None:
     if pins.setdefault(path, etag) != etag:
         raise Changed(
             f"{store.url}/{path} was replaced while it was being read; shards are immutable: find out who wrote "
@@ -175,7 +175,7 @@ def _pin(pins: dict[str, str], path: str, etag: str, store: Store) -> None:
 
 
 def _refetch(
-    store: Store,
+    store: RangeReader,
     address: SampleAddress,
     place: FieldAddress,
     pins: dict[str, str],

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..cache.spec import NodeCache
 from ..dataset.address import SampleAddress
 from ..dataset.read import Map, PartsOfField, read_fields, read_parts
 from ..dataset.shard import crc32c
@@ -18,11 +19,12 @@ from ..order.digest import delivered_digest, slot_identities
 from ..order.plan import Plan
 from ..order.rng import field_rng_key, sample_rng_key
 from ..order.slots import Slots
-from ..storage import Store
+from ..storage import RangeReader
 from .batch import Batch, fields_nbytes
 from .collate import BatchRows, collate
 from .decode import Decode, Transform, apply_transform, decode_sample, decoders
 from .metrics import Metrics
+from .node_reads import NodeReads
 from .video_reads import BareClip, Readers, groups_of, read_samples
 from .world import World
 
@@ -49,9 +51,9 @@ class Recipe:
 
 
 class Assembler:
-    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else."""
+    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; what it reads may lie in a cache."""
 
-    def __init__(self, recipe: Recipe, metrics: Metrics, run: Map) -> None:
+    def __init__(self, recipe: Recipe, metrics: Metrics, run: Map, cache: NodeCache | None = None) -> None:
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._views: list[View] = [
             source.view for source in recipe.plan.sources.values() if isinstance(source.view, View)
@@ -60,6 +62,11 @@ class Assembler:
         self._decoders: Mapping[str, Decoder] = decoders(list(wanted), recipe.decode)
         self._videos = [groups_of(view, self._decoders) for view in self._views]
         self._pins: dict[str, str] = {}
+        self._reads = NodeReads(cache, recipe.plan, self._views, metrics)
+
+    def close(self) -> None:
+        """Tell the cache's other users that this one is gone."""
+        self._reads.close()
 
     def batch(self, step: int) -> Batch:
         """The rank's part of the global batch of a step. Raises: the leaves of `loader.errors` that reading,
@@ -79,6 +86,7 @@ class Assembler:
         with self._metrics.timed("fetch"):
             addresses = self._addresses(slots, np.flatnonzero(everyone)[:1] if shape_only else real)
             data, crcs = self._fetch(slots, addresses)
+            self._reads.look_ahead(step, self._future)
         with self._metrics.timed("decode"):
             samples = self._samples(slots, addresses, data, BatchRows(len(mine)), int(mine[0]))
         with self._metrics.timed("collate"):
@@ -116,6 +124,13 @@ class Assembler:
         limit = self.recipe.position_limit
         return slots.valid if limit is None else slots.valid & (slots.position < limit)
 
+    def _future(self, step: int) -> list[SampleAddress]:
+        """Where the rank's samples of a step lie; none after the last epoch."""
+        slots = self.recipe.plan.slots(step)
+        world = self.recipe.world
+        mine = np.arange(len(slots))[rank_slice(len(slots), world.rank, world.world_size)]
+        return list(self._addresses(slots, mine[self._valid(slots)[mine]]).values())
+
     def _addresses(
         self, slots: Slots, wanted: np.ndarray[Any, np.dtype[np.int64]]
     ) -> dict[int, SampleAddress]:
@@ -139,12 +154,12 @@ class Assembler:
                 self._decoders,
                 [addresses[slot] for slot in mine],
                 lambda i, field, mine=mine: field_rng_key(*self._place(slots, mine[i]), field),  # type: ignore[misc]
-                self._readers(view.version.store),
+                self._readers(self._reads[index]),
             )
             data.update(zip(mine, read, strict=True))
         return data, {slot: sample_crc(address) for slot, address in addresses.items()}
 
-    def _readers(self, store: Store) -> Readers:
+    def _readers(self, store: RangeReader) -> Readers:
         """How to read from a store, and count what was read."""
         how: dict[str, Any] = {
             "pins": self._pins,

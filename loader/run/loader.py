@@ -7,8 +7,10 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal
 
+from ..cache.spec import NodeCache, node_cache
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
+from ..storage import is_local
 from .assemble import Assembler, Recipe
 from .batch import Batch
 from .decode import Decode, Transform
@@ -30,7 +32,8 @@ class Loader:
     decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, called by several threads
     at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch" or "numpy". workers: threads that
     make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch: bytes
-    of batches made ahead.
+    of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is read from remote
+    roots for every process of this machine (docs/cache.md); None keeps nothing.
     steps: stop before this global step; epochs: stop after so many passes of a plan with one source and
     without buckets, the last batch padded. Without either it is endless.
 
@@ -48,6 +51,7 @@ class Loader:
         framework: Framework = "torch",
         workers: int | Literal["auto"] = "auto",
         prefetch: int | None = None,
+        cache: NodeCache | str | os.PathLike[str] | None = None,
         epochs: int | None = None,
         steps: int | None = None,
     ) -> None:
@@ -70,7 +74,12 @@ class Loader:
         self._io = (
             None if _all_local(plan) else ThreadPoolExecutor(IO_THREADS, thread_name_prefix="penstock-io")
         )
-        self._assembler = Assembler(recipe, self._metrics, self._io.map if self._io else map)
+        self._assembler = Assembler(
+            recipe,
+            self._metrics,
+            self._io.map if self._io else map,
+            None if cache is None else node_cache(cache),
+        )
         self._prefetch: Prefetch | None = None
         self._step = 0
         self._closed = False
@@ -133,6 +142,7 @@ class Loader:
         if self._io is not None:
             self._io.shutdown(wait=True, cancel_futures=True)
             self._io = None
+        self._assembler.close()
 
     def __enter__(self) -> "Loader":
         return self
@@ -194,4 +204,4 @@ def _whole(name: str, value: object, low: int) -> int:
 def _all_local(plan: Plan) -> bool:
     """Whether every source lies on this machine: threads per range read only pay where a read waits."""
     stores: Iterable[Any] = (getattr(source.view, "version", None) for source in plan.sources.values())
-    return all(version is None or "://" not in version.store.url.replace("file://", "") for version in stores)
+    return all(version is None or is_local(version.store) for version in stores)

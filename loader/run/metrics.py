@@ -19,9 +19,14 @@ STAGES = {
     "consumer": "consumer_wait_seconds",
 }
 """Stage -> its histogram's name."""
-COUNTERS = ("batches", "samples", "fetched_bytes", "decoded_bytes", "refetched")
+CACHE_COUNTERS = ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")
+COUNTERS = (
+    *("batches", "samples", "fetched_bytes", "decoded_bytes", "refetched"),
+    *(f"cache_{name}" for name in CACHE_COUNTERS),
+)
 """refetched: reads repeated because of a wrong checksum or a short answer; anything but 0 is a failing disk or
-network."""
+network. cache_*: of the node cache: pages found and pages fetched, what was written to it, pages evicted, pages that
+were not what was written, and what its disk refused."""
 
 
 class Metrics:

@@ -13,9 +13,9 @@ from typing import cast
 
 from ..errors import InvalidStore
 from .spec import StoreSpec, spec_of
-from .store import Blob, ObjectInfo, Span, Store
+from .store import Blob, ObjectInfo, RangeReader, Span, Store
 
-__all__ = ["Blob", "ObjectInfo", "Span", "Store", "StoreSpec", "open_store"]
+__all__ = ["Blob", "ObjectInfo", "RangeReader", "Span", "Store", "StoreSpec", "is_local", "open_store"]
 
 # scheme -> "module:function"; the function takes (url, options, spec). Clients are imported on first use.
 BACKENDS = {
@@ -51,6 +51,11 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
         )
     given = dict(options or {})
     return _open(text, given, spec_of(text, given))
+
+
+def is_local(store: RangeReader) -> bool:
+    """Whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
+    return "://" not in store.url.removeprefix("file://")
 
 
 def open_spec(spec: StoreSpec) -> Store:

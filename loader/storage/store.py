@@ -37,15 +37,12 @@ class Span(NamedTuple):
     nbytes: int
 
 
-class Store(Protocol):
-    """Sync and thread-safe. Every verb raises the `StoreError` leaves of `loader.errors`, nothing else."""
+class RangeReader(Protocol):
+    """What reading samples needs of a store, or of a cache before one."""
 
     @property
     def url(self) -> str:
         """Where it is, without secrets: what messages and manifests may show."""
-
-    def get(self, key: str) -> Blob:
-        """The whole object. Raises: ObjectNotFound."""
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Exactly `nbytes` bytes from `offset`. Raises: ObjectNotFound; Changed when `etag` is given and the
@@ -62,6 +59,13 @@ class Store(Protocol):
     ) -> list[Blob]:
         """One blob per span, in the order given. Spans closer than `max_gap` bytes share a request of at most
         `max_span` bytes (a single larger span is cut into several requests and joined)."""
+
+
+class Store(RangeReader, Protocol):
+    """Sync and thread-safe. Every verb raises the `StoreError` leaves of `loader.errors`, nothing else."""
+
+    def get(self, key: str) -> Blob:
+        """The whole object. Raises: ObjectNotFound."""
 
     def put(self, key: str, data: bytes) -> None:
         """Create or replace the object, whole or not at all."""

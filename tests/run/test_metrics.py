@@ -11,6 +11,7 @@ NAMES = {
     "fetched_bytes_total",
     "decoded_bytes_total",
     "refetched_total",
+    *(f"cache_{name}_total" for name in ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")),
     *(
         f"{stage}_{what}"
         for stage in (

@@ -1,0 +1,48 @@
+"""Who fetches a page that several want at once: whoever creates its claim; the others wait a little for the page.
+
+Nothing rests on a claim but the number of requests: one whose holder was killed only costs a wait, and a page that
+two fetch all the same is the same page.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+CLAIM_S = 5.0
+"""How long a claim is respected: far longer than a range read takes, and short enough for what a killed job costs."""
+POLL_S = 0.005
+
+
+class Claims:
+    """The claims of one cache folder. Methods raise OSError."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.join(folder, "claims")
+
+    def take(self, name: str) -> bool:
+        """Whether the caller is the one to fetch this page. A claim that is too old is taken over."""
+        path = os.path.join(self._folder, name)
+        for _ in range(2):
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                return True
+            try:
+                age_s = time.time() - os.stat(path).st_mtime
+            except FileNotFoundError:
+                continue
+            if 0 <= age_s < CLAIM_S:
+                return False
+            self.release(name)
+        return False
+
+    def release(self, name: str) -> None:
+        """Give a claim back; one that is gone is no error."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._folder, name))
+
+    def wait(self, name: str, arrived: Callable[[], bool]) -> None:
+        """Until the page has arrived, its claim is gone, or the claim's time is over."""
+        path, deadline_s = os.path.join(self._folder, name), time.monotonic() + CLAIM_S
+        while not arrived() and os.path.exists(path) and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)

@@ -1,0 +1,95 @@
+"""What goes when the limit is reached: pages that nobody needs soon, least recently used first; then those that are
+needed last."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from heapq import nsmallest
+from typing import NamedTuple
+
+ABANDONED_S = 60.0
+"""A file in `writing/` or `claims/` of this age belongs to nobody: a page is written in milliseconds."""
+VICTIMS_AT_ONCE = 2**16
+"""Bounds the memory of a round: about 20 MB of names."""
+
+
+class PageFile(NamedTuple):
+    """One file of `pages/` as a scan found it."""
+
+    name: str
+    path: str
+    nbytes: int
+    used_ns: int
+
+
+class Swept(NamedTuple):
+    """What is there after a sweep, and what it took away."""
+
+    held_bytes: int
+    evicted: int
+    refused: int  # files that could not be deleted
+
+
+def held_bytes(folder: str) -> int:
+    """What pages and unfinished files of a cache take together. O(pages)."""
+    unfinished = sum(status.st_size for _, status in _files(os.path.join(folder, "writing")))
+    return unfinished + sum(page.nbytes for page in scan(folder))
+
+
+def scan(folder: str) -> Iterator[PageFile]:
+    """Every page of a cache. Raises: OSError."""
+    pages = os.path.join(folder, "pages")
+    for shelf in sorted(os.listdir(pages)):
+        for entry, status in _files(os.path.join(pages, shelf)):
+            yield PageFile(entry.name, entry.path, status.st_size, status.st_atime_ns)
+
+
+def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> Swept:
+    """Bring a cache that takes more than `high_bytes` down to `low_bytes`. needed: page -> how soon it is used.
+
+    Abandoned files go in any case. O(pages) per round, one round unless pages are much smaller than others.
+    Raises: OSError.
+    """
+    for sub in ("writing", "claims"):
+        _remove_abandoned(os.path.join(folder, sub))
+    held, evicted, refused = held_bytes(folder), 0, 0
+    if held <= high_bytes:
+        return Swept(held, 0, 0)
+
+    def order(page: PageFile) -> tuple[bool, int]:
+        soon = needed.get(page.name)
+        return (False, page.used_ns) if soon is None else (True, -soon)
+
+    while held > low_bytes:
+        before = held
+        for page in nsmallest(VICTIMS_AT_ONCE, scan(folder), key=order):
+            if held <= low_bytes:
+                break
+            try:
+                os.unlink(page.path)
+                evicted += 1
+            except FileNotFoundError:
+                pass  # another process, which sweeps too, took it away
+            except OSError:
+                refused += 1
+                continue
+            held -= page.nbytes
+        if held == before:
+            break
+    return Swept(held_bytes(folder), evicted, refused)
+
+
+def _files(folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                yield entry, entry.stat(follow_symlinks=False)
+
+
+def _remove_abandoned(folder: str) -> None:
+    now_s = time.time()
+    for entry, status in list(_files(folder)):
+        if now_s - status.st_mtime > ABANDONED_S:
+            with suppress(OSError):
+                os.unlink(entry.path)

@@ -1,0 +1,140 @@
+"""Page files: their names, their bytes, and how they come to be there whole or not at all.
+
+A page is bytes [i * page_bytes, (i + 1) * page_bytes) of one object. Its name is a hash of the object's SHA-256, so
+a page is the same for every root, mirror and URL that the object is read from. The file is a header of 16 bytes
+(magic, length, CRC-32C of name and data; little-endian) and the data.
+"""
+
+import hashlib
+import os
+import secrets
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from ..dataset.shard import crc32c
+
+NAME_BYTES = 20
+_MAGIC = b"penstck1"
+_HEADER = struct.Struct("<8sII")
+HEADER_BYTES = _HEADER.size
+TOUCH_S = 60
+"""How old a page's time of last use may be before a read renews it."""
+
+
+class BadPage(ValueError):
+    """A page file whose bytes are not those that were written."""
+
+
+class Identity(NamedTuple):
+    """Which file a page was when its checksum was found right; another one is checked again."""
+
+    inode: int
+    mtime_ns: int
+
+
+class Pages:
+    """The page files of one cache folder. Methods raise OSError as the disk does; containing that is the caller's."""
+
+    def __init__(self, folder: str) -> None:
+        self._pages, self._writing = os.path.join(folder, "pages"), os.path.join(folder, "writing")
+
+    def path(self, name: str) -> str:
+        """Where the page of this name lies, or would."""
+        return os.path.join(self._pages, name[:2], name)
+
+    def read(
+        self, name: str, cuts: Sequence[slice], verified: Identity | None
+    ) -> tuple[list[bytes], Identity] | None:
+        """Bytes of a page for each cut (start and stop in the page's data), None when there is no such page.
+
+        A file other than `verified` is read whole and held against its checksum first. Raises: BadPage; OSError.
+        """
+        try:
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+            found = Identity(status.st_ino, status.st_mtime_ns)
+            if found == verified:
+                pieces = [_pread(descriptor, cut.start, cut.stop) for cut in cuts]
+            else:
+                data = _checked(name, os.pread(descriptor, status.st_size, 0))
+                pieces = [bytes(data[cut]) for cut in cuts]
+            _touch(descriptor, status)
+        finally:
+            os.close(descriptor)
+        if any(len(piece) != cut.stop - cut.start for piece, cut in zip(pieces, cuts, strict=True)):
+            raise BadPage(f"page {name} ends too early")
+        return pieces, found
+
+    def write(self, name: str, data: bytes) -> None:
+        """Give a page its name once all its bytes are written. Not made durable: after a power cut the checksum
+        tells. Raises: OSError; nothing is left then."""
+        header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
+        write_whole(self._writing, self.path(name), header, data)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a page of this name; it may be gone a moment later."""
+        return os.path.exists(self.path(name))
+
+    def discard(self, name: str) -> None:
+        """Remove a page; one that is not there is no error. Raises: OSError."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.path(name))
+
+
+def page_name(sha256: str, page_bytes: int, number: int) -> str:
+    """The name of page `number` of the object with this SHA-256: 40 hex digits."""
+    text = f"{sha256} {page_bytes} {number}"
+    return hashlib.blake2b(text.encode(), digest_size=NAME_BYTES).hexdigest()
+
+
+def write_whole(writing: str, target: str, *pieces: bytes) -> None:
+    """A file that is seen under its name with all its bytes, or not. Raises: OSError; nothing is left then."""
+    temporary = os.path.join(writing, secrets.token_hex(8))
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
+        try:
+            os.rename(temporary, target)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _checksum(name: str, data: bytes | memoryview) -> int:
+    return crc32c(name.encode() + struct.pack("<I", crc32c(data)))
+
+
+def _checked(name: str, file: bytes) -> memoryview:
+    """The data of a page file. Raises: BadPage."""
+    data = memoryview(file)[HEADER_BYTES:]
+    if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), _checksum(name, data)):
+        raise BadPage(f"page {name} is not what was written")
+    return data
+
+
+def _pread(descriptor: int, start: int, stop: int) -> bytes:
+    return os.pread(descriptor, stop - start, HEADER_BYTES + start)
+
+
+def _touch(descriptor: int, status: os.stat_result) -> None:
+    """Note the use in the file's access time, which no mount option then keeps from us."""
+    now_ns = time.time_ns()
+    if now_ns - status.st_atime_ns > TOUCH_S * 10**9:
+        with suppress(PermissionError):  # another user's page: its recency is its owner's business
+            os.utime(descriptor, ns=(now_ns, status.st_mtime_ns))

@@ -1,0 +1,53 @@
+"""What a caller says about a node cache; picklable, so that worker processes open the same one."""
+
+import os
+from dataclasses import dataclass
+
+from ..errors import InvalidRuntime
+
+PAGE_BYTES = 2**20
+"""A range read of 1 MiB amortises a round trip of 20 ms at 50 MB/s per connection; larger pages fetch more that
+nobody asked for."""
+PAGES_MIN = 8
+"""A process may write an eighth of the limit before it looks at the folder again: that has to be a page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCache:
+    """A folder on a local disk that keeps pages of remote objects for every process of this machine.
+
+    path: a folder for nothing else; made when it is not there. limit_bytes: what its files may take together; None is
+    half of what is free on its disk, what the cache has already counted as free. page_bytes: what is fetched and kept
+    in one piece; pages of two sizes are two pages. Raises: InvalidRuntime.
+    """
+
+    path: str | os.PathLike[str]
+    limit_bytes: int | None = None
+    page_bytes: int = PAGE_BYTES
+
+    def __post_init__(self) -> None:
+        path = os.fspath(self.path)
+        if not isinstance(path, str) or not path or "://" in path or path.startswith("~"):
+            raise InvalidRuntime(
+                f"cache path {path!r}: the path of a folder on a local disk is needed, written in full"
+            )
+        object.__setattr__(self, "path", os.path.abspath(path))
+        _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
+        if self.limit_bytes is not None:
+            _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
+
+
+def node_cache(given: NodeCache | str | os.PathLike[str]) -> NodeCache:
+    """What `Loader(cache=...)` was given, as a NodeCache. Raises: InvalidRuntime."""
+    if isinstance(given, NodeCache):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return NodeCache(path=given)
+    raise InvalidRuntime(
+        f"cache = {given!r}; accepted: None, the path of a folder, or loader.NodeCache(path=..., limit_bytes=...)"
+    )
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRuntime(f"{name} = {value!r}; a whole number of bytes from {low} to {high} is needed")

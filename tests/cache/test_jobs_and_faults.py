@@ -1,0 +1,202 @@
+"""Jobs that share a cache, jobs that are killed, disks that refuse: real processes, real errors of the kernel."""
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from loader.cache.claims import CLAIM_S
+from loader.cache.eviction import ABANDONED_S
+from loader.cache.pages import Pages
+from loader.storage import Span
+
+PAGE = 64 * 2**10
+SIZES = {f"data/{i}.tar": 6 * PAGE + 100 * i for i in range(3)}
+PAGES = sum(-(-size // PAGE) for size in SIZES.values())
+ALL = [(key, (0, size)) for key, size in SIZES.items()]
+
+
+def everything(one, body):
+    """Whether a reader gives every byte of every object."""
+    return all(one.get(key, span) == [body(key, SIZES[key])] for key, span in ALL)
+
+
+def age(path, seconds):
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_two_jobs_at_once_share_pages(on_disk, start, folder, reader, body, tmp_path):
+    """Both read everything, beginning at the same moment, from an origin that takes its time: no page is fetched
+    twice."""
+    origin = on_disk(SIZES)
+    jobs = [start("read", sizes=SIZES, page_bytes=PAGE, limit_pages=100, slow_s=0.01) for _ in range(2)]
+    for job in jobs:
+        assert job.stdout.readline() == "ready\n"
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    done = [json.loads(job.stdout.readline()) for job in jobs]
+    assert all(one["right"] for one in done)
+    asked = Path(tmp_path / "log").read_text().splitlines()
+    assert len(asked) == len(set(asked)) == PAGES
+    assert [sum(one.get(name, 0) for one in done) for name in ("misses", "failed")] == [PAGES, 0]
+    third = reader(origin, folder, page_bytes=PAGE)
+    assert everything(third, body)
+    assert (third.counts["hits"], origin.asked) == (PAGES, [])
+
+
+def test_a_job_killed_in_mid_write_leaves_no_page(on_disk, start, folder, reader, body, page_files):
+    origin = on_disk(SIZES)
+    job = start("stop in mid-write", sizes=SIZES, page_bytes=PAGE, limit_pages=100)
+    assert job.stdout.readline() == "half\n"
+    job.kill()
+    job.wait()
+    (unfinished,) = (path for path in (folder / "writing").iterdir())
+    assert 0 < unfinished.stat().st_size < PAGE
+    assert page_files() == []
+    (claim,) = (folder / "claims").iterdir()
+    age(claim, CLAIM_S + 1)  # the time for which it is respected is over
+    age(unfinished, ABANDONED_S + 1)
+    after = reader(origin, folder, page_bytes=PAGE)
+    assert everything(after, body)
+    assert (after.counts["misses"], after.counts["corrupt"], after.counts["failed"]) == (PAGES, 0, 0)
+    assert not unfinished.exists()
+    assert not claim.exists()
+
+
+def test_jobs_killed_anywhere_leave_whole_pages(on_disk, start, folder, page_files, body):
+    on_disk(SIZES)
+    seen = 0
+    for pause_s in (0.0, 0.003, 0.02):
+        job = start("write for ever", sizes={}, page_bytes=PAGE, limit_pages=20)
+        assert job.stdout.readline() == "ready\n"
+        time.sleep(pause_s)  # where it is killed; whatever it was doing, the same holds
+        job.kill()
+        job.wait()
+        pages = Pages(str(folder))
+        for path in page_files():
+            found, _ = pages.read(path.name, [slice(0, PAGE)], None)
+            assert len(found[0]) == PAGE
+            seen += 1
+        held = sum(path.stat().st_size for path in page_files())
+        assert held <= 20 * PAGE
+    assert seen
+
+
+def test_a_claim_of_a_killed_job_only_costs_a_wait(make_origin, reader, folder, body, monkeypatch):
+    """While it is fresh it is respected; the page is read all the same."""
+    monkeypatch.setattr("loader.cache.claims.CLAIM_S", 0.3)
+    origin = make_origin(SIZES)
+    one = reader(origin, folder, page_bytes=PAGE)
+    (name,) = one.store.page_names("data/0.tar", Span(0, 1))
+    assert one.cache.claim(name)
+    assert not one.cache.claim(name)
+    assert one.get("data/0.tar", (0, 9)) == [body("data/0.tar", SIZES["data/0.tar"])[:9]]
+    assert one.counts["failed"] == 0
+
+
+def test_a_full_disk_fails_no_batch(on_disk, start, folder, page_files):
+    """The kernel refuses the second half of every page (EFBIG): no half is left, everything comes from the origin."""
+    on_disk(SIZES)
+    arguments = {"sizes": SIZES, "page_bytes": PAGE, "limit_pages": 100, "most_bytes": PAGE // 2}
+    job = start("small files", **arguments)
+    done = json.loads(job.stdout.readline())
+    assert done["right"]
+    assert done["failed"] >= 1
+    assert done.get("written_bytes", 0) <= sum(path.stat().st_size for path in page_files())
+    assert all(path.stat().st_size <= PAGE // 2 for path in page_files())
+    assert list((folder / "writing").iterdir()) == []
+    assert list((folder / "claims").iterdir()) == []
+
+
+def test_a_disk_that_refuses_is_not_read_for_in_vain(on_disk, start, tmp_path):
+    """Whole pages that nobody can keep are not fetched again and again: after the first, only what is asked for."""
+    sizes = {"data/0.tar": 8 * PAGE}
+    on_disk(sizes)
+    job = start("small files", sizes=sizes, page_bytes=PAGE, limit_pages=100, most_bytes=PAGE // 2)
+    assert json.loads(job.stdout.readline())["right"]
+    asked = sum(int(line.split()[2]) for line in Path(tmp_path / "log").read_text().splitlines())
+    assert asked <= 8 * PAGE + 2 * PAGE
+
+
+@pytest.mark.parametrize("flip", [0, 3, 13, 16, PAGE, -1])
+def test_a_corrupt_page_is_found_and_read_again(flip, make_origin, reader, folder, page_files, body, caplog):
+    origin = make_origin(SIZES)
+    assert everything(reader(origin, folder, page_bytes=PAGE), body)
+    damaged = page_files()[:2]
+    for path in damaged:
+        data = bytearray(path.read_bytes())
+        data[min(flip, len(data) - 1)] ^= 4
+        path.write_bytes(data)
+    origin.asked.clear()
+    with caplog.at_level(logging.WARNING):
+        after = reader(origin, folder, page_bytes=PAGE)
+        assert everything(after, body)
+    assert (after.counts["corrupt"], after.counts["misses"], len(origin.asked)) == (2, 2, 2)
+    assert len([record for record in caplog.records if "not what was written" in record.message]) == 1
+    last = reader(origin, folder, page_bytes=PAGE)
+    assert everything(last, body)
+    assert (last.counts["hits"], last.counts["corrupt"]) == (PAGES, 0)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "other page"])
+def test_a_page_that_is_another_file(damage, make_origin, reader, folder, page_files, body):
+    origin = make_origin(SIZES)
+    assert everything(reader(origin, folder, page_bytes=PAGE), body)
+    first, second = page_files()[:2]
+    content = {"cut": first.read_bytes()[:-1], "empty": b"", "other page": second.read_bytes()}
+    first.write_bytes(content[damage])
+    after = reader(origin, folder, page_bytes=PAGE)
+    assert everything(after, body)
+    assert (after.counts["corrupt"], after.counts["misses"]) == (1, 1)
+
+
+def test_pages_that_vanish_are_read_again(make_origin, reader, folder, page_files, body):
+    origin = make_origin(SIZES)
+    one = reader(origin, folder, page_bytes=PAGE)
+    assert everything(one, body)
+    for path in page_files():
+        path.unlink()
+    assert everything(one, body)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir()
+    folder.rmdir()
+    assert everything(one, body)
+    assert one.counts["failed"] >= 1
+
+
+@pytest.mark.parametrize("place", ["file/below", "/proc/penstock-cache"])
+def test_a_place_that_cannot_be_written(place, make_origin, reader, tmp_path, body, caplog):
+    """Below a file, and where the kernel makes no folders: refused whoever asks."""
+    (tmp_path / "file").write_bytes(b"a file")
+    origin = make_origin(SIZES)
+    with caplog.at_level(logging.WARNING):
+        one = reader(origin, tmp_path / place, page_bytes=PAGE)
+        assert everything(one, body)
+        assert everything(one, body)
+    assert one.counts["failed"] >= 1
+    assert one.counts["hits"] == 0
+    said = [record.message for record in caplog.records]
+    assert said
+    assert len(said) == len({text.split(":")[1] for text in said})
+
+
+def test_a_cache_that_became_read_only_still_serves(make_origin, reader, folder, body):
+    """Its pages are read; new ones are not kept. (A file stands where the temporary files would be.)"""
+    origin = make_origin(SIZES)
+    reader(origin, folder, page_bytes=PAGE).get("data/0.tar", (0, SIZES["data/0.tar"]))
+    (folder / "writing").rmdir()
+    (folder / "writing").write_bytes(b"")
+    origin.asked.clear()
+    one = reader(origin, folder, page_bytes=PAGE)
+    assert everything(one, body)
+    assert one.counts["hits"] == -(-SIZES["data/0.tar"] // PAGE)
+    assert one.counts["failed"] >= 1
+    assert {key for key, _, _ in origin.asked} == {"data/1.tar", "data/2.tar"}

@@ -1,0 +1,226 @@
+"""A Loader with a node cache: the same batches, and an origin that is asked once."""
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import Corrupt, InvalidRuntime
+from loader.run.node_reads import working_set_bytes
+from loader.storage.objectstore import RemoteStore
+
+KEY, SECRET, BUCKET = "AKIACACHE", "cachesecretcachesecret", "bucket"
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def url():
+    """An S3 server with one bucket."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # third-party imports
+        import boto3
+        from moto.server import ThreadedMotoServer
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    client = boto3.client(
+        "s3",
+        endpoint_url=address,
+        region_name="us-east-1",
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+    yield address
+    server.stop()
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return loader.NodeCache(path=tmp_path / "cache", limit_bytes=2**22, page_bytes=PAGE)
+
+
+JOB = """
+import sys
+import loader
+
+plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
+with loader.Loader(plan, 0, 1, steps=int(sys.argv[4]), framework="numpy", cache=sys.argv[3]) as batches:
+    digests = [batch.digest for batch in batches]
+    print(int(batches.metrics()["cache_misses_total"]), int(batches.metrics()["cache_hits_total"] > 0), *digests)
+"""
+
+
+def test_an_epoch_later_nobody_asks_the_origin(url, samples, properties, tmp_path, monkeypatch):
+    """Nor does the next job of the node ask it for a page."""
+    options = {"key": KEY, "secret": SECRET, "endpoint_url": url}
+    folder = tmp_path / "cache"
+    with loader.Root(f"s3://{BUCKET}/epochs", options=options) as root:
+        samples.write(root, "photos", range(40), part_samples=9)
+        plan = loader.plan({"p": root.open("photos@1").select("x.npy", "txt")}, seed=4, global_batch=8)
+        plan.save(root)
+        wanted = properties.uninterrupted(plan, 15)
+        sent = []
+        get_range = RemoteStore.get_range
+
+        def counted(self, key, *where):
+            sent.append(key)
+            return get_range(self, key, *where)
+
+        monkeypatch.setattr(RemoteStore, "get_range", counted)
+        with loader.Loader(plan, 0, 1, workers=2, steps=15, framework="numpy", cache=folder) as batches:
+            got, asked = {}, []
+            for batch in batches:
+                got[batch.step] = batch.digest
+                asked.append(sum(key.endswith(".tar") for key in sent))
+            counts = batches.metrics()
+        assert got == wanted
+        assert asked[-1] == asked[4] == counts["cache_misses_total"] == 5  # five shards of one page each
+        assert counts["cache_hits_total"] > 0
+        assert counts["cache_failed_total"] == counts["cache_corrupt_total"] == 0
+        command = [sys.executable, "-c", JOB, root.url, plan.hash, str(folder), "15"]
+        given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": url}
+        done = subprocess.run(
+            command, env={**os.environ, **given}, capture_output=True, text=True, timeout=120
+        )
+    assert done.returncode == 0, done.stderr
+    assert [int(word) for word in done.stdout.split()] == [0, 1, *wanted.values()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_batches(versions, samples, properties, cache, workers):
+    """Two ranks, three sources, a cold cache and then a warm one."""
+    plan = loader.plan(dict(versions), seed=7, global_batch=13)
+    for _ in range(2):
+        properties.delivers_the_plan(
+            plan,
+            lambda _, key: samples.sample(key.partition("/")[0], samples.number(key)),
+            world_size=2,
+            workers=workers,
+            cache=cache,
+        )
+
+
+def shards_of(root):
+    return [info.key for info in root.store.list("data/") if info.key.endswith(".tar")]
+
+
+def test_a_bit_flipped_after_the_first_use(memory_root, samples, cache, tmp_path):
+    """The page was found right once and is not checked again; the field's own checksum finds it."""
+    samples.write(memory_root, "photos", range(8))
+    plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches:
+        batches.batch_at(0)
+        before = batches.batch_at(1)
+        (damaged, *_) = [path for path in (tmp_path / "cache" / "pages").rglob("*") if path.is_file()]
+        status = damaged.stat()
+        with open(damaged, "r+b") as file:
+            data = bytes(byte ^ 1 for byte in file.read())
+            file.seek(0)
+            file.write(data)
+        os.utime(damaged, ns=(status.st_atime_ns, status.st_mtime_ns))
+        after = batches.batch_at(1)
+        assert np.array_equal(after["x.npy"], before["x.npy"])
+        assert batches.metrics()["refetched_total"] >= 1
+        assert batches.batch_at(1).digest == before.digest
+
+
+def test_a_shard_that_is_corrupt_at_the_origin_is_an_error(memory_root, samples, watched, cache):
+    samples.write(memory_root, "photos", range(8))
+    store = watched(memory_root)
+    plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
+    shards = shards_of(memory_root)
+    store.change = lambda key, offset, data: bytes(b ^ 1 for b in data) if key in shards else data
+    with (
+        loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches,
+        pytest.raises(Corrupt, match="after reading it twice"),
+    ):
+        next(batches)
+    store.change = lambda key, offset, data: data
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches:
+        assert len(next(batches)["x.npy"]) == 8  # the pages of wrong bytes are gone, or found out
+
+
+def test_a_local_root_needs_no_cache(samples, tmp_path, cache):
+    root = loader.Root(str(tmp_path / "root"))
+    version = samples.write(root, "photos", range(8))
+    plan = loader.plan({"p": version.select("cls")}, seed=1, global_batch=4)
+    with loader.Loader(plan, 0, 1, cache=cache) as batches:
+        next(batches)
+        assert batches.metrics()["cache_misses_total"] == 0
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_a_cache_may_be(versions, tmp_path):
+    plan = loader.plan({"p": versions["photos"]}, seed=1, global_batch=4)
+    (tmp_path / "mine.txt").write_text("not a cache")
+    for wrong, said in ((tmp_path, "mine.txt"), (7, "accepted"), ("s3://bucket/cache", "local disk")):
+        with pytest.raises(InvalidRuntime, match=said):
+            loader.Loader(plan, 0, 1, cache=wrong)
+
+
+def test_it_travels_to_worker_processes(versions, cache, tmp_path):
+    """As its description: every process opens its own."""
+    given = pickle.loads(pickle.dumps(cache))  # noqa: S301 - our own
+    assert given == cache
+    dataset = loader.torch_dataset(
+        loader.plan({"p": versions["photos"].select("cls")}, seed=1, global_batch=4),
+        0,
+        1,
+        cache=cache,
+        steps=3,
+    )
+    assert [batch.step for batch in dataset] == [0, 1, 2]
+    assert (tmp_path / "cache" / "pages").is_dir()
+
+
+def test_what_does_not_fit_is_not_fetched_in_pages(memory_root, watched, tmp_path):
+    """A small sample out of a large shard, in a cache that would have forgotten the page before it is used again."""
+    with memory_root.write("large", part_samples=64) as writer:
+        for i in range(64):
+            writer.add(f"{i:03d}", {"bin": bytes([i]) * 2000})
+    store = watched(memory_root)
+    view = memory_root.open("large@latest").select("bin")
+    plan = loader.plan({"p": view}, seed=1, global_batch=4)
+    stored = sum(info.nbytes for info in memory_root.store.list("data/") if info.key.endswith(".tar"))
+    assert working_set_bytes(plan.sources["p"], view, PAGE) == stored
+    read = {}
+    for limit in (stored - 1, stored):
+        cache = loader.NodeCache(path=tmp_path / str(limit), limit_bytes=limit, page_bytes=2 * PAGE)
+        with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache) as batches:
+            store.nbytes.clear()
+            next(batches)
+            read[limit] = store.nbytes["get_ranges"]
+    assert read[stored - 1] == 4 * 2000
+    assert read[stored] >= 4 * PAGE
+
+
+def test_a_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, monkeypatch):
+    """In the order of the plan, for the cache's other users; and nothing any more when it is closed."""
+    monkeypatch.setattr("loader.cache.opened.BEAT_S", 0.0)
+    with memory_root.write("large", part_samples=16) as writer:
+        for i in range(128):
+            writer.add(f"{i:03d}", {"bin": bytes([i]) * 5000})
+    plan = loader.plan({"p": memory_root.open("large@latest").select("bin")}, seed=1, global_batch=4)
+    cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=60 * PAGE, page_bytes=PAGE)
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache, epochs=1) as batches:
+        for _ in range(20):
+            next(batches)
+        assert batches.metrics()["cache_evicted_total"] > 0
+        (hint,) = (tmp_path / "cache" / "hints").iterdir()
+        names = hint.read_bytes().hex()
+        first = [names[at : at + 40] for at in range(0, len(names), 40)]
+        reads = batches._assembler._reads
+        wanted = list(reads._pages(batches._assembler._future(20)))
+        assert first[: len(set(wanted))] == list(dict.fromkeys(wanted))
+        assert len(first) == len(set(first))
+        assert len(first) > 40
+    assert list((tmp_path / "cache" / "hints").iterdir()) == []

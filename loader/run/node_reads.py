@@ -41,7 +41,7 @@ class NodeReads:
             return
         self._cache = OpenCache(cache, metrics.count)
         sources = list(plan.sources.values())
-        live = sum(working_set_bytes(sources[i], views[i], cache.page_bytes) for i in remote)
+        live = working_set_bytes([sources[i] for i in remote], [views[i] for i in remote], cache.page_bytes)
         for i in remote:
             self._cached[i] = CachedStore(
                 self._stores[i],
@@ -83,19 +83,26 @@ class NodeReads:
                     yield from store.page_names(place.path, Span(place.offset, place.nbytes))
 
 
-def working_set_bytes(source: PlannedSource, view: View, page_bytes: int) -> int:
-    """What a cache has to hold for every page of a source to be fetched once an epoch: the chunks that are read side
-    by side, or all of a source that is shuffled sample by sample. An estimate; whole shards count, with the fields
-    that are not read."""
-    shape, manifest = source.shape, view.version.manifest
-    bodies = [manifest["groups"][group] for group in {view.version.group_of(field) for field in view.fields}]
-    stored = sum(body["nbytes"] for body in bodies)
-    if shape.chunk == 1:
-        return int(stored)
-    # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
-    alone = sum(-(-body["nbytes"] // max(body["n_rows"], 1)) + page_bytes for body in bodies)
-    per_sample = min(-(-stored // shape.n), alone)
-    return int(min(stored, shape.live_samples * per_sample + shape.lanes * shape.rounds_h * page_bytes))
+def working_set_bytes(sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int) -> int:
+    """What a cache has to hold for every page of these sources to be fetched once an epoch: the chunks that are read
+    side by side, or all of a source that is shuffled sample by sample. An estimate; whole shards count, with the fields
+    that are not read, and a version of which there are several views (buckets) counts once at most."""
+    live: dict[str, int] = {}
+    stored: dict[str, dict[str, int]] = {}
+    for source, view in zip(sources, views, strict=True):
+        version, shape = view.version, source.shape
+        bodies = {group: version.manifest["groups"][group] for group in map(version.group_of, view.fields)}
+        whole = {group: int(body["nbytes"]) for group, body in bodies.items()}
+        stored.setdefault(version.id, {}).update(whole)
+        # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
+        alone = sum(-(-body["nbytes"] // max(body["n_rows"], 1)) + page_bytes for body in bodies.values())
+        if shape.chunk == 1:
+            needed = shape.n * alone
+        else:
+            per_sample = min(-(-sum(whole.values()) // shape.n), alone)
+            needed = shape.live_samples * per_sample + shape.lanes * shape.rounds_h * page_bytes
+        live[version.id] = live.get(version.id, 0) + needed
+    return sum(min(needed, sum(stored[version].values())) for version, needed in live.items())
 
 
 def _content(version: Version, path: str) -> Content | None:

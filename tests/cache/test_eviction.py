@@ -50,6 +50,14 @@ def test_the_limit_is_never_passed(folder, page_files):
     assert 149 in numbers(page_files)
 
 
+def test_what_is_being_written_counts(folder, page_files):
+    cache = opened(folder, 32)
+    (folder / "writing" / "somebody").write_bytes(bytes(20 * PAGE))
+    for number in range(60):
+        cache.write(name(number), bytes(PAGE))
+        assert len(page_files()) <= 12 + 4  # four may be written before the folder is looked at again
+
+
 def test_several_jobs_share_the_limit(folder, page_files):
     caches = [opened(folder, 64) for _ in range(4)]
     for cache in caches:
@@ -79,6 +87,19 @@ def test_a_read_is_a_use(folder, page_files):
         assert first.read(name(number), [slice(0, 1)]) == [b"\0"]
     opened(folder, 16)
     assert {3, 17} < numbers(page_files)
+
+
+def test_uses_are_noted_whatever_the_mount_options(folder, page_files, monkeypatch):
+    """A time of use in the future is one that no mount option touches: a read that sets it back is ours."""
+    monkeypatch.setattr("loader.cache.pages.TOUCH_S", -10_000)
+    cache = opened(folder, 100)
+    fill(cache, 1)
+    (page,) = page_files()
+    later, written = time.time() + 5_000, page.stat().st_mtime_ns
+    os.utime(page, ns=(int(later * 10**9), written))
+    cache.read(name(0), [slice(0, 1)])
+    assert page.stat().st_atime < later - 1_000
+    assert page.stat().st_mtime_ns == written
 
 
 def test_what_a_running_job_needs_soon_stays(folder, page_files):

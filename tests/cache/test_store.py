@@ -118,6 +118,22 @@ def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):
     assert sorted(origin.asked) == [("data/a.tar", at, PAGE) for at in range(0, 4 * PAGE, PAGE)]
 
 
+def test_a_page_that_comes_just_before_the_claim_is_not_fetched_again(
+    make_origin, reader, folder, monkeypatch
+):
+    origin = make_origin(SIZES)
+    one, other = reader(origin, folder), reader(origin, folder)
+    claim = one.cache.claim
+
+    def late(name):
+        other.get("data/b.tar", (0, 1))
+        return claim(name)
+
+    monkeypatch.setattr(one.cache, "claim", late)
+    one.get("data/b.tar", (0, 9))
+    assert origin.asked == [("data/b.tar", 0, PAGE)]
+
+
 def test_one_range_comes_from_the_origin_and_drops_its_pages(make_origin, reader, folder, page_files, body):
     """What the reading layer asks for when a checksum of the version's index is wrong."""
     origin = make_origin(SIZES)

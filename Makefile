@@ -44,7 +44,7 @@ check: $(READY) ## lint, types, architecture
 
 ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
 	scripts/install-peers.sh
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
 	$(PYTEST) $(PARALLEL) -m 'not ceph' --durations=15
 
 prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)

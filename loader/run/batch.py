@@ -1,7 +1,7 @@
 """What the training loop receives for one step."""
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ class Batch:
     (Not a collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.)
 
     step: global step. ids: (source, key) per slot, None at padding. mask: bool [slots], True at real slots
-    (a tensor for framework="torch"). weight: valid slots * world size / global batch of this step; multiply a mean
-    loss by it, then the mean over ranks is the sum over samples / global batch: the mean over samples of a full batch.
+    (a tensor for torch, a jax.Array for jax). weight: valid slots * world size / global batch of this step; multiply a
+    mean loss by it, then the mean over ranks is the sum over samples / global batch: the mean over samples of a full
+    batch.
     digest: 64-bit, rank-local; the sum over ranks mod 2^64 is the same for every world size. wait_s: seconds
     that the consumer waited for this batch. nbytes: of the decoded arrays. bucket: the label that all of its samples
     share, None in a plan without buckets.
@@ -55,20 +56,31 @@ class Batch:
 
     def pin_memory(self) -> "Batch":
         """The same batch with its tensors in pinned memory; torch's DataLoader calls it for pin_memory=True."""
-        self.mask = _pinned(self.mask)
-        self.fields = {name: _pinned(value) for name, value in self.fields.items()}
+        self.mask, self.fields = self._with_tensors(lambda tensor: tensor.pin_memory())
         return self
+
+    def to(self, device: Any, non_blocking: bool = False) -> "Batch":
+        """A batch with its tensors on a torch device and all else as it is; Lightning and Accelerate call it.
+
+        non_blocking: as for `torch.Tensor.to`. numpy's arrays stay where they are, jax's too.
+        """
+        mask, fields = self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return replace(self, mask=mask, fields=fields)
+
+    def _with_tensors(self, change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
+        """(mask, fields), `change` done to every torch tensor in them."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, list):
+                return [changed(item) for item in value]
+            return change(value) if hasattr(value, "pin_memory") else value  # only torch's tensors have that
+
+        return changed(self.mask), {name: changed(value) for name, value in self.fields.items()}
 
 
 def fields_nbytes(fields: Mapping[str, Any]) -> int:
     """Bytes held by arrays, tensors, bytes and str in a collated batch: what the prefetch bound counts."""
     return sum(_nbytes(value) for value in fields.values())
-
-
-def _pinned(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_pinned(item) for item in value]
-    return value.pin_memory() if hasattr(value, "pin_memory") else value
 
 
 def _nbytes(value: Any) -> int:

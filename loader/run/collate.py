@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidRuntime, MissingDependency
+from .jax_arrays import to_jax
+
+FRAMEWORKS = ("torch", "numpy", "jax")
 
 _INT64 = np.iinfo(np.int64)
 _WORTH_MOVING_BYTES = 4096  # smaller arrays cost less to hold than to look after
@@ -58,9 +61,9 @@ def collate(
 ) -> tuple[dict[str, Any], Any]:
     """(fields, mask) of a batch; field names in the order in which the samples bring them up.
 
-    samples: one mapping field -> value per slot, None for a padded slot. framework: "torch" or "numpy". like:
+    samples: one mapping field -> value per slot, None for a padded slot. framework: one of FRAMEWORKS. like:
     a sample to take fields and shapes from when every slot is padded; without it such a batch has no fields.
-    mask: bool [slots], True at real slots; a tensor for torch.
+    mask: bool [slots], True at real slots; a tensor for torch, an array on the device for jax.
 
     A field's values become
     - one array [slots, ...] where all are arrays of one shape and dtype (numpy scalars count as rank 0), in
@@ -68,14 +71,15 @@ def collate(
       such dtype;
     - bool, int64 or float64 [slots] where all are bool, int within int64, or int and float;
     - torch.stack of them where all are tensors of one shape and dtype (torch only);
-    - otherwise a list, where torch gets its arrays as tensors. A field that a sample lacks (mixed sources may
-      have different fields) is None there, which makes it a list.
+    - otherwise a list, where torch and jax get its arrays as their own. A field that a sample lacks (mixed
+      sources may have different fields) is None there, which makes it a list.
     A padded slot is zeros in an array, and in a list "" or b"" among str or bytes, else None.
 
-    Raises: InvalidRuntime (another framework); MissingDependency (torch is not installed).
+    Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency (torch or jax
+    is not installed).
     """
-    if framework not in ("torch", "numpy"):
-        raise InvalidRuntime(f"framework={framework!r}; accepted: 'torch' and 'numpy'")
+    if framework not in FRAMEWORKS:
+        raise InvalidRuntime(f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
     torch = _torch() if framework == "torch" else None
     real = [sample for sample in samples if sample is not None]
     examples = real or ([] if like is None else [like])
@@ -84,6 +88,8 @@ def collate(
         values = [_PADDED if sample is None else sample.get(name) for sample in samples]
         fields[name] = _field(values, [sample.get(name) for sample in examples], torch)
     mask = np.array([sample is not None for sample in samples], bool)
+    if framework == "jax":
+        return {name: to_jax(name, values) for name, values in fields.items()}, to_jax("mask", mask)
     return fields, mask if torch is None else torch.from_numpy(mask)
 
 

@@ -13,12 +13,13 @@ from ..order.plan import Plan
 from ..storage import is_local
 from .assemble import Assembler, Recipe
 from .batch import Batch
+from .collate import FRAMEWORKS
 from .decode import Decode, Transform
 from .metrics import Metrics
 from .prefetch import Prefetch
 from .world import World
 
-Framework = Literal["torch", "numpy"]
+Framework = Literal["torch", "numpy", "jax"]
 
 DEFAULT_PREFETCH_BYTES = 512 * 2**20
 IO_THREADS = 16
@@ -30,10 +31,10 @@ class Loader:
 
     rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`).
     decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, called by several threads
-    at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch" or "numpy". workers: threads that
-    make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch: bytes
-    of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is read from remote
-    roots for every process of this machine (docs/cache.md); None keeps nothing.
+    at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch", "numpy" or "jax". workers: threads
+    that make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch:
+    bytes of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is read
+    from remote roots for every process of this machine (docs/cache.md); None keeps nothing.
     steps: stop before this global step; epochs: stop after so many passes of a plan with one source and
     without buckets, the last batch padded. Without either it is endless.
 
@@ -55,8 +56,8 @@ class Loader:
         epochs: int | None = None,
         steps: int | None = None,
     ) -> None:
-        if framework not in ("torch", "numpy"):
-            raise InvalidRuntime(f"framework = {framework!r}; accepted: 'torch', 'numpy'")
+        if framework not in FRAMEWORKS:
+            raise InvalidRuntime(f"framework = {framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
         self.plan = plan
         self._end, limit = _bounds(plan, epochs, steps)
         self.world = World.of(rank, world_size)
@@ -107,6 +108,15 @@ class Loader:
     def step(self) -> int:
         """The global step of the next batch."""
         return self._step
+
+    @property
+    def end(self) -> int | None:
+        """The global step after the last one, from `steps` and `epochs`; None where it is endless."""
+        return self._end
+
+    def __len__(self) -> int:
+        """See `steps_of_run`."""
+        return steps_of_run(self._end)
 
     def batch_at(self, step: int) -> Batch:
         """The batch of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
@@ -166,6 +176,18 @@ class Loader:
                 f"this Loader was made in process {self._pid}, which forked this one; its threads are not here. Make "
                 "the Loader in the child, or start workers by spawn"
             )
+
+
+def steps_of_run(end: int | None) -> int:
+    """Batches of the whole run, from step 0 to its end: what a framework takes for the length of its epoch.
+
+    An iteration that begins later has fewer. With a length, frameworks know the last batch without reading one
+    ahead, so that the position they save is that after the last batch *used*. Raises: TypeError where the run is
+    endless, as Python has it for iterables without a length.
+    """
+    if end is None:
+        raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")
+    return end
 
 
 def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..errors import Unpicklable
+from ..errors import InvalidRuntime, Unpicklable
 from ..order.plan import Plan
 from .batch import Batch
-from .loader import Loader
+from .loader import Loader, steps_of_run
+from .torchdata_state import next_step
 from .world import World
 
 
@@ -23,10 +24,22 @@ class PlanDataset(IterableDataset[Batch]):
         # Read here: a worker process may not see the launcher's environment.
         self.world = World.of(rank, world_size)
         self.plan, self._options = plan, dict(options)
+        if self._options.get("framework") == "jax":
+            raise InvalidRuntime(
+                "framework='jax' in a torch_dataset, whose batches go to torch; accepted: 'torch', 'numpy'. A JAX "
+                "training iterates over loader.Loader(plan, framework='jax')"
+            )
         self._start = 0
         self._resume: int | None = None  # a worker process's own first step, from a state of its own
         self._position: int | None = None  # the next step of the iteration that has begun here
-        Loader(plan, self.world.rank, self.world.world_size, **{**self._options, "workers": 0}).close()
+        with Loader(
+            plan, self.world.rank, self.world.world_size, **{**self._options, "workers": 0}
+        ) as batches:
+            self._end = batches.end
+
+    def __len__(self) -> int:
+        """See `loader.steps_of_run`."""
+        return steps_of_run(self._end)
 
     def seek(self, step: int) -> None:
         """Begin to iterate at this global step."""
@@ -37,12 +50,12 @@ class PlanDataset(IterableDataset[Batch]):
         return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin to iterate at a state; in a worker process, at that worker's own. Raises: PlanMismatch."""
-        step = self.plan.check_state(state)
+        """Begin to iterate at a state of a plan, or at what a StatefulDataLoader saved, with whatever number of
+        workers and ranks. In a worker process, at that worker's own state. Raises: PlanMismatch."""
         if get_worker_info() is None:
-            self.seek(step)
+            self.seek(next_step(self.plan, state))
         else:
-            self._resume, self._position = step, None
+            self._resume, self._position = self.plan.check_state(state), None
 
     def __iter__(self) -> Iterator[Batch]:
         # Before the first batch is asked for: a state taken now is this iteration's.

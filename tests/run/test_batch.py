@@ -231,3 +231,38 @@ def test_the_digest_by_its_formula(versions):
     with ExitStack() as stack:
         ranks = [stack.enter_context(loader.Loader(plan, rank, 3, workers=0)) for rank in range(3)]
         assert sum(rank.batch_at(3).digest for rank in ranks) % 2**64 == wanted % 2**64
+
+
+def test_the_length_is_that_of_the_whole_run(photos):
+    """43 samples: frameworks ask for it, and read a batch ahead where there is none."""
+    plan = plan_of(photos.select("cls"))
+    for options, wanted in (({"steps": 3}, 3), ({"epochs": 2}, 9), ({"epochs": 2, "steps": 4}, 4)):
+        with loader.Loader(plan, 0, 1, **options) as batches:
+            assert len(batches) == batches.end == wanted
+            batches.seek(2)
+            assert len(batches) == wanted
+            assert len(list(batches)) == wanted - 2
+        assert len(loader.torch_dataset(plan, 0, 1, **options)) == wanted
+    with loader.Loader(plan, 0, 1) as batches, pytest.raises(TypeError, match="steps="):
+        len(batches)
+    assert batches.end is None
+    with pytest.raises(TypeError, match="steps="):
+        len(loader.torch_dataset(plan, 0, 1))
+
+
+def test_a_batch_moves_to_a_device_with_its_tensors_alone(photos):
+    plan = plan_of(photos.select("cls", "x.npy", "ragged.npy", "txt"))
+    with loader.Loader(plan, 0, 1, steps=1) as batches:
+        (batch,) = batches
+    moved = batch.to("meta", non_blocking=True)
+    assert isinstance(moved, loader.Batch)
+    assert {moved["cls"].device.type, moved["x.npy"].device.type, moved.mask.device.type} == {"meta"}
+    assert {item.device.type for item in moved["ragged.npy"]} == {"meta"}
+    assert moved["txt"] == batch["txt"]
+    assert (moved.step, moved.ids, moved.digest, moved.weight, moved.nbytes, moved.wait_s) == (
+        batch.step, batch.ids, batch.digest, batch.weight, batch.nbytes, batch.wait_s
+    )  # fmt: skip
+    assert batch["cls"].device.type == batch.mask.device.type == "cpu"  # the batch itself stays where it is
+    with loader.Loader(plan, 0, 1, steps=1, framework="numpy") as batches:
+        (arrays,) = batches
+    assert isinstance(arrays.to("meta")["cls"], np.ndarray)

@@ -169,8 +169,8 @@ def test_the_tensor_is_the_stacked_memory():
 
 
 def test_other_frameworks_are_refused():
-    with pytest.raises(InvalidRuntime, match="'jax'"):
-        collate([], "jax")
+    with pytest.raises(InvalidRuntime, match="'mxnet'"):
+        collate([], "mxnet")
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

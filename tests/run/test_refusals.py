@@ -48,7 +48,7 @@ def test_rank_and_world_size(plan, arguments, wanted):
         {"steps": 2.0},
         {"epochs": 0},
         {"epochs": True},
-        {"framework": "jax"},
+        {"framework": "mxnet"},
     ],
 )
 def test_runtime_options(plan, options):

@@ -1,0 +1,110 @@
+"""`framework="jax"`: the numpy batches as `jax.Array`s. Run by test_jax.py in a process of its own."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import loader
+from loader.errors import InvalidRuntime
+from loader.run.collate import collate
+
+
+@pytest.fixture
+def plan(versions):
+    return loader.plan({"photos": versions["photos"], "web": versions["web"]}, seed=3, global_batch=7)
+
+
+def one(values, name="x.npy"):
+    return collate([{name: value} for value in values], "jax")[0][name]
+
+
+def test_the_batches_are_those_of_numpy(plan):
+    import jax
+
+    for rank in range(2):
+        with (
+            loader.Loader(plan, rank, 2, framework="jax", workers=2, steps=5) as batches,
+            loader.Loader(plan, rank, 2, framework="numpy", workers=0, steps=5) as wanted,
+        ):
+            for batch, same in zip(batches, wanted, strict=True):
+                assert (batch.step, batch.ids, batch.digest) == (same.step, same.ids, same.digest)
+                assert isinstance(batch.mask, jax.Array)
+                assert np.array_equal(batch.mask, same.mask)
+                assert list(batch) == list(same)
+                for name in ("cls", "x.npy"):
+                    assert isinstance(batch[name], jax.Array)
+                    assert np.array_equal(batch[name], same[name])
+                assert batch["cls"].dtype == np.int32  # JAX's int, while it holds to 32 bits
+                assert batch["x.npy"].dtype == np.int32
+                for name in ("txt", "json"):
+                    assert batch[name] == same[name]
+                assert isinstance(batch["ragged.npy"], list)
+                for item, array in zip(batch["ragged.npy"], same["ragged.npy"], strict=True):
+                    assert isinstance(item, jax.Array)
+                    assert item.dtype == np.uint8
+                    assert np.array_equal(item, array)
+                assert batch.nbytes > 0
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(["u1", "u2", "u4", "i1", "i2", "i4", "f2", "f4", "c8", "?"]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+    st.data(),
+)
+def test_every_dtype_of_32_bits_keeps_its_bytes(dtype, shape, data):
+    arrays = data.draw(st.lists(hnp.arrays(dtype, shape), min_size=1, max_size=4))
+    got = np.asarray(one(arrays))
+    assert got.dtype == np.dtype(dtype)
+    assert got.tobytes() == np.stack(arrays).tobytes()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(hnp.arrays(st.sampled_from(["i8", "u8", "f8"]), 3))
+def test_wider_numbers_fit_or_are_refused(array):
+    """JAX alone makes 0 of 2**40, and infinity of 1e300, without a word."""
+    narrow = {"i": np.int32, "u": np.uint32, "f": np.float32}[array.dtype.kind]
+    with np.errstate(over="ignore"):
+        rounded = array.astype(narrow)
+    kept = np.array_equal(rounded, array) or (
+        array.dtype.kind == "f" and np.array_equal(np.isfinite(rounded), np.isfinite(array))
+    )
+    if kept:
+        got = np.asarray(one([array]))
+        assert got.dtype == narrow
+        assert np.array_equal(got[0], rounded, equal_nan=array.dtype.kind == "f")
+    else:
+        with pytest.raises(InvalidRuntime, match=r"field 'x\.npy' holds .*jax_enable_x64"):
+            one([array])
+
+
+def test_with_64_bits_nothing_is_narrowed():
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        got = one([2**40, 1], name="cls")
+        assert (got.dtype, got.tolist()) == (np.int64, [2**40, 1])
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def test_what_jax_has_no_dtype_for_stays_numpy():
+    got = one([np.array("2026-01-01", "M8[D]")] * 2)
+    assert isinstance(got, np.ndarray)
+    assert got.dtype == "M8[D]"
+
+
+def test_a_jitted_step_takes_a_batch(plan):
+    import jax
+
+    @jax.jit
+    def total(cls, x, mask):
+        return (cls * mask).sum() + x.sum()
+
+    with loader.Loader(plan, 0, 1, framework="jax", steps=1) as batches:
+        (batch,) = batches
+    wanted = int(np.asarray(batch["cls"]).sum() + np.asarray(batch["x.npy"]).sum())
+    assert int(total(batch["cls"], batch["x.npy"], batch.mask)) == wanted

@@ -1,0 +1,107 @@
+"""Accelerate: what it leaves alone, what it saves and restores, and what it must not be given."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loader
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
+
+STEPS, SAVED = 7, 4
+
+TRAIN = """
+import sys
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader
+import loader
+
+url, folder, way, first, stop = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
+whole = DataLoaderConfiguration(dispatch_batches=False, use_stateful_dataloader=True)
+accelerator = Accelerator(cpu=True, dataloader_config=None if way == "default" else whole)
+plan = loader.plan({"photos": loader.Root(url).open("photos@1")}, seed=8, global_batch=6)
+here = (accelerator.process_index, accelerator.num_processes)
+if way == "loader":
+    batches = loader.Loader(plan, *here, steps=7)
+    accelerator.register_for_checkpointing(batches)
+else:
+    batches = DataLoader(loader.torch_dataset(plan, *here, steps=7), batch_size=None)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.001)
+model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
+if first:
+    accelerator.load_state(folder)
+for batch in batches:
+    batch = batch.to(accelerator.device, non_blocking=True)
+    print(f"took {batch.step} {batch.digest}\\n", end="", flush=True)
+    accelerator.backward(model(batch["cls"].float()[:, None]).mean() * batch.weight)
+    optimizer.step()
+    optimizer.zero_grad()
+    if batch.step + 1 == stop:
+        accelerator.save_state(folder)
+        break
+accelerator.end_training()
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, samples):
+    root = loader.Root(str(tmp_path_factory.mktemp("accelerate") / "root"))
+    samples.write(root, "photos", range(30), part_samples=11, fields=("cls", "txt"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def wanted(root, properties):
+    plan = loader.plan({"photos": root.open("photos@1")}, seed=8, global_batch=6)
+    return list(properties.uninterrupted(plan, STEPS).items())
+
+
+@pytest.fixture
+def train(root, tmp_path, properties):
+    """train(processes, way, first, stop) -> the run and its (step, digest over the processes)."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+
+    def trained(processes, way, first, stop):
+        arguments = [str(script), root.url, str(tmp_path / "saved"), way, str(first), str(stop)]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        command = [sys.executable, "-W", "ignore", *(launcher if processes > 1 else []), *arguments]
+        environ = os.environ | {"PYTHONPATH": str(Path(loader.__file__).parents[1])}
+        done = subprocess.run(command, capture_output=True, text=True, env=environ)
+        digests = {}
+        for line in done.stdout.splitlines():
+            if line.startswith("took "):
+                step, digest = map(int, line.split()[1:])
+                digests[step] = (digests.get(step, 0) + digest) % properties.MODULUS
+        return done, sorted(digests.items())
+
+    return trained
+
+
+def test_a_registered_loader_is_saved_with_two_processes_and_resumed_with_one(train, wanted):
+    done, got = train(2, "loader", 0, SAVED)
+    assert (done.returncode, got) == (0, wanted[:SAVED]), done.stderr
+    done, got = train(1, "loader", SAVED, 0)
+    assert (done.returncode, got) == (0, wanted[SAVED:]), done.stderr
+
+
+def test_a_prepared_dataloader_of_one_process(train, wanted):
+    done, got = train(1, "prepared", 0, SAVED)
+    assert (done.returncode, got) == (0, wanted[:SAVED]), done.stderr
+    done, got = train(1, "prepared", SAVED, 0)
+    assert (done.returncode, got) == (0, wanted[SAVED:]), done.stderr
+
+
+@pytest.mark.parametrize("way", ["prepared", "default"])
+def test_a_prepared_dataloader_of_two_processes_gives_no_batch(train, way):
+    """It would be split among the processes a second time; the package fails before the first batch."""
+    done, got = train(2, way, 0, SAVED)
+    assert done.returncode != 0
+    assert "TypeError" in done.stderr
+    assert got == []

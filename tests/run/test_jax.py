@@ -1,0 +1,29 @@
+"""JAX in a process of its own: once it has started its threads, it objects to every fork of the process it is in."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loader
+from loader.errors import MissingDependency
+
+
+@pytest.mark.server
+def test_the_checks_of_jax_hold():
+    checks = Path(__file__).with_name("jax_checks.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(checks)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=checks.parents[2])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{checks.read_text().count('def test_')} passed" in done.stdout
+
+
+def test_without_jax_the_error_says_what_to_install(versions, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    plan = loader.plan({"photos": versions["photos"].select("cls")}, seed=3, global_batch=7)
+    with (
+        loader.Loader(plan, 0, 1, framework="jax", workers=0) as batches,
+        pytest.raises(MissingDependency, match=r"pip install 'penstock\[jax\]'"),
+    ):
+        next(batches)

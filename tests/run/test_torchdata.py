@@ -1,0 +1,147 @@
+"""`loader.torch_dataset` in torchdata's StatefulDataLoader: the package's own state is the position."""
+
+import json
+from itertools import islice
+
+import pytest
+from torch.utils.data import DataLoader
+
+import loader
+from loader.errors import PlanMismatch
+from loader.run.torchdata_state import next_step
+
+STEPS = 7
+
+needs_torchdata = pytest.mark.server
+quiet = [
+    pytest.mark.filterwarnings("ignore:.*vital.*", "ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes"),  # on a small machine
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*"),
+]
+pytestmark = quiet
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory, samples):
+    root = loader.Root(str(tmp_path_factory.mktemp("torchdata") / "root"))
+    version = samples.write(root, "photos", range(30), part_samples=11, fields=("cls", "txt"))
+    return loader.plan({"photos": version}, seed=8, global_batch=6)
+
+
+@pytest.fixture(scope="module")
+def wanted(plan, properties):
+    return list(properties.uninterrupted(plan, STEPS).items())
+
+
+def stateful(dataset, workers, start="fork", **options):
+    """The real thing. (The versions lie on disk, so that workers may be forked, which starts them quickly.)"""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    context = start if workers else None
+    return StatefulDataLoader(
+        dataset, batch_size=None, num_workers=workers, multiprocessing_context=context, **options
+    )
+
+
+def bounded(plan, rank=0, world_size=1):
+    return loader.torch_dataset(plan, rank, world_size, steps=STEPS)
+
+
+def taken(iterable, n=STEPS):
+    return [(batch.step, batch.digest) for batch in islice(iterable, n)]
+
+
+def saved_after(plan, n, workers, **options):
+    """The StatefulDataLoader's state after n batches, as JSON brings it back."""
+    batches = stateful(bounded(plan), workers, **options)
+    iterator = iter(batches)
+    for _ in range(n):
+        next(iterator)
+    return json.loads(json.dumps(batches.state_dict()))
+
+
+@needs_torchdata
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_its_own_state_restores_the_position_anywhere(plan, wanted, workers):
+    for stop in range(STEPS):
+        state = saved_after(plan, stop, workers)
+        resumed = stateful(bounded(plan), workers)
+        resumed.load_state_dict(state)
+        assert taken(resumed) == wanted[stop:]
+
+
+@needs_torchdata
+def test_spawned_workers_and_a_resume_of_a_resume(plan, wanted):
+    resumed = stateful(bounded(plan), 2, start="spawn")
+    resumed.load_state_dict(saved_after(plan, 3, 2))
+    assert taken(resumed, 2) == wanted[3:5]
+    again = stateful(bounded(plan), 2)
+    again.load_state_dict(resumed.state_dict())
+    assert taken(again) == wanted[5:]
+
+
+@needs_torchdata
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every):
+    for stop in range(STEPS + 1):
+        state = saved_after(plan, stop, before, snapshot_every_n_steps=every)
+        dataset = bounded(plan)
+        dataset.load_state_dict(state)
+        assert dataset.state_dict() == plan.state(stop)
+        after = (before + stop) % 4
+        assert taken(stateful(dataset, after)) == wanted[stop:]
+    assert taken(DataLoader(dataset, batch_size=None)) == []  # a run that has ended goes on with nothing
+
+
+@needs_torchdata
+def test_the_package_refuses_another_number_of_workers_itself(plan):
+    """Were it to accept one day, each worker would go on at another worker's step."""
+    for before, after in ((2, 1), (2, 3), (0, 1), (1, 0)):
+        resumed = stateful(bounded(plan), after)
+        resumed.load_state_dict(saved_after(plan, 4, before))
+        with pytest.raises(AssertionError):
+            next(iter(resumed))
+
+
+@needs_torchdata
+def test_one_ranks_state_serves_any_world_size(plan, wanted, properties):
+    """As Lightning and Accelerate keep it: the first rank's alone."""
+    first = stateful(bounded(plan, 0, 2), 2)
+    iterator = iter(first)
+    for _ in range(3):
+        next(iterator)
+    state = first.state_dict()
+    for world_size in (1, 2, 3):
+        digests = {}
+        for rank in range(world_size):
+            resumed = stateful(bounded(plan, rank, world_size), 2)
+            resumed.load_state_dict(state)
+            for batch in resumed:
+                digests[batch.step] = (digests.get(batch.step, 0) + batch.digest) % properties.MODULUS
+        assert list(digests.items()) == wanted[3:]
+
+
+@needs_torchdata
+def test_a_state_of_another_plan(plan):
+    other = loader.plan({"photos": plan.sources["photos"].view}, seed=9, global_batch=6)
+    for workers in (0, 2):
+        with pytest.raises(PlanMismatch, match="seed"):
+            bounded(other).load_state_dict(saved_after(plan, 3, workers))
+
+
+def test_what_is_no_such_state_is_refused(plan):
+    for state, why in (
+        ({"_snapshot": {}}, "_worker_snapshots"),
+        ({"_snapshot": None}, "NoneType"),
+        ({"_snapshot": {"_worker_snapshots": {}}, "_steps_since_snapshot": 0}, "without any worker"),
+        (
+            {"_snapshot": {"_worker_snapshots": {"worker_0": {"dataset_state": plan.state(1)}}}},
+            "_steps_since",
+        ),
+        ({"dataset_state": None}, "NoneType"),
+        ({"step": 3}, "not a state"),
+        (None, "NoneType"),
+    ):
+        with pytest.raises(PlanMismatch, match=why):
+            next_step(plan, state)

@@ -58,10 +58,10 @@ def train_step(
 ) -> float:
     """One optimizer step over the global batch, whatever share of it this rank holds. The global mean loss."""
     optimizer.zero_grad(set_to_none=False)
-    device = next(model.parameters()).device
-    pictures = batch["jpg"].to(device, non_blocking=True).float().div_(255).sub_(0.5)
+    batch = batch.to(next(model.parameters()).device, non_blocking=True)
+    pictures = batch["jpg"].float().div_(255).sub_(0.5)
     # batch.weight makes up for ranks with unequal shares: the mean over ranks is the mean over samples.
-    loss = functional.cross_entropy(model(pictures), batch["cls"].to(device)) * batch.weight
+    loss = functional.cross_entropy(model(pictures), batch["cls"]) * batch.weight
     loss.backward()  # type: ignore[no-untyped-call]
     shared = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     total = loss.detach().clone()

@@ -2,9 +2,9 @@
 
 import io
 import json
-import os
+import random
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -33,44 +33,29 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def start(
-    root: Path, out: Path, rank: int, world_size: int, port: int, *options: str
-) -> "subprocess.Popen[bytes]":
-    command = [
-        sys.executable,
-        str(TRAIN),
-        "--root",
-        str(root),
-        "--ref",
-        "photos@1",
-        "--out",
-        str(out),
-        "--steps",
-        "9",
-    ]
-    command += ["--global-batch", "7", "--checkpoint-every", "3", "--classes", "3", *options]
-    places = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    return subprocess.Popen(command, env=os.environ | places, stderr=subprocess.PIPE)
+def command(root: Path, out: Path, *options: str) -> list[str]:
+    """What comes after `python` or torchrun's own options."""
+    given = ["--root", str(root), "--ref", "photos@1", "--out", str(out), "--steps", "9"]
+    sizes = ["--global-batch", "7", "--checkpoint-every", "3", "--classes", "3"]
+    return [str(TRAIN), *given, *sizes, *options]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def alone(root: Path, out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """One process, without a launcher."""
+    return subprocess.run(
+        [sys.executable, *command(root, out, *options)], capture_output=True, text=True, timeout=120
+    )
 
 
-def together(root: Path, out: Path, world_size: int, *options: str) -> list[int]:
-    port = free_port()
-    ranks = [start(root, out, rank, world_size, port, *options) for rank in range(world_size)]
-    told = [process.communicate(timeout=120)[1] for process in ranks]
-    codes = [process.returncode for process in ranks]
-    assert codes == [0] * world_size or "--crash-at" in options, told
-    return codes
+def torchrun(root: Path, out: Path, world_size: int, *options: str) -> "subprocess.CompletedProcess[str]":
+    """`torchrun --standalone --nproc-per-node <world_size> examples/train.py ...`."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
+    return subprocess.run(
+        [sys.executable, *launcher, *command(root, out, *options)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -83,29 +68,43 @@ def losses(folder: Path) -> dict[int, float]:
     return found
 
 
-def test_killed_on_two_ranks_and_resumed_on_one_it_reads_the_same(root: Path, tmp_path: Path) -> None:
+def test_killed_on_two_ranks_and_resumed_on_one_and_on_three_it_reads_the_same(
+    root: Path, tmp_path: Path
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    together(root, whole, 1)
-    assert together(root, broken, 2, "--crash-at", "4") == [-signal.SIGKILL] * 2
-    assert sorted(training.digests(broken)) == [0, 1, 2, 3, 4]
-    together(root, broken, 1)
+    assert alone(root, whole).returncode == 0
     expected = training.digests(whole)
     assert sorted(expected) == list(range(9))
-    assert training.digests(broken) == expected  # also steps 3 and 4, which both did
     assert all(len(values) == 1 for values in expected.values())
     assert len({min(values) for values in expected.values()}) == 9
-    assert losses(broken) == pytest.approx(losses(whole), abs=2e-3)
-    assert (broken / "rank-0-of-1-from-3.jsonl").exists()
-    assert not list(broken.glob("*.part"))
+
+    crash_at = random.Random(20261120).randrange(3, 8)  # after a first checkpoint, before the end
+    killed = torchrun(root, broken, 2, "--crash-at", str(crash_at))
+    assert killed.returncode != 0
+    assert f"exitcode  : -{signal.SIGKILL.value}" in killed.stderr
+    assert sorted(training.digests(broken)) == list(range(crash_at + 1))
+    on_three = tmp_path / "on-three"
+    shutil.copytree(broken, on_three)
+
+    resumed_at = crash_at // 3 * 3
+    for out, ranks, done in (
+        (broken, 1, alone(root, broken)),
+        (on_three, 3, torchrun(root, on_three, 3)),
+    ):
+        assert done.returncode == 0, done.stderr
+        assert training.digests(out) == expected  # also the steps since the checkpoint, which were done twice
+        assert losses(out) == pytest.approx(losses(whole), abs=2e-3)
+        logs = {f"rank-{rank}-of-{ranks}-from-{resumed_at}.jsonl" for rank in range(ranks)}
+        assert logs <= {path.name for path in out.iterdir()}
+        assert not list(out.glob("*.part"))
 
 
 def test_a_checkpoint_of_another_order_is_refused(root: Path, tmp_path: Path) -> None:
-    together(root, tmp_path, 1)
-    other = start(root, tmp_path, 0, 1, 0, "--seed", "8")
-    told = other.communicate(timeout=120)[1].decode()
+    assert alone(root, tmp_path).returncode == 0
+    other = alone(root, tmp_path, "--seed", "8")
     assert other.returncode != 0
-    assert "PlanMismatch" in told
-    assert "seed" in told
+    assert "PlanMismatch" in other.stderr
+    assert "seed" in other.stderr
 
 
 def write_log(folder: Path, name: str, digests: dict[int, int]) -> None:

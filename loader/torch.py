@@ -17,11 +17,13 @@ def torch_dataset(
 
     Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn, so the batches are those of
     `Loader`, in order, for every N. options: as for `Loader`; inside a worker process `workers` is 0 unless given.
-    Every pass over the dataset begins at the same step; it is endless, or ends at `steps=`. The position:
+    Every pass over the dataset begins at the same step; it is endless, or ends at `steps=`. The position: torchdata's
+    StatefulDataLoader and Lightning save and restore it by themselves (docs/training.md). With a DataLoader,
     `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating, and `plan.state(batch.step + 1)` after a
     batch was used (what DataLoader has made ahead does not count).
 
-    Raises: MissingDependency without torch; Unpicklable when worker processes cannot receive a transform.
+    Raises: MissingDependency without torch; InvalidRuntime for framework="jax"; Unpicklable when worker processes
+    cannot receive a transform.
     """
     try:
         from .run.plan_dataset import PlanDataset

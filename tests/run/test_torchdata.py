@@ -47,7 +47,7 @@ def bounded(plan, rank=0, world_size=1):
     return loader.torch_dataset(plan, rank, world_size, steps=STEPS)
 
 
-def taken(iterable, n=STEPS):
+def taken(iterable, n=STEPS + 1):
     return [(batch.step, batch.digest) for batch in islice(iterable, n)]
 
 
@@ -102,6 +102,21 @@ def test_the_package_refuses_another_number_of_workers_itself(plan):
         resumed.load_state_dict(saved_after(plan, 4, before))
         with pytest.raises(AssertionError):
             next(iter(resumed))
+
+
+@needs_torchdata
+def test_a_finished_pass_begins_anew_by_its_state_and_not_by_the_datasets(plan, wanted):
+    """With workers, the package takes a finished pass for an epoch; docs/training.md says so."""
+    state = saved_after(plan, STEPS, 2)
+    finished = stateful(bounded(plan), 2)
+    assert taken(finished) == wanted
+    anew = stateful(bounded(plan), 2)
+    anew.load_state_dict(finished.state_dict())
+    assert taken(anew) == wanted
+    for end in (state, finished.state_dict()):
+        dataset = bounded(plan)
+        dataset.load_state_dict(end)
+        assert taken(stateful(dataset, 2)) == []
 
 
 @needs_torchdata

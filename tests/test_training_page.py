@@ -36,7 +36,7 @@ def run(name: str, steps: int, *launcher: str) -> list[tuple[int, int]]:
     Path("train.py").write_text(SCRIPTS[name])
     command = [sys.executable, "-W", "ignore", *launcher, "train.py", str(steps)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=120
+        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300
     )
     assert done.returncode == 0, done.stderr
     digests: dict[int, int] = {}

@@ -43,7 +43,7 @@ def command(root: Path, out: Path, *options: str) -> list[str]:
 def alone(root: Path, out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     """One process, without a launcher."""
     return subprocess.run(
-        [sys.executable, *command(root, out, *options)], capture_output=True, text=True, timeout=120
+        [sys.executable, *command(root, out, *options)], capture_output=True, text=True, timeout=300
     )
 
 
@@ -54,7 +54,7 @@ def torchrun(root: Path, out: Path, world_size: int, *options: str) -> "subproce
         [sys.executable, *launcher, *command(root, out, *options)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 import loader
 from loader.dataset.read import read_fields, read_parts
+from loader.errors import Corrupt
 from loader.modalities.bare import open_codec, packet_of
 from loader.modalities.clip import read_bare, read_clip
 from loader.modalities.display_matrix import turn_of_matrix
@@ -174,8 +175,8 @@ def penstock(folder: Path, clip: bytes) -> Read:
     version = writer.version
     view, pins = version.select("mp4"), dict[str, str]()
     readers = Readers(
-        fields=lambda wanted: read_fields(version.store, wanted, pins=pins),
-        parts=lambda wanted: read_parts(version.store, wanted, pins=pins),
+        fields=lambda wanted, bad: read_fields(version.store, wanted, pins=pins, on_corrupt=bad),
+        parts=lambda wanted, bad: read_parts(version.store, wanted, pins=pins, on_corrupt=bad),
     )
     rng = np.random.default_rng(0)
 
@@ -185,6 +186,8 @@ def penstock(folder: Path, clip: bytes) -> Read:
         (data,) = read_samples(
             view, groups_of(view, decoders), decoders, addresses, lambda i, field: rng, readers
         )
+        if isinstance(data, Corrupt):
+            raise data
         found: Frames = decode_sample(data, addresses[0], decoders, lambda field: rng)["mp4"]
         return found
 

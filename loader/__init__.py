@@ -23,7 +23,9 @@ from .order.bucket import bucket
 from .order.plan import Plan
 from .order.views import synthetic
 from .run.batch import Batch
+from .run.ledger import read_ledger
 from .run.loader import Loader
+from .run.substitution import Substitution
 from .torch import torch_dataset
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Part",
     "Plan",
     "Root",
+    "Substitution",
     "Version",
     "View",
     "Writer",
@@ -45,6 +48,7 @@ __all__ = [
     "image",
     "open_plan",
     "plan",
+    "read_ledger",
     "source",
     "synthetic",
     "torch_dataset",

@@ -15,6 +15,7 @@ from .order.content import Source
 from .order.content import source as _source
 from .order.mixture import Weight
 from .order.plan import Plan, Schedule, make_plan
+from .order.quarantine import QuarantineKeys
 from .order.record import plan_from_json
 from .order.views import OrderView, SyntheticView, synthetic
 
@@ -29,7 +30,7 @@ def plan(
     bucket_by: BucketBy | str | None = None,
     pack: object = None,
     schedule: Schedule | None = None,
-    quarantine: object = None,
+    quarantine: QuarantineKeys | Sequence[tuple[int, QuarantineKeys]] | None = None,
     boundary: str = "fill",
     allow_repeats: bool = False,
 ) -> Plan:
@@ -38,8 +39,10 @@ def plan(
     sources: name -> version, view or `loader.source(...)`; the name is part of the order. seed: 0 to 2^64 - 1.
     global_batch: samples of one optimizer step over all ranks. schedule: [(start step, {name: weight}), ...].
     bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket": every batch is of one bucket.
-    allow_repeats: accept a source, or a bucket of one, smaller than its batch. pack, quarantine and boundary have their
-    place in the plan's format; values other than these defaults are refused until the order does them.
+    quarantine: {name: [sample keys]}, or [(step, {name: [sample keys]}), ...] each from its step on: known-bad samples,
+    whose slots get substitutes; finding their ordinals reads the versions' key columns once.
+    allow_repeats: accept a source, or a bucket of one, smaller than its batch. pack and boundary have their place in
+    the plan's format; values other than these defaults are refused until the order does them.
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
     """

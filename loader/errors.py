@@ -12,6 +12,7 @@
         InvalidStore                 (ValueError)          URL, option or key that no store accepts
       Corrupt                        (ValueError)          bytes that are not what was written
         DecodeFailed                 a decoder refused bytes whose checksum is right
+        TooManyCorrupt               more samples were substituted than the budget allows
       InvalidSample                  (ValueError)          what a writer was handed
         InvalidKey InvalidField DuplicateKey FieldMismatch FieldTooLarge EmptyVersion
       RootError                      the root and its history
@@ -87,6 +88,10 @@ class Corrupt(PenstockError, ValueError):
 
 class DecodeFailed(Corrupt):
     """A decoder refused bytes whose checksum is right."""
+
+
+class TooManyCorrupt(Corrupt):
+    """More corrupt samples than `corrupt_budget` allows; the ledger that lists them is named."""
 
 
 class InvalidSample(PenstockError, ValueError):

@@ -21,8 +21,9 @@ from .run.world import World
 class Explanation:
     """One slot of one step, followed back.
 
-    slot: its number in the global batch's canonical order; epoch, position: in its source; address: where its
-    bytes lie; provenance: raw_uri, raw_sha256, unit_id, run_id, asset_key ... as far as the writer recorded them.
+    slot: its number in the global batch's canonical order; epoch, position: in its source; attempt: 0, or which
+    substitute this is for a quarantined sample (what was corrupt when it was read is in the ledger); address: where
+    its bytes lie; provenance: raw_uri, raw_sha256, unit_id, run_id, asset_key ... as far as the writer recorded them.
     """
 
     step: int
@@ -30,42 +31,30 @@ class Explanation:
     source: str
     epoch: int
     position: int
+    attempt: int
     root: str
     address: SampleAddress
     provenance: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        fields = {
-            name: {
-                "group": at.group,
-                "path": at.path,
-                "offset": at.offset,
-                "nbytes": at.nbytes,
-                "crc32c": f"{at.crc32c:08x}",
-            }
-            for name, at in self.address.fields.items()
-        }
         return {
             "step": self.step,
             "slot": self.slot,
             "source": self.source,
             "epoch": self.epoch,
             "position": self.position,
+            "attempt": self.attempt,
             "root": self.root,
-            "key": self.address.key,
-            "version": self.address.version,
-            "version_id": self.address.version_id,
-            "part": self.address.part,
-            "row": self.address.row,
-            "ordinal": self.address.ordinal,
-            "fields": fields,
+            **self.address.to_json(),
             "provenance": self.provenance,
         }
 
     def __str__(self) -> str:
+        instead = f", substitute {self.attempt} for a quarantined sample" if self.attempt else ""
         lines = [
-            f"step {self.step} slot {self.slot}: source {self.source!r}, epoch {self.epoch}, position {self.position}",
+            f"step {self.step} slot {self.slot}: source {self.source!r}, epoch {self.epoch}, position {self.position}"
+            + instead,
             f"  sample      {self.address.key!r} = {self.address.version} ordinal {self.address.ordinal}",
             f"  version     {self.address.version_id}",
             f"  part        {self.address.part} row {self.address.row}",
@@ -116,6 +105,7 @@ def explain(
                 source=name,
                 epoch=int(slots.epoch[number]),
                 position=int(slots.position[number]),
+                attempt=int(slots.attempt[number]),
                 root=version.store.url,
                 address=address,
                 provenance=row,

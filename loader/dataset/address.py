@@ -2,6 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+_SAMPLE = ("key", "version", "version_id", "part", "row", "ordinal")
+_PLACE = ("group", "path", "offset", "nbytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,27 @@ class SampleAddress:
     row: int
     ordinal: int
     fields: Mapping[str, FieldAddress]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: key, version, version_id, part, row, ordinal, and of each field its place."""
+        return {
+            **{name: getattr(self, name) for name in _SAMPLE},
+            "fields": {
+                name: {**{of: getattr(place, of) for of in _PLACE}, "crc32c": f"{place.crc32c:08x}"}
+                for name, place in self.fields.items()
+            },
+        }
+
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> "SampleAddress":
+        """The address whose `to_json` is in `body`. Raises: KeyError, TypeError, ValueError for other JSON."""
+        fields = {
+            name: FieldAddress(
+                field=name, **{of: place[of] for of in _PLACE}, crc32c=int(place["crc32c"], 16)
+            )
+            for name, place in body["fields"].items()
+        }
+        return SampleAddress(**{name: body[name] for name in _SAMPLE}, fields=fields)
 
     def describe(self, field: str | None = None) -> str:
         """`photos@12/<part> media[1048576:1310720] sample 'ep_31/0120'`, with `.field` when one is named."""

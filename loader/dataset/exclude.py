@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, VersionNotFound
 from ..storage import Store
 from .bitmap import pack
+from .find import live_rows
 from .manifest import Change
-from .parquet import TableFile, get_tables, put_table
+from .parquet import TableFile, put_table
 from .parts_table import EXCLUSIONS_SCHEMA
 from .version import Version
 
@@ -92,19 +92,9 @@ def put_exclusions(
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Part id -> row -> key of these keys. Reads the key column of every run: a scan of the version's keys."""
-    rows: dict[str, dict[int, str]] = {}
-    found: set[str] = set()
-    wanted = pa.array(sorted(keys), pa.string())
-    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    for table in get_tables(version.store, files, ["part", "row", "key"]):
-        mine = table.filter(pc.is_in(table["key"], value_set=wanted))
-        for position, at in zip(
-            version.parts.positions(mine["part"]).tolist(), mine.to_pylist(), strict=True
-        ):
-            if version.parts.live_members(position)[at["row"]]:
-                rows.setdefault(at["part"], {})[at["row"]] = at["key"]
-                found.add(at["key"])
+    """Part id -> row -> key of these keys. Raises: VersionNotFound for a key that is not live in the version."""
+    rows = live_rows(version, keys)
+    found = {key for members in rows.values() for key in members.values()}
     if missing := sorted(keys - found):
         raise VersionNotFound(
             f"{version.name} has no live sample {missing[0]!r}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ..storage import Blob, RangeReader, Span
@@ -10,6 +10,18 @@ from .address import FieldAddress, SampleAddress
 from .shard import crc32c
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+OnCorrupt = Callable[[int, Corrupt], object]
+"""Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
+
+
+def raise_corrupt(number: int, error: Corrupt) -> None:
+    """The `OnCorrupt` that stops at the first corrupt sample."""
+    raise error
+
+
+_NOTHING = Blob(b"", "")
 
 
 class FieldPart(NamedTuple):
@@ -35,13 +47,15 @@ def read_fields(
     pins: dict[str, str] | None = None,
     run: Map = map,
     on_refetch: Callable[[], None] = lambda: None,
+    on_corrupt: OnCorrupt = raise_corrupt,
 ) -> list[dict[str, bytes]]:
     """Per sample, field -> its bytes. Fields of one shard that lie close together share a request.
 
     pins: shard path -> ETag seen at its first read; a shard that was replaced since raises Changed. `run` may be
-    a thread pool's map. on_refetch: called before each read that is repeated. Raises: Corrupt with the sample's
-    full address when a checksum is wrong twice, or the shard ends too early; Changed; ObjectNotFound; Transient,
-    Throttled past the retry budget.
+    a thread pool's map. on_refetch: called before each read that is repeated. on_corrupt: told of each sample with a
+    field whose checksum is wrong twice, or which the shard ends before, in the order of `addresses`; such a sample is
+    {}. The error has its full address. Raises: what on_corrupt does, by default Corrupt; Changed; ObjectNotFound;
+    Transient, Throttled past the retry budget.
     """
     pins = {} if pins is None else pins
     by_path: dict[str, list[tuple[SampleAddress, FieldAddress]]] = {}
@@ -49,12 +63,22 @@ def read_fields(
         for place in address.fields.values():
             by_path.setdefault(place.path, []).append((address, place))
 
-    def read_shard(item: tuple[str, list[tuple[SampleAddress, FieldAddress]]]) -> list[bytes]:
+    def read_shard(item: tuple[str, list[tuple[SampleAddress, FieldAddress]]]) -> list[bytes | Corrupt]:
         return _read_shard(store, *item, pins, on_refetch)
 
     # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
-    read = dict(zip(by_path, map(iter, run(read_shard, list(by_path.items()))), strict=True))
-    return [{name: next(read[place.path]) for name, place in address.fields.items()} for address in addresses]
+    lists = list(run(read_shard, list(by_path.items())))
+    read = dict(zip(by_path, map(iter, lists), strict=True))
+    found = [
+        {name: next(read[place.path]) for name, place in address.fields.items()} for address in addresses
+    ]
+    if any(any(map(_is_corrupt, some)) for some in lists):
+        for number, fields in enumerate(found):
+            bad = next(filter(_is_corrupt, fields.values()), None)
+            if bad is not None:
+                on_corrupt(number, cast("Corrupt", bad))
+                found[number] = {}
+    return cast("list[dict[str, bytes]]", found)
 
 
 def read_parts(
@@ -64,26 +88,37 @@ def read_parts(
     pins: dict[str, str] | None = None,
     run: Map = map,
     on_refetch: Callable[[], None] = lambda: None,
+    on_corrupt: OnCorrupt = raise_corrupt,
 ) -> list[list[bytes | memoryview]]:
     """Per item of `wanted`, the bytes of its parts, run after run. One request per run; runs of one shard that lie at
     most 64 KiB apart share one, as fields do. What is between the parts of a run is read and not looked at.
 
-    A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`.
+    A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`; a corrupt item
+    is [].
     """
     pins = {} if pins is None else pins
     by_path: dict[str, list[int]] = {}
     for i, item in enumerate(wanted):
         by_path.setdefault(item.address.fields[item.field].path, []).append(i)
 
-    def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview]]:
+    def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview] | Corrupt]:
         path, mine = item
         return _read_parts(store, path, [wanted[i] for i in mine], pins, on_refetch)
 
-    out: list[list[bytes | memoryview]] = [[] for _ in wanted]
-    for mine, read in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
-        for i, parts in zip(mine, read, strict=True):
-            out[i] = parts
+    read: dict[int, list[bytes | memoryview] | Corrupt] = {}
+    for mine, found in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
+        read.update(zip(mine, found, strict=True))
+    out: list[list[bytes | memoryview]] = []
+    for number in range(len(wanted)):
+        parts = read[number]
+        if isinstance(parts, Corrupt):
+            on_corrupt(number, parts)
+        out.append([] if isinstance(parts, Corrupt) else parts)
     return out
+
+
+def _is_corrupt(data: object) -> bool:
+    return isinstance(data, Corrupt)
 
 
 def _read_shard(
@@ -92,14 +127,20 @@ def _read_shard(
     wanted: Sequence[tuple[SampleAddress, FieldAddress]],
     pins: dict[str, str],
     on_refetch: Callable[[], None],
-) -> list[bytes]:
+) -> list[bytes | Corrupt]:
+    def again(address: SampleAddress, place: FieldAddress) -> bytes | Corrupt:
+        try:
+            return _refetch(store, address, place, pins, on_refetch)
+        except Corrupt as error:
+            return error
+
     spans = [Span(place.offset, place.nbytes) for _, place in wanted]
     try:
         blobs = _get_ranges(store, path, spans, wanted[0], pins)
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
-        return [_refetch(store, address, place, pins, on_refetch) for address, place in wanted]
+        return [again(address, place) for address, place in wanted]
     return [
-        blob.data if crc32c(blob.data) == place.crc32c else _refetch(store, address, place, pins, on_refetch)
+        blob.data if crc32c(blob.data) == place.crc32c else again(address, place)
         for (address, place), blob in zip(wanted, blobs, strict=True)
     ]
 
@@ -110,7 +151,7 @@ def _read_parts(
     wanted: Sequence[PartsOfField],
     pins: dict[str, str],
     on_refetch: Callable[[], None],
-) -> list[list[bytes | memoryview]]:
+) -> list[list[bytes | memoryview] | Corrupt]:
     places = [item.address.fields[item.field] for item in wanted]
     spans = [
         Span(place.offset + run[0].offset, run[-1].offset + run[-1].nbytes - run[0].offset)
@@ -124,20 +165,21 @@ def _read_parts(
 
     try:
         blobs = iter(_get_ranges(store, path, spans, (wanted[0].address, places[0]), pins))
-    except Corrupt:
-        return [
-            [again(item, place, part) for run in item.runs for part in run]
-            for item, place in zip(wanted, places, strict=True)
-        ]
-    out: list[list[bytes | memoryview]] = []
+    except Corrupt:  # it ends too early for one of them
+        blobs = iter(())
+    out: list[list[bytes | memoryview] | Corrupt] = []
     for item, place in zip(wanted, places, strict=True):
+        runs = [memoryview(next(blobs, _NOTHING).data) for _ in item.runs]
         found: list[bytes | memoryview] = []
-        for run in item.runs:
-            data = memoryview(next(blobs).data)
-            for part in run:
-                piece = data[part.offset - run[0].offset :][: part.nbytes]
-                found.append(piece if crc32c(piece) == part.crc32c else again(item, place, part))
-        out.append(found)
+        try:
+            for run, data in zip(item.runs, runs, strict=True):
+                for part in run:
+                    piece = data[part.offset - run[0].offset :][: part.nbytes]
+                    found.append(piece if crc32c(piece) == part.crc32c else again(item, place, part))
+        except Corrupt as error:
+            out.append(error)
+        else:
+            out.append(found)
     return out
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ..errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
+from .find import live_ordinals
 from .parquet import parse_table, table_bytes
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ class View:
     def keys(self, version_ordinals: Int64s) -> list[str]:
         """Sample keys of live ordinals of the version."""
         return self.version.keys(version_ordinals)
+
+    def ordinals(self, keys: Sequence[str]) -> Int64s:
+        """int64 live ordinals of the version for sample keys, -1 where it has none. Reads its key column."""
+        return live_ordinals(self.version, keys)
 
     @property
     def _is_filtered(self) -> bool:

@@ -9,6 +9,7 @@ from .canonical import content_hash
 from .interleave import Interleaving, Turn
 from .lanes import LaneShape, frozen_shape
 from .mixture import Segment, Stream, Weight
+from .quarantine import Quarantine
 from .views import OrderView
 from .whole import MAX_GLOBAL_BATCH, whole
 
@@ -107,6 +108,7 @@ class PlanContent:
     boundary: str = "fill"
     allow_repeats: bool = False
     buckets: Interleaving | None = None
+    quarantine: Quarantine = field(default_factory=Quarantine)
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -177,7 +179,7 @@ class PlanContent:
             "segments": [segment.to_json() for segment in self.segments],
             "bucket_by": None if self.buckets is None else self.buckets.to_json(),
             "pack": None,
-            "quarantine": [],
+            "quarantine": self.quarantine.to_json(),
         }
 
     def checked_step(self, step: int) -> int:

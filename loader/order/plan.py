@@ -16,8 +16,10 @@ from .content import PlanContent, PlannedSource, Source, plan_source, source
 from .describe import describe
 from .facts import plan_facts
 from .mixture import Weight, chain_segments, integer_weights
-from .slots import Slots, slots_at
+from .quarantine import QuarantineKeys, quarantine_of
+from .slots import Slots
 from .state import check_state, state_at
+from .substitutes import planned_slots
 from .views import OrderView, synthetic
 from .whole import MAX_GLOBAL_BATCH, whole
 
@@ -52,8 +54,11 @@ class Plan(PlanContent):
         return hash(self.hash)
 
     def slots(self, step: int) -> Slots:
-        """The slots of a step in canonical order. Raises InvalidRuntime for a step that cannot be."""
-        return slots_at(self, step)
+        """The slots of a step in canonical order, with substitutes for quarantined samples.
+
+        Raises InvalidRuntime for a step that cannot be; InvalidPlan where a slot's substitutes are quarantined too.
+        """
+        return planned_slots(self, step)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
         """(source name, sample key) of each slot of a step, in canonical order; no media is read."""
@@ -106,7 +111,7 @@ def make_plan(
     bucket_by: BucketBy | str | None = None,
     pack: object = None,
     schedule: Schedule | None = None,
-    quarantine: object = None,
+    quarantine: QuarantineKeys | Sequence[tuple[int, QuarantineKeys]] | None = None,
     boundary: str = "fill",
     allow_repeats: bool = False,
 ) -> Plan:
@@ -118,12 +123,12 @@ def make_plan(
     these weights (a source that is not named is left out). An entry at step 0 replaces the sources' weights.
     bucket_by: bucket(...), or the expression alone; each batch is then of one bucket.
     allow_repeats: let a source, or a bucket of one, be smaller than its batch.
-    pack, quarantine, boundary: places for what order version 1 does not do; only None (or empty, or "fill") is
-    accepted.
+    quarantine: {name: keys of samples that no slot holds}, or [(step, {name: keys}), ...], each from its step on.
+    pack, boundary: places for what order version 1 does not do; only None (or "fill") is accepted.
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
-    _refuse_unsupported(pack, quarantine, boundary)
+    _refuse_unsupported(pack, boundary)
     global_batch = whole("global_batch", global_batch, 1, MAX_GLOBAL_BATCH)
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
@@ -136,6 +141,7 @@ def make_plan(
         "global_batch": global_batch,
         "boundary": boundary,
         "allow_repeats": allow_repeats,
+        "quarantine": quarantine_of(quarantine, {name: one.view for name, one in planned.items()}),
     }
     if bucket_by is None:
         return Plan(sources=planned, segments=chain_segments(starts, list(planned), global_batch), **content)
@@ -177,13 +183,8 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
     return starts
 
 
-def _refuse_unsupported(pack: object, quarantine: object, boundary: str) -> None:
+def _refuse_unsupported(pack: object, boundary: str) -> None:
     if pack is not None:
         raise InvalidPlan(f"pack = {pack!r}: order version 1 does not do this yet; only None is accepted")
-    if quarantine is not None and quarantine not in ([], ()):
-        raise InvalidPlan(
-            f"quarantine = {quarantine!r}: order version 1 does not do this yet; leave bad samples out "
-            "with a predicate on the view"
-        )
     if boundary != "fill":
         raise InvalidPlan(f'boundary = {boundary!r}: order version 1 does only "fill"')

@@ -8,9 +8,10 @@ from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
 from .bucketed import bucketed_segments, interleave_parts
 from .canonical import content_hash
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
-from .lanes import LaneShape
+from .lanes import MAX_SAMPLES, LaneShape
 from .mixture import chain_segments
 from .plan import Plan, segment_starts
+from .quarantine import Quarantine, QuarantineList
 from .views import OrderView
 from .whole import MAX_GLOBAL_BATCH, whole
 
@@ -41,6 +42,9 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
     content: dict[str, Any] = {
         name: d[name] for name in ("seed", "global_batch", "boundary", "allow_repeats")
     }
+    content["quarantine"] = Quarantine(
+        tuple(_quarantine_list(one, {part.source for part in sources.values()}) for one in d["quarantine"])
+    )
     by = d.get("bucket_by")
     if isinstance(by, dict):
         edges = None if by["edges"] is None else tuple(map(str, by["edges"]))
@@ -63,7 +67,7 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
 def _check_fields(d: dict[str, Any]) -> None:
     """Refuses JSON that lacks what is read from it, before any view is opened."""
     _need("the plan", d, {"seed": int, "global_batch": int, "boundary": str, "allow_repeats": bool})
-    _need("the plan", d, {"sources": dict, "segments": list})
+    _need("the plan", d, {"sources": dict, "segments": list, "quarantine": list})
     for name, entry in d["sources"].items():
         _need(
             f"source {name!r}",
@@ -79,6 +83,24 @@ def _check_fields(d: dict[str, Any]) -> None:
             )
     for number, entry in enumerate(d["segments"]):
         _need(f"segments[{number}]", entry, {"start_step": int, "weights": dict, "base": dict})
+
+
+def _quarantine_list(entry: object, sources: set[str]) -> QuarantineList:
+    """As it was stored: what the keys' ordinals are was found once, when the plan was made."""
+    what = "an entry of quarantine"
+    _need(what, entry, {"start_step": int, "source": str, "samples": list})
+    assert isinstance(entry, dict)
+    try:
+        samples = tuple(
+            (whole("ordinal", ordinal, 0, MAX_SAMPLES), str(key)) for ordinal, key in entry["samples"]
+        )
+    except (TypeError, ValueError):
+        raise InvalidPlan(
+            f"the plan's JSON is damaged: {what} has samples that are no [ordinal, key]"
+        ) from None
+    if entry["source"] not in sources:
+        raise InvalidPlan(f"the plan's JSON is damaged: {what} names the source {entry['source']!r}")
+    return QuarantineList(start_step=entry["start_step"], source=entry["source"], samples=samples)
 
 
 def _need(what: str, entry: object, kinds: Mapping[str, type | UnionType]) -> None:

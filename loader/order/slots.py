@@ -18,7 +18,8 @@ class Slots:
 
     source: int32, index into plan.source_names. position: int64, i_k in the source's endless stream.
     epoch: int64, position // N. view_ordinal: int64 in [0, N). ordinal: int64, the version ordinal, which
-    together with the version's id names the sample for ever. valid: bool, False at padding.
+    together with the version's id names the sample for ever. valid: bool, False at padding. attempt: int8, 0 for the
+    slot's own sample, else the number of the substitute that it holds.
     """
 
     source: NDArray[np.int32]
@@ -27,13 +28,14 @@ class Slots:
     ordinal: I64
     view_ordinal: I64
     valid: NDArray[np.bool_]
+    attempt: NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.source)
 
 
 def slots_at(plan: PlanContent, step: int) -> Slots:
-    """All slots of a step. Cost and memory depend on B alone, not on the step or on N.
+    """All slots of a step, each with its own sample. Cost and memory depend on B alone, not on the step or on N.
 
     Raises InvalidRuntime: step < 0, not a whole number, or beyond int64 positions.
     """
@@ -65,6 +67,7 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
         ordinal=ordinal,
         view_ordinal=view_ordinal,
         valid=np.ones(len(k), dtype=np.bool_),
+        attempt=np.zeros(len(k), dtype=np.int8),
     )
 
 

@@ -17,7 +17,7 @@ from ..errors import FormatTooNew, PlanMismatch
 from .canonical import content_hash
 from .content import ORDER_VERSION, PlanContent, PlannedSource
 from .digest import planned_digest
-from .slots import slots_at
+from .substitutes import planned_slots
 
 STATE_FORMAT = 1
 _KINDS: dict[str, type] = {
@@ -38,7 +38,7 @@ def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
     Only sources with a weight in a segment begun before `step` are in it: others decided nothing yet.
     """
     step = plan.checked_step(step)
-    digest = planned_digest(step - 1, slots_at(plan, step - 1), plan) if step else ""
+    digest = planned_digest(step - 1, planned_slots(plan, step - 1), plan) if step else ""
     return {"format": STATE_FORMAT, "step": step, "digest": digest, **_past(plan, step)}
 
 
@@ -59,6 +59,8 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
             },
             "turns": [segment.to_json() for segment in dealt],
         }
+    if listed := plan.quarantine.to_json(step, (one.source for one in used)):
+        decided["quarantine"] = content_hash("q", {"lists": listed})[:_SHORT_ID]
     segments = [segment.to_json() for segment in begun]
     hashed = {**decided, "segments": segments, "sources": {one.name: _facts(one) for one in used}}
     short = {one.name: [one.view_id[:_SHORT_ID], *_facts(one)[1:]] for one in used}
@@ -90,15 +92,15 @@ def check_state(plan: PlanContent, state: object) -> int:
             f"the state was saved at step {step} of a plan with another past: "
             + "; ".join(differences)
             + ". "
-            "Later segments may be changed; for anything earlier open the plan that the run began with, or "
-            "start a new run at step 0"
+            "Later segments and quarantine lists may be changed; for anything earlier open the plan that the run "
+            "began with, or start a new run at step 0"
         )
     if saved["plan"] != mine["plan"]:
         raise PlanMismatch(
             f"the state's past is {saved['plan']!r}, this plan's is {mine['plan']!r} at step {step}, though "
             "the fields that it lists agree: a view's full id differs, or the state was edited"
         )
-    if step and saved["digest"] != planned_digest(step - 1, slots_at(plan, step - 1), plan):
+    if step and saved["digest"] != planned_digest(step - 1, planned_slots(plan, step - 1), plan):
         raise PlanMismatch(
             f"the state's digest of step {step - 1} is {saved['digest']!r}, this plan's batch has another: "
             "the view's samples, or the order's code, are not those of the run that saved it"

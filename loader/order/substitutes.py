@@ -1,19 +1,22 @@
-"""What a slot holds instead of a corrupt sample: planned too, so that every run agrees on it."""
+"""What a slot holds instead of a bad sample: planned too, so that every run agrees on it."""
+
+from collections.abc import Iterator
 
 import numpy as np
 
+from ..errors import InvalidPlan
 from .content import PlanContent
 from .keys import key
-from .slots import ordinals_at
+from .slots import Slots, ordinals_at, slots_at
 
 MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not bad luck
 
 
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
-    """(view ordinal, version ordinal) of the sample that stands in for a corrupt one.
+    """(view ordinal, version ordinal) of the sample that stands in for a bad one.
 
     source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS, the next
-    one when the substitute is corrupt too. A pure function of these, from the same source, and never the slot's
+    one when the substitute is bad too. A pure function of these, from the same source, and never the slot's
     own sample (unless the source has no other).
     """
     planned = list(plan.sources.values())[source]
@@ -25,3 +28,41 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
     view_ordinal = (own + 1 + drawn) % n
     ordinal = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))
     return view_ordinal, int(ordinal[0])
+
+
+def substitutes(
+    plan: PlanContent, step: int, source: int, position: int, after: int = 0
+) -> Iterator[tuple[int, int, int]]:
+    """(attempt, view ordinal, version ordinal) of a slot's substitutes, the first to take first.
+
+    after: the attempt that the slot holds already (0: its own sample). Samples that are quarantined at the step are
+    passed over.
+    """
+    name = list(plan.sources.values())[source].source
+    for attempt in range(after + 1, MAX_ATTEMPTS + 1):
+        view_ordinal, ordinal = substitute(plan, source, position, attempt)
+        if not plan.quarantine.holds(name, step, np.array([ordinal], np.int64))[0]:
+            yield attempt, view_ordinal, ordinal
+
+
+def planned_slots(plan: PlanContent, step: int) -> Slots:
+    """The slots of a step, with substitutes where samples are quarantined. O(B) and a substitute's cost for each.
+
+    Raises InvalidRuntime for a step that cannot be; InvalidPlan when all substitutes of a slot are quarantined.
+    """
+    slots = slots_at(plan, step)
+    if not plan.quarantine:
+        return slots
+    planned = list(plan.sources.values())
+    for index in np.unique(slots.source).tolist():
+        name, mine = planned[index].source, np.flatnonzero(slots.source == index)
+        for slot in mine[plan.quarantine.holds(name, step, slots.ordinal[mine])].tolist():
+            position = int(slots.position[slot])
+            found = next(substitutes(plan, step, index, position), None)
+            if found is None:
+                raise InvalidPlan(
+                    f"step {step}, source {name!r}, position {position}: the sample and its {MAX_ATTEMPTS} substitutes "
+                    "are all quarantined. So large a share of a source is left out with a predicate on its view"
+                )
+            slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = found
+    return slots

@@ -39,6 +39,9 @@ class OrderView(Protocol):
     def keys(self, version_ordinals: I64) -> list[str]:
         """The sample keys at version ordinals (int64)."""
 
+    def ordinals(self, keys: Sequence[str]) -> I64:
+        """The version ordinals (int64) of sample keys; -1 for a key that no live sample of the version has."""
+
 
 @dataclass(frozen=True, slots=True)
 class SyntheticView:
@@ -82,6 +85,10 @@ class SyntheticView:
 
     def keys(self, version_ordinals: I64) -> list[str]:
         return [f"{ordinal:012d}" for ordinal in version_ordinals.tolist()]
+
+    def ordinals(self, keys: Sequence[str]) -> I64:
+        there = (key.isdecimal() and int(key) < self.n_samples and key == f"{int(key):012d}" for key in keys)
+        return np.array([int(key) if found else -1 for key, found in zip(keys, there, strict=True)], np.int64)
 
 
 def synthetic(

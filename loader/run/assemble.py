@@ -9,29 +9,37 @@ import numpy as np
 
 from ..cache.spec import NodeCache
 from ..dataset.address import SampleAddress
-from ..dataset.read import Map, PartsOfField, read_fields, read_parts
+from ..dataset.read import Map, OnCorrupt, PartsOfField, read_fields, read_parts
 from ..dataset.shard import crc32c
 from ..dataset.view import View
-from ..errors import InvalidRuntime
+from ..errors import Corrupt, DecodeFailed, InvalidRuntime
 from ..modalities import Decoder
 from ..order.assign import rank_slice
 from ..order.digest import delivered_digest, slot_identities
 from ..order.plan import Plan
 from ..order.rng import field_rng_key, sample_rng_key
 from ..order.slots import Slots
+from ..order.substitutes import substitutes
 from ..storage import RangeReader
 from .batch import Batch, fields_nbytes
 from .collate import BatchRows, collate
 from .decode import Decode, Transform, apply_transform, decode_sample, decoders
 from .metrics import Metrics
 from .node_reads import NodeReads
+from .substitution import Substitution, error_text, stage_of
 from .video_reads import BareClip, Readers, groups_of, read_samples
 from .world import World
+
+Fetched = dict[str, bytes | BareClip] | Corrupt
+"""Field -> what there is to decode, or why the sample cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides what a batch holds at a rank; none of it changes which samples are planned."""
+    """Everything that decides what a batch holds at a rank; none of it changes which samples are planned.
+
+    position_limit: stream positions from here on are padding. substitute: whether corrupt samples are substituted.
+    """
 
     plan: Plan
     world: World
@@ -39,6 +47,7 @@ class Recipe:
     transform: Transform | None
     framework: str
     position_limit: int | None
+    substitute: bool
 
     def __post_init__(self) -> None:
         rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
@@ -70,10 +79,11 @@ class Assembler:
 
     def batch(self, step: int) -> Batch:
         """The rank's part of the global batch of a step. Raises: the leaves of `loader.errors` that reading,
-        decoding and the transform raise, each with the sample's address."""
+        decoding and the transform raise, each with the sample's address; Corrupt where nothing may be, or nothing
+        readable is, substituted."""
         recipe, plan = self.recipe, self.recipe.plan
         with self._metrics.timed("plan"):
-            slots = plan.slots(step)
+            slots = plan.slots(step)  # and then what is delivered: a substitute is written into it
             mine = np.arange(len(slots))[rank_slice(len(slots), recipe.world.rank, recipe.world.world_size)]
             everyone = self._valid(slots)
             if not everyone.any():
@@ -85,10 +95,12 @@ class Assembler:
         shape_only = len(real) == 0  # a rank of padding alone still needs its batch's shapes
         with self._metrics.timed("fetch"):
             addresses = self._addresses(slots, np.flatnonzero(everyone)[:1] if shape_only else real)
-            data, crcs = self._fetch(slots, addresses)
+            data = self._fetch(slots, addresses)
             self._reads.look_ahead(step, self._future)
+        substitutions: list[Substitution] = []
         with self._metrics.timed("decode"):
-            samples = self._samples(slots, addresses, data, BatchRows(len(mine)), int(mine[0]))
+            rows_of = BatchRows(len(mine))
+            samples = self._samples(step, slots, addresses, data, rows_of, int(mine[0]), substitutions)
         with self._metrics.timed("collate"):
             rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.tolist()]
             like = next(iter(samples.values())) if shape_only else None
@@ -102,7 +114,7 @@ class Assembler:
             step,
             real,
             slot_identities(plan, slots)[real],
-            np.array([crcs[slot] for slot in real.tolist()], np.int64),
+            np.array([sample_crc(addresses[slot]) for slot in real.tolist()], np.int64),
         )
         self._metrics.count("batches")
         self._metrics.count("samples", len(real))
@@ -118,6 +130,7 @@ class Assembler:
             fields=fields,
             nbytes=nbytes,
             bucket=plan.bucket(step),
+            substitutions=[] if shape_only else substitutions,  # the slot is another rank's, which lists it
         )
 
     def _valid(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -142,10 +155,8 @@ class Assembler:
                 out.update(zip(mine.tolist(), found, strict=True))
         return {slot: out[slot] for slot in wanted.tolist()}
 
-    def _fetch(
-        self, slots: Slots, addresses: Mapping[int, SampleAddress]
-    ) -> tuple[dict[int, dict[str, bytes | BareClip]], dict[int, int]]:
-        data: dict[int, dict[str, bytes | BareClip]] = {}
+    def _fetch(self, slots: Slots, addresses: Mapping[int, SampleAddress]) -> dict[int, Fetched]:
+        data: dict[int, Fetched] = {}
         for index, view in enumerate(self._views):
             mine = [slot for slot in addresses if slots.source[slot] == index]
             read = read_samples(
@@ -157,7 +168,7 @@ class Assembler:
                 self._readers(self._reads[index]),
             )
             data.update(zip(mine, read, strict=True))
-        return data, {slot: sample_crc(address) for slot, address in addresses.items()}
+        return data
 
     def _readers(self, store: RangeReader) -> Readers:
         """How to read from a store, and count what was read."""
@@ -167,13 +178,13 @@ class Assembler:
             "on_refetch": lambda: self._metrics.count("refetched"),
         }
 
-        def fields(addresses: Sequence[SampleAddress]) -> list[dict[str, bytes]]:
-            read = read_fields(store, addresses, **how)
+        def fields(addresses: Sequence[SampleAddress], on_corrupt: OnCorrupt) -> list[dict[str, bytes]]:
+            read = read_fields(store, addresses, on_corrupt=on_corrupt, **how)
             self._metrics.count("fetched_bytes", sum(len(data) for one in read for data in one.values()))
             return read
 
-        def parts(wanted: Sequence[PartsOfField]) -> list[list[bytes | memoryview]]:
-            read = read_parts(store, wanted, **how)
+        def parts(wanted: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
+            read = read_parts(store, wanted, on_corrupt=on_corrupt, **how)
             self._metrics.count("fetched_bytes", sum(len(data) for one in read for data in one))
             return read
 
@@ -181,18 +192,92 @@ class Assembler:
 
     def _samples(
         self,
+        step: int,
         slots: Slots,
-        addresses: Mapping[int, SampleAddress],
-        data: dict[int, dict[str, bytes | BareClip]],
+        addresses: dict[int, SampleAddress],
+        data: dict[int, Fetched],
         rows: BatchRows,
         first: int,
+        substitutions: list[Substitution],
     ) -> dict[int, dict[str, Any]]:
-        """slot -> decoded sample; arrays of the rank's own slots lie in the batch's memory."""
+        """slot -> decoded sample; arrays of the rank's own slots lie in the batch's memory. For a corrupt sample a
+        substitute is decoded, and takes its place in `slots` and `addresses`."""
         out: dict[int, dict[str, Any]] = {}
-        for slot, address in addresses.items():
-            sample = self._sample(slots, slot, address, data.pop(slot))
+        for slot, address in list(addresses.items()):
+            sample = self._sample_or_error(slots, slot, address, data.pop(slot))
+            if isinstance(sample, Corrupt):
+                sample = self._substitute(step, slots, slot, addresses, sample, substitutions)
             out[slot] = rows.take(slot - first, sample) if 0 <= slot - first < len(rows) else sample
         return out
+
+    def _sample_or_error(
+        self, slots: Slots, slot: int, address: SampleAddress, fetched: Fetched
+    ) -> dict[str, Any] | Corrupt:
+        """The sample, or why it is corrupt. One that does not decode is read and decoded once more; one whose
+        checksum is wrong was read twice already. Raises: TransformFailed; what reading raises of a store that does
+        not answer."""
+        found = self._decoded(slots, slot, address, fetched)
+        if isinstance(found, DecodeFailed):
+            self._metrics.count("refetched")
+            found = self._decoded(slots, slot, address, self._fetch(slots, {slot: address})[slot])
+        return found
+
+    def _decoded(
+        self, slots: Slots, slot: int, address: SampleAddress, fetched: Fetched
+    ) -> dict[str, Any] | Corrupt:
+        if isinstance(fetched, Corrupt):
+            return fetched
+        try:
+            return self._sample(slots, slot, address, fetched)
+        except Corrupt as error:
+            return error
+
+    def _substitute(
+        self,
+        step: int,
+        slots: Slots,
+        slot: int,
+        addresses: dict[int, SampleAddress],
+        error: Corrupt,
+        substitutions: list[Substitution],
+    ) -> dict[str, Any]:
+        """The first sample that can stand in for a slot's. Raises: the slot's own error, where none can or none may."""
+        if not self.recipe.substitute:
+            raise error
+        plan, source, position = self.recipe.plan, int(slots.source[slot]), int(slots.position[slot])
+        why = error
+        for attempt, view_ordinal, ordinal in substitutes(
+            plan, step, source, position, int(slots.attempt[slot])
+        ):
+            bad = addresses[slot]
+            slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = (
+                attempt,
+                view_ordinal,
+                ordinal,
+            )
+            addresses.update(self._addresses(slots, np.array([slot], np.int64)))
+            substitutions.append(
+                Substitution(
+                    step=step,
+                    slot=slot,
+                    source=plan.source_names[source],
+                    epoch=int(slots.epoch[slot]),
+                    position=position,
+                    attempt=attempt,
+                    stage=stage_of(why),
+                    error=error_text(why),
+                    address=bad,
+                    substitute=addresses[slot].key,
+                    substitute_ordinal=ordinal,
+                )
+            )
+            fetched = self._fetch(slots, {slot: addresses[slot]})[slot]
+            sample = self._sample_or_error(slots, slot, addresses[slot], fetched)
+            if not isinstance(sample, Corrupt):
+                return sample
+            why = sample
+        error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
+        raise error
 
     def _sample(
         self, slots: Slots, slot: int, address: SampleAddress, data: Mapping[str, bytes | BareClip]

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from .substitution import Substitution
+
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -21,7 +23,8 @@ class Batch:
     batch.
     digest: 64-bit, rank-local; the sum over ranks mod 2^64 is the same for every world size. wait_s: seconds
     that the consumer waited for this batch. nbytes: of the decoded arrays. bucket: the label that all of its samples
-    share, None in a plan without buckets.
+    share, None in a plan without buckets. substitutions: by slot and attempt, empty unless a sample was corrupt; `ids`
+    has the samples that came instead.
     """
 
     step: int
@@ -33,6 +36,7 @@ class Batch:
     nbytes: int = 0
     bucket: str | None = None
     wait_s: float = field(default=0.0)
+    substitutions: list[Substitution] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]

@@ -57,7 +57,7 @@ def decode_sample(
 ) -> dict[str, Any]:
     """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw.
 
-    Raises: DecodeFailed with the sample's full address.
+    Raises: DecodeFailed with the sample's full address; what says nothing about the bytes (`_of_the_machine`).
     """
     out: dict[str, Any] = {}
     for field, value in data.items():
@@ -80,11 +80,22 @@ def decode_sample(
             error.add_note(f"while decoding {address.describe(field)}")
             raise
         except Exception as error:  # a decoder of the user's
+            if _of_the_machine(error):
+                error.add_note(f"while decoding {address.describe(field)}")
+                raise
             raise DecodeFailed(
                 f"{address.describe(field)}: decoder {decoder!r} raised {type(error).__name__}: {error}"
             ) from error
     names = (name for field in data for name in (field, times_field(field)))
     return {name: out[name] for name in names if name in out}
+
+
+def _of_the_machine(error: Exception) -> bool:
+    """Whether a decoder failed for want of memory, files or a network, not because of what it was given: such a sample
+    is not corrupt. (Pillow's OSErrors about pictures have no errno.)"""
+    return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno is not None
+    )
 
 
 def _decode_videos(

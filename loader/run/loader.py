@@ -8,13 +8,16 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ..cache.spec import NodeCache, node_cache
+from ..dataset.view import View
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..storage import is_local
 from .assemble import Assembler, Recipe
 from .batch import Batch
+from .budget import Budget
 from .collate import FRAMEWORKS
 from .decode import Decode, Transform
+from .ledger import Ledger
 from .metrics import Metrics
 from .prefetch import Prefetch
 from .world import World
@@ -35,6 +38,9 @@ class Loader:
     that make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch:
     bytes of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is read
     from remote roots for every process of this machine (docs/cache.md); None keeps nothing.
+    on_corrupt: "substitute" hands out another sample for one whose checksum or decoder fails twice, and lists it in the
+    rank's ledger (`read_ledger`); "raise" stops. corrupt_budget: the share of the rank's samples that may be
+    substituted. A store that does not answer, and a transform that fails, always raise.
     steps: stop before this global step; epochs: stop after so many passes of a plan with one source and
     without buckets, the last batch padded. Without either it is endless.
 
@@ -55,9 +61,14 @@ class Loader:
         cache: NodeCache | str | os.PathLike[str] | None = None,
         epochs: int | None = None,
         steps: int | None = None,
+        on_corrupt: Literal["substitute", "raise"] = "substitute",
+        corrupt_budget: float = 1e-4,
     ) -> None:
         if framework not in FRAMEWORKS:
             raise InvalidRuntime(f"framework = {framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
+        if on_corrupt not in ("substitute", "raise"):
+            raise InvalidRuntime(f"on_corrupt = {on_corrupt!r}; accepted: 'substitute', 'raise'")
+        self._budget = Budget(corrupt_budget)
         self.plan = plan
         self._end, limit = _bounds(plan, epochs, steps)
         self.world = World.of(rank, world_size)
@@ -68,7 +79,11 @@ class Loader:
             transform=transform,
             framework=framework,
             position_limit=limit,
+            substitute=on_corrupt == "substitute",
         )
+        views = {name: source.view for name, source in plan.sources.items()}
+        stores = {name: view.version.store for name, view in views.items() if isinstance(view, View)}
+        self._ledger = Ledger(plan, self.world, stores)
         self._metrics = Metrics()
         self._threads = _thread_count(workers)
         self._bound_bytes = _whole("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0)
@@ -99,6 +114,9 @@ class Loader:
             if self._threads == 0
             else self._ahead().take(self._step, self._end)
         )
+        self._list(batch)
+        samples = sum(one is not None for one in batch.ids)
+        self._budget.spend(samples, batch.substitutions, self._ledger.name(batch.substitutions))
         batch.wait_s = perf_counter() - start
         self._metrics.observe("consumer", batch.wait_s)
         self._step += 1
@@ -120,9 +138,11 @@ class Loader:
 
     def batch_at(self, step: int) -> Batch:
         """The batch of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
-        a step after the last epoch."""
+        a step after the last epoch. What is substituted is listed, and does not count against the budget."""
         self._check_usable()
-        return self._assembler.batch(self.plan.checked_step(step))
+        batch = self._assembler.batch(self.plan.checked_step(step))
+        self._list(batch)
+        return batch
 
     def seek(self, step: int) -> None:
         """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
@@ -130,7 +150,9 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """A few hundred bytes of JSON, the same on every rank: the batches handed out so far. Save it after the
-        optimizer step that used the last of them; batches made ahead do not count."""
+        optimizer step that used the last of them; batches made ahead do not count. Waits until the ledger is stored.
+        Raises: StoreError where it cannot be."""
+        self._ledger.flush()
         return self.plan.state(self._step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -142,7 +164,8 @@ class Loader:
         return self._metrics.snapshot()
 
     def close(self) -> None:
-        """End all threads of the loader. A closed loader cannot go on; the stores stay open for others."""
+        """End all threads of the loader, the ledger stored. A closed loader cannot go on; the stores stay open for
+        others. Raises: StoreError where the ledger cannot be stored."""
         self._closed = True
         if os.getpid() != self._pid:
             return  # the threads are the parent's; a lock that one of them held at the fork is locked for ever
@@ -153,6 +176,7 @@ class Loader:
             self._io.shutdown(wait=True, cancel_futures=True)
             self._io = None
         self._assembler.close()
+        self._ledger.close()
 
     def __enter__(self) -> "Loader":
         return self
@@ -161,6 +185,11 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _list(self, batch: Batch) -> None:
+        """Put a batch's substitutions on record. Raises: StoreError for earlier ones that could not be."""
+        self._ledger.write(batch.substitutions)
+        self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
 
     def _ahead(self) -> Prefetch:
         if self._prefetch is None:

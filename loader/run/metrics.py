@@ -21,12 +21,13 @@ STAGES = {
 """Stage -> its histogram's name."""
 CACHE_COUNTERS = ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")
 COUNTERS = (
-    *("batches", "samples", "fetched_bytes", "decoded_bytes", "refetched"),
+    *("batches", "samples", "fetched_bytes", "decoded_bytes", "refetched", "substituted"),
     *(f"cache_{name}" for name in CACHE_COUNTERS),
 )
-"""refetched: reads repeated because of a wrong checksum or a short answer; anything but 0 is a failing disk or
-network. cache_*: of the node cache: pages found and pages fetched, what was written to it, pages evicted, pages that
-were not what was written, and what its disk refused."""
+"""refetched: reads repeated because of a wrong checksum, a short answer or bytes that did not decode; anything but 0 is
+a failing disk or network. substituted: corrupt samples for which others were handed out. cache_*: of the node cache:
+pages found and pages fetched, what was written to it, pages evicted, pages that were not what was written, and what its
+disk refused."""
 
 
 class Metrics:

@@ -12,10 +12,10 @@ from itertools import chain
 import numpy as np
 
 from ..dataset.address import FieldAddress, SampleAddress
-from ..dataset.read import FieldPart, Map, PartsOfField
+from ..dataset.read import FieldPart, Map, OnCorrupt, PartsOfField, raise_corrupt
 from ..dataset.version import Version
 from ..dataset.view import View
-from ..errors import DecodeFailed, InvalidRuntime
+from ..errors import Corrupt, DecodeFailed, InvalidRuntime
 from ..modalities import Decoder
 from ..modalities.lazy import load
 from ..modalities.packets import SUFFIX, PacketTable, read_packets
@@ -104,10 +104,11 @@ def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """How a version's bytes are read: whole fields, parts of fields; `run` may be a thread pool's map."""
+    """How a version's bytes are read: whole fields, parts of fields, as `dataset.read` does; `run` may be a thread
+    pool's map."""
 
-    fields: Callable[[Sequence[SampleAddress]], list[dict[str, bytes]]]
-    parts: Callable[[Sequence[PartsOfField]], list[list[bytes | memoryview]]]
+    fields: Callable[[Sequence[SampleAddress], OnCorrupt], list[dict[str, bytes]]]
+    parts: Callable[[Sequence[PartsOfField], OnCorrupt], list[list[bytes | memoryview]]]
     run: Map = map
 
 
@@ -118,38 +119,57 @@ def read_samples(
     addresses: Sequence[SampleAddress],
     rng_of: FieldRng,
     readers: Readers,
-) -> list[dict[str, bytes | BareClip]]:
-    """Per sample, field -> its bytes, or a clip to decode. Raises: Corrupt; DecodeFailed; what reading raises.
+) -> list[dict[str, bytes | BareClip] | Corrupt]:
+    """Per sample, field -> its bytes, or a clip to decode; or why it is corrupt. Raises: what else reading raises.
 
     Costs two rounds of requests: tables and other fields, then packets (and videos that are read whole after all).
     """
     known = set(view.version.fields)
+    bad: dict[int, Corrupt] = {}
     able = [group for group in groups if all(field + SUFFIX in known for field in group)]
     if not able:
-        return [dict(one) for one in readers.fields(addresses)]
+        return _or_bad([dict(one) for one in readers.fields(addresses, bad.setdefault)], bad)
     names = [field + SUFFIX for group in able for field in group]
     tables = _table_places(view.version, names, addresses, readers.run)
     ready = [[group for group in able if all(field + SUFFIX in mine for field in group)] for mine in tables]
     first = [_first_round(*one) for one in zip(addresses, tables, ready, strict=True)]
-    read: list[dict[str, bytes | BareClip]] = [dict(one) for one in readers.fields(first)]
+    read: list[dict[str, bytes | BareClip]] = [dict(one) for one in readers.fields(first, bad.setdefault)]
     clips: list[_Clip] = []
     whole: dict[int, SampleAddress] = {}
     for i, address in enumerate(first):
-        for group in ready[i]:
-            chosen = _chosen(i, group, decoders, addresses[i], address, read[i], rng_of)
+        for group in ready[i] if i not in bad else ():
+            try:
+                chosen = _chosen(i, group, decoders, addresses[i], address, read[i], rng_of)
+            except DecodeFailed as error:
+                bad[i] = error
+                break
             clips.extend(chosen)
             if not chosen:
                 places = {field: addresses[i].fields[field] for field in group}
                 held = whole[i].fields if i in whole else {}
                 whole[i] = replace(addresses[i], fields={**held, **places})
     if whole:
-        for i, more in zip(whole, readers.fields(list(whole.values())), strict=True):
-            read[i].update(more)
-    for clip, bare in zip(clips, _read_clips(clips, readers), strict=True):
-        read[clip.sample][clip.field] = bare
-    return [
-        {name: mine[name] for name in address.fields} for address, mine in zip(addresses, read, strict=True)
-    ]
+        numbers = list(whole)
+        more = readers.fields(list(whole.values()), lambda n, error: bad.setdefault(numbers[n], error))
+        for i, fields in zip(numbers, more, strict=True):
+            read[i].update(fields)
+    clips = [clip for clip in clips if clip.sample not in bad]
+    bare = _read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
+    for clip, one in zip(clips, bare, strict=True):
+        read[clip.sample][clip.field] = one
+    return _or_bad(
+        [
+            {name: mine[name] for name in address.fields if name in mine}
+            for address, mine in zip(addresses, read, strict=True)
+        ],
+        bad,
+    )
+
+
+def _or_bad(
+    read: Sequence[dict[str, bytes | BareClip]], bad: Mapping[int, Corrupt]
+) -> list[dict[str, bytes | BareClip] | Corrupt]:
+    return [bad.get(i, one) for i, one in enumerate(read)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -242,7 +262,8 @@ def _table(
     return table
 
 
-def _read_clips(clips: Sequence[_Clip], readers: Readers) -> list[BareClip]:
+def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
+    """Of one that is corrupt, whatever comes. Raises: what reading raises."""
     numbers = [
         [range(run.first, run.stop) for run in clip.timeline.runs(clip.choice.frames)] for clip in clips
     ]
@@ -255,11 +276,11 @@ def _read_clips(clips: Sequence[_Clip], readers: Readers) -> list[BareClip]:
             table=clip.table,
             timeline=clip.timeline,
             choice=clip.choice,
-            bodies=dict(zip(chain(*runs), bodies, strict=True)),
+            bodies=dict(zip(chain(*runs), bodies, strict=True)) if bodies else {},
             whole=partial(_whole, clip, readers),
         )
         for clip, runs, bodies in zip(
-            clips, numbers, readers.parts(requests) if requests else [], strict=True
+            clips, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True
         )
     ]
 
@@ -271,4 +292,4 @@ def _parts(table: PacketTable, numbers: range) -> list[FieldPart]:
 
 
 def _whole(clip: _Clip, readers: Readers) -> bytes:
-    return readers.fields([clip.address])[0][clip.field]
+    return readers.fields([clip.address], raise_corrupt)[0][clip.field]

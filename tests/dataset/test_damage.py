@@ -45,7 +45,7 @@ def read_all(root, fields=("cls", "x")):
 def planned(root):
     version = root.open("d")
     plan = loader.plan({"d": version.select("cls", "x")}, seed=1, global_batch=5)
-    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, decode=False) as batches:
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, decode=False, on_corrupt="raise") as batches:
         return [next(batches) for _ in range(2)]
 
 

@@ -11,7 +11,9 @@ from math import sqrt
 
 import numpy as np
 
-from loader.order import assign, digest, keys, lanes, mixture, permutation, plan
+from loader.errors import PlanMismatch
+from loader.order import assign, digest, keys, lanes, mixture, permutation, plan, substitutes
+from loader.order import synthetic as synthetic_view
 
 
 def shape_of(n, chunk, lane_count, h):
@@ -374,3 +376,56 @@ def ranks_take_one_bucket(made, steps, world_size):
         assert [one for part in parts for one in part] == ids
         assert len(ids) == made.batch_size(step)
         assert {made.sources[name].bucket for name, _ in ids} == {made.bucket(step)}
+
+
+# Bad samples
+
+
+def quarantines_by_the_rule(views, seed, start, step, bad):
+    """bad: source -> ordinals, quarantined from `start` on. Their slots hold the first substitute that is not
+    quarantined itself; every other slot, and every step before, is that of the plan without."""
+    plain = plan.make_plan(views, seed=seed, global_batch=20, allow_repeats=True)
+    lists = {name: [f"{ordinal:012d}" for ordinal in ordinals] for name, ordinals in bad.items()}
+    made = plan.make_plan(views, seed=seed, global_batch=20, allow_repeats=True, quarantine=[(start, lists)])
+    own, got = plain.slots(step), made.slots(step)
+    for name in ("source", "position", "epoch", "valid"):
+        assert np.array_equal(getattr(own, name), getattr(got, name))
+    for slot in range(20):
+        k, position = int(own.source[slot]), int(own.position[slot])
+        wanted, attempt = int(own.ordinal[slot]), 0
+        while step >= start and wanted in bad[made.source_names[k]]:
+            attempt += 1
+            wanted = substitutes.substitute(plain, k, position, attempt)[1]
+        assert (int(got.ordinal[slot]), int(got.attempt[slot])) == (wanted, attempt)
+        assert int(got.view_ordinal[slot]) == wanted
+
+
+def quarantine_is_part_of_the_past():
+    """A list that counted before the state's step cannot change; one that counts from there on can."""
+    views = {"a": synthetic_view(50)}
+
+    def made(quarantine):
+        return plan.make_plan(views, seed=3, global_batch=20, quarantine=quarantine)
+
+    bad = {"a": [f"{ordinal:012d}" for ordinal in (1, 2, 3)]}
+    state = made(None).state(4)
+    for later in (4, 5, 100):
+        assert refusal(made([(later, bad)]), state) is None
+    held = made([(2, bad)]).state(4)
+    assert refusal(made([(2, bad), (4, {"a": ["000000000009"]})]), held) is None
+    for other, theirs in (
+        (made([(3, bad)]), state),
+        (made(None), held),
+        (made([(3, bad)]), held),
+        (made([(2, {"a": bad["a"][:2]})]), held),
+    ):
+        assert "quarantine" in (refusal(other, theirs) or "")
+
+
+def refusal(made, state):
+    """Why a plan does not go on from a state; None when it does."""
+    try:
+        made.check_state(state)
+    except PlanMismatch as error:
+        return str(error)
+    return None

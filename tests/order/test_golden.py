@@ -91,7 +91,33 @@ def test_the_reference_gives_the_golden_batches_of_buckets(saved, reference):
             assert rows[-4:] == batch["last"]
 
 
+def test_the_reference_gives_the_golden_quarantine(saved, reference):
+    made = saved["quarantine"]["plan"]
+    (one,), ((name, shape),) = made["quarantine"], made["sources"].items()
+    bad = {ordinal for ordinal, _ in one["samples"]}
+    n, plain = shape["n"], (shape["n"], shape["chunk"], shape["lanes"], shape["h"])
+    wanted = []
+    for slot, (_, position) in enumerate(
+        reference.canonical(reference.stream([(0, {name: 1})], made["global_batch"], 9), {name: plain})
+    ):
+        epoch, i = divmod(position, n)
+        own = ordinal = reference.locate(plain, made["seed"], name, epoch, i)
+        attempt = 0
+        while ordinal in bad:
+            attempt += 1
+            drawn = reference.key(made["seed"], name, "substitute", epoch, i, attempt)
+            ordinal = (own + 1 + drawn % (n - 1)) % n
+        if attempt:
+            wanted.append([slot, position, attempt, ordinal])
+    assert saved["quarantine"]["(slot, i_k, attempt, ordinal) of step 9"] == wanted
+    assert max(attempt for _, _, attempt, _ in wanted) > 1
+
+
 def test_golden_plans_and_states_are_still_read(saved):
+    quarantined = saved["quarantine"]
+    made = plan_from_json(quarantined["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
+    assert made.hash == quarantined["hash"]
+    assert made.check_state(quarantined["state"]) == 9
     for one in (*saved["plans"].values(), *saved["bucketed plans"].values()):
         made = plan_from_json(one["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
         assert made.hash == one["hash"]

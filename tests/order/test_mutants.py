@@ -7,7 +7,20 @@ functions of properties.py that the other tests run, and expects its AssertionEr
 import numpy as np
 import pytest
 
-from loader.order import assign, digest, interleave, keys, lanes, mixture, permutation, slots
+from loader.order import (
+    assign,
+    digest,
+    interleave,
+    keys,
+    lanes,
+    mixture,
+    permutation,
+    slots,
+    source,
+    substitutes,
+    synthetic,
+)
+from loader.order.quarantine import Quarantine
 
 real_key = keys.key
 real_perm = permutation.perm
@@ -183,6 +196,47 @@ def order_depends_on_how_many_sources(patch):
 
     patch.setattr(slots, "stream_slots", stream)
     patch.setattr(slots, "ordinals_at", counted)
+
+
+def quarantined_from_the_start(patch):
+    real = Quarantine.holds
+    patch.setattr(Quarantine, "holds", lambda self, name, step, ordinals: real(self, name, 2**53, ordinals))
+
+
+def substitutes_not_looked_up(patch):
+    """A substitute is taken even if it is quarantined itself."""
+
+    def first(plan, step, source, position, after=0):
+        for attempt in range(after + 1, 9):
+            yield attempt, *substitutes.substitute(plan, source, position, attempt)
+
+    patch.setattr(substitutes, "substitutes", first)
+
+
+def always_the_first_attempt(patch):
+    real = substitutes.substitutes
+
+    def unnumbered(*arguments):
+        for _, view_ordinal, ordinal in real(*arguments):
+            yield 1, view_ordinal, ordinal
+
+    patch.setattr(substitutes, "substitutes", unnumbered)
+
+
+def quarantine_by_view_ordinal_plus_one(patch):
+    real = Quarantine.holds
+    patch.setattr(
+        Quarantine, "holds", lambda self, name, step, ordinals: real(self, name, step, ordinals + 1)
+    )
+
+
+def past_without_quarantine(patch):
+    patch.setattr(Quarantine, "to_json", lambda self, before=None, sources=None: [])
+
+
+def past_with_all_lists(patch):
+    real = Quarantine.to_json
+    patch.setattr(Quarantine, "to_json", lambda self, before=None, sources=None: real(self))
 
 
 def unstable_sort(patch):
@@ -388,6 +442,16 @@ def batches_are_the_reference(properties, reference):
         properties.batch_matches_reference(reference, made, [(0, {"photos": 3, "web": 1})], step)
 
 
+def quarantine(properties, reference):
+    views = {"a": source(synthetic(40), chunk=2, lanes=4), "b": synthetic(30)}
+    for step in (0, 2, 5):
+        properties.quarantines_by_the_rule(views, 7, 2, step, {"a": set(range(0, 40, 2)), "b": {1, 2, 3}})
+
+
+def quarantine_in_state(properties, reference):
+    properties.quarantine_is_part_of_the_past()
+
+
 def ranks(properties, reference):
     properties.ranks_make_the_batch(50, 7)
     properties.ranks_make_the_batch(64, 10)
@@ -456,6 +520,12 @@ CASES = [
     (group_by_position_over_epochs, batches_are_the_reference),
     (equal_parts_and_a_remainder_lost, ranks),
     (remainder_on_the_last_rank, ranks),
+    (quarantined_from_the_start, quarantine),
+    (substitutes_not_looked_up, quarantine),
+    (always_the_first_attempt, quarantine),
+    (quarantine_by_view_ordinal_plus_one, quarantine),
+    (past_without_quarantine, quarantine_in_state),
+    (past_with_all_lists, quarantine_in_state),
     (digest_of_the_row_not_the_slot, delivered),
     (digest_without_identity, delivered),
     (digest_mixed_once_more, delivered),

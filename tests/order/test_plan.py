@@ -86,6 +86,7 @@ def test_slots_have_their_types_and_lengths(properties):
         "ordinal": np.int64,
         "view_ordinal": np.int64,
         "valid": np.bool_,
+        "attempt": np.int8,
     }
     for name, kind in kinds.items():
         assert getattr(slots, name).dtype == kind
@@ -251,7 +252,7 @@ def test_a_plan_that_cannot_be_reopened(properties):
         ({"bucket_by": "height"}, InvalidPlan, "'a'.*has no buckets.*buckets="),
         ({"bucket_by": 5}, InvalidPlan, "bucket_by = 5: loader.bucket"),
         ({"pack": 1024}, InvalidPlan, "pack.*yet"),
-        ({"quarantine": ["x"]}, InvalidPlan, "quarantine.*yet"),
+        ({"quarantine": ["x"]}, InvalidPlan, "quarantine entry 'x'"),
         ({"boundary": "mask"}, InvalidPlan, "boundary.*fill"),
         ({"allow_repeats": 1}, InvalidPlan, "allow_repeats = 1"),
         ({"schedule": [5]}, InvalidPlan, "schedule entry 5"),

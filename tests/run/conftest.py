@@ -106,7 +106,7 @@ class WatchedStore:
         self.nbytes[verb] += sum(len(blob.data) for blob in blobs)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def watched():
     """watched(root) -> its store from now on, watched; versions opened afterwards read through it."""
 

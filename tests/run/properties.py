@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 
 import loader
+from loader import order
 
 MODULUS = 2**64
 
@@ -178,7 +179,7 @@ def refuses_changed_bytes(version, watched, field):
     watched.change = lambda key, offset, data: (
         bytes([data[0] ^ 1]) + data[1:] if key.endswith(".tar") and data else data
     )
-    with loader.Loader(plan, 0, 1, workers=0, decode=False) as batches:
+    with loader.Loader(plan, 0, 1, workers=0, decode=False, on_corrupt="raise") as batches:
         try:
             next(batches)
         except loader.errors.Corrupt:
@@ -194,3 +195,80 @@ def digest_covers_the_bytes(root, samples):
         plan = loader.plan({"s": version.select(*fields)}, seed=1, global_batch=8)
         digests.add(uninterrupted(plan, 1)[0])
     assert len(digests) == 3
+
+
+def with_substitutes(plan, step, bad):
+    """The ids of a step whose corrupt samples, `bad` (source, key), are substituted by the rule of docs/order.md; and
+    (slot, attempt, key of the corrupt one, key of the substitute) of each substitution."""
+    slots, ids, made = plan.slots(step), [], []
+    for slot, (name, key) in enumerate(plan.batch_ids(step)):
+        attempt, taken = int(slots.attempt[slot]), key
+        while (name, taken) in bad:
+            attempt += 1
+            where = (int(slots.source[slot]), int(slots.position[slot]), attempt)
+            _, ordinal = order.substitute(plan, *where)
+            (found,) = plan.sources[name].view.keys(np.array([ordinal]))
+            made.append((slot, attempt, taken, found))
+            taken = found
+        ids.append((name, taken))
+    return ids, made
+
+
+def substitutes_exactly(plan, bad, truth, *, world_size, start=0, steps=4, cut=2, **options):
+    """Corrupt samples are substituted by the rule, in the same slots with the same digests, whatever the runtime and
+    wherever the run is resumed. bad: (source, key) of the samples that cannot be read."""
+    options = {"corrupt_budget": 1.0, "framework": "numpy", **options}
+    with loader.Loader(plan, 0, 1, **{**options, "workers": 0}) as alone:
+        wanted = {step: alone.batch_at(step).digest for step in range(start, start + steps)}
+    state = plan.state(start)
+    for first, last in ((start, start + cut), (start + cut, start + steps)):
+        with ExitStack() as stack:
+            ranks = open_ranks(stack, plan, world_size, **options)
+            for rank in ranks:
+                rank.load_state_dict(state)
+            for step in range(first, last):
+                batches = [next(rank) for rank in ranks]
+                ids, made = with_substitutes(plan, step, bad)
+                assert [one for batch in batches for one in batch.ids] == ids
+                got = [cell for batch in batches for cell in cells(batch)]
+                for (name, key), cell in zip(ids, got, strict=True):
+                    for field in plan.sources[name].view.fields:
+                        assert equal(cell[field], truth(name, key)[field]), (step, key, field)
+                said = [one for batch in batches for one in batch.substitutions]
+                assert [(one.slot, one.attempt, one.address.key, one.substitute) for one in said] == made
+                assert sum(batch.digest for batch in batches) % MODULUS == wanted[step]
+            state = json.loads(saved(ranks))
+    return wanted
+
+
+def substitutes_as_quarantined(plan, bad, samples_of):
+    """Substituted or quarantined from the start: the same samples, so the same digests."""
+    names = {name: [key for source, key in bad if source == name] for name in plan.sources}
+    sources = {name: one.view for name, one in plan.sources.items()}
+    quarantined = loader.plan(
+        sources, seed=plan.seed, global_batch=plan.global_batch, quarantine=names, allow_repeats=True
+    )
+    assert uninterrupted(quarantined, 4) == uninterrupted(plan, 4, corrupt_budget=1.0)
+    for step in range(4):
+        assert quarantined.batch_ids(step) == with_substitutes(plan, step, bad)[0]
+        assert samples_of(quarantined, step) == quarantined.batch_ids(step)
+
+
+def never_substitutes_what_it_cannot_reach(plan, watched, paths):
+    """A store that does not answer about these shards is an error, and no substitute hides it."""
+
+    def unavailable(key, offset, data):
+        if key in paths:
+            raise loader.errors.Transient("the store does not answer")
+        return data
+
+    watched.change = unavailable
+    with loader.Loader(plan, 0, 1, workers=0, corrupt_budget=1.0, framework="numpy") as batches:
+        try:
+            for _ in range(3):
+                assert not next(batches).substitutions, "unavailable samples were substituted"
+        except loader.errors.Transient:
+            return
+        except loader.errors.Corrupt as error:
+            raise AssertionError("unavailable was taken for corrupt") from error
+    raise AssertionError("samples were delivered that nobody could read")

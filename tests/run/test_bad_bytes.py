@@ -54,7 +54,7 @@ def test_a_flipped_byte_is_raised_at_its_step_with_the_full_address(local, worke
     root, plan = local
     bad = addresses(plan, 3)[5]
     overwrite(root, bad.fields["x.npy"].path, flip(bad.fields["x.npy"]))
-    with loader.Loader(plan, 0, 1, workers=workers) as batches:
+    with loader.Loader(plan, 0, 1, workers=workers, on_corrupt="raise") as batches:
         assert [next(batches).step for _ in range(3)] == [0, 1, 2]
         with pytest.raises(Corrupt) as caught:
             next(batches)
@@ -73,7 +73,7 @@ def test_only_the_rank_that_reads_it_and_only_the_fields_asked_for(local):
     other = loader.plan({"p": plan.sources["p"].view.version.select("txt")}, seed=6, global_batch=8)
     with loader.Loader(plan, 0, 2) as first, loader.Loader(other, 1, 2) as second:
         assert next(first).step == next(second).step == 0
-    with loader.Loader(plan, 1, 2) as batches, pytest.raises(Corrupt):
+    with loader.Loader(plan, 1, 2, on_corrupt="raise") as batches, pytest.raises(Corrupt):
         next(batches)
 
 
@@ -97,7 +97,7 @@ def test_a_shard_cut_short_names_the_sample_that_it_ends_in(local, workers):
         or address.fields["x.npy"].offset + address.fields["x.npy"].nbytes > cut
     ]
     first_step = lost[0][0]
-    with loader.Loader(plan, 0, 1, workers=workers) as batches:
+    with loader.Loader(plan, 0, 1, workers=workers, on_corrupt="raise") as batches:
         assert [next(batches).step for _ in range(first_step)] == list(range(first_step))
         with pytest.raises(Corrupt) as caught:
             next(batches)

@@ -12,6 +12,7 @@ NAMES = {
     "decoded_bytes_total",
     "refetched_total",
     *(f"cache_{name}_total" for name in ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")),
+    "substituted_total",
     *(
         f"{stage}_{what}"
         for stage in (

@@ -165,6 +165,64 @@ def second_read_not_checked(patch):
     patch.setattr(read, "_refetch", refetch)
 
 
+def substitutes_one_attempt_further(patch):
+    real = assemble.substitutes
+
+    def further(plan, step, source, position, after=0):
+        yield from real(plan, step, source, position, after + 1)
+
+    patch.setattr(assemble, "substitutes", further)
+
+
+def substitutes_by_rank(patch):
+    """Drawn anew at each rank, as a sampler does that skips what it cannot read."""
+    real = assemble.Assembler._substitute
+
+    def of_the_rank(self, step, slots, slot, *rest):
+        shifted = dataclasses.replace(slots, position=slots.position + self.recipe.world.rank)
+        return real(self, step, shifted, slot, *rest)
+
+    patch.setattr(assemble.Assembler, "_substitute", of_the_rank)
+
+
+def substitutes_read_as_the_planned_sample(patch):
+    """The ordinal that keys digest and generators stays the corrupt sample's."""
+    real = assemble.Assembler._substitute
+
+    def kept(self, step, slots, slot, *rest):
+        planned = int(slots.ordinal[slot])
+        found = real(self, step, slots, slot, *rest)
+        slots.ordinal[slot] = planned
+        return found
+
+    patch.setattr(assemble.Assembler, "_substitute", kept)
+
+
+def records_of_the_substitute_instead(patch):
+    real = assemble.Substitution
+
+    def swapped(**fields):
+        made = real(**fields)
+        return dataclasses.replace(
+            made, address=dataclasses.replace(made.address, key=made.substitute), substitute=made.address.key
+        )
+
+    patch.setattr(assemble, "Substitution", swapped)
+
+
+def store_errors_taken_for_corruption(patch):
+    real = read._get_ranges
+
+    def typed(*arguments):
+        try:
+            return real(*arguments)
+        except loader.errors.StoreError as error:
+            raise loader.errors.Corrupt(str(error)) from error
+
+    patch.setattr(read, "_get_ranges", typed)
+    patch.setattr(read, "_refetch", lambda *arguments: (_ for _ in ()).throw(loader.errors.Corrupt("gone")))
+
+
 @pytest.fixture
 def plan(versions):
     return loader.plan({"photos": versions["photos"], "web": versions["web"]}, seed=7, global_batch=13)
@@ -191,7 +249,42 @@ def checks(plan, versions, properties, samples, memory_root, watched):
         store = watched(memory_root)
         properties.refuses_changed_bytes(memory_root.open("photos@latest"), store, "x.npy")
 
+    def damaged():
+        version = samples.write(memory_root, "photos", range(30), part_samples=8)
+        store = watched(memory_root)
+        view = memory_root.open("photos@latest").select("cls", "x.npy")
+        keys = [samples.key("photos", i) for i in (2, 3, 11, 12, 13, 29)]
+        places = {
+            (at.fields["x.npy"].path, at.fields["x.npy"].offset)
+            for at in version.address(view.ordinals(keys), ["x.npy"])
+        }
+        return store, loader.plan({"photos": view}, seed=7, global_batch=13), keys, places
+
+    def substitutes():
+        store, plan, keys, places = damaged()
+        store.change = lambda key, offset, data: data[::-1] if (key, offset) in places else data
+        properties.substitutes_exactly(
+            plan,
+            {("photos", key) for key in keys},
+            lambda name, key: samples.sample(name, samples.number(key)),
+            world_size=3,
+            workers=1,
+        )
+
+    def digests():
+        store, plan, keys, places = damaged()
+        store.change = lambda key, offset, data: data[::-1] if (key, offset) in places else data
+        bad = {("photos", key) for key in keys}
+        properties.substitutes_as_quarantined(plan, bad, lambda plan, step: plan.batch_ids(step))
+
+    def unavailable():
+        store, plan, _, places = damaged()
+        properties.never_substitutes_what_it_cannot_reach(plan, store, {path for path, _ in places})
+
     return {
+        "substitutes": substitutes,
+        "unavailable": unavailable,
+        "digests": digests,
         "delivers": delivers,
         "resumes": lambda: properties.resumes_exactly(
             plan, [(2, 2, True), (3, 2, True), (1, 1, True)], workers=2, framework="numpy"
@@ -223,6 +316,11 @@ MUTANTS = [
     (draws_without_the_epoch, "augments"),
     (checksum_not_checked, "refuses"),
     (second_read_not_checked, "refuses"),
+    (substitutes_one_attempt_further, "substitutes"),
+    (substitutes_by_rank, "substitutes"),
+    (substitutes_read_as_the_planned_sample, "digests"),
+    (records_of_the_substitute_instead, "substitutes"),
+    (store_errors_taken_for_corruption, "unavailable"),
 ]
 
 
@@ -233,6 +331,19 @@ def test_a_planted_bug_is_caught(mutant, check, checks, monkeypatch):
         checks[check]()
 
 
-@pytest.mark.parametrize("check", ["delivers", "resumes", "seeks", "augments", "covers", "refuses"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        "delivers",
+        "resumes",
+        "seeks",
+        "augments",
+        "covers",
+        "refuses",
+        "substitutes",
+        "unavailable",
+        "digests",
+    ],
+)
 def test_without_a_planted_bug_the_same_checks_hold(check, checks):
     checks[check]()

@@ -166,6 +166,28 @@ def of_substitutes():
     ]
 
 
+def of_quarantine():
+    """Every seventh sample quarantined from step 2 on, so that substitutes are too."""
+    bad = [f"{ordinal:012d}" for ordinal in range(0, 700, 7)]
+    made = make_plan(
+        {"photos": source(synthetic(700, "photos"), chunk=4, lanes=8)},
+        seed=7,
+        global_batch=96,
+        quarantine=[(2, {"photos": bad})],
+    )
+    slots = made.slots(9)
+    held = np.flatnonzero(slots.attempt)
+    columns = (held, slots.position[held], slots.attempt[held], slots.ordinal[held])
+    return {
+        "hash": made.hash,
+        "plan": made.to_json(),
+        "state": made.state(9),
+        "(slot, i_k, attempt, ordinal) of step 9": [
+            list(row) for row in zip(*(column.tolist() for column in columns), strict=True)
+        ],
+    }
+
+
 def golden():
     """Everything the golden file holds."""
     return {
@@ -179,6 +201,7 @@ def golden():
         "samples": [of_sample(*who) for who in SAMPLES],
         "substitutes (i_k, attempt, ordinal)": of_substitutes(),
         "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
+        "quarantine": of_quarantine(),
         "plans": {name: of_plan(*given) for name, given in plans().items()},
     }
 

@@ -1,0 +1,125 @@
+"""A rank's ledger: every substitution of a run on record under the root, written by a thread of its own.
+
+    ledgers/<plan hash>/<rank>-of-<world size>/<step, 19 digits>-<slot, 10 digits>-<16 hex>.jsonl
+
+One object per slot, created once: a line of JSON per attempt. The hex is of what was substituted by what, so a step
+that is made again - after a seek, a resume, by another run of the plan - finds its entry there.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
+
+from ..dataset.root import Root
+from ..errors import AlreadyExists, Corrupt, FormatTooNew, StoreError
+from ..order.plan import Plan
+from ..storage import Store
+from .substitution import LEDGER_FORMAT, Substitution
+from .world import World
+
+logger = logging.getLogger(__name__)
+
+
+class Ledger:
+    """Writes behind the caller's back; an entry that could not be stored is raised at the next call."""
+
+    def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
+        """stores: source name -> where its ledger goes, the store of its version."""
+        self._stores = stores
+        self._prefix = f"{_folder(plan.hash)}{world.rank}-of-{world.world_size}/"
+        self._writer: ThreadPoolExecutor | None = None
+        self._pending: list[Future[None]] = []
+
+    def name(self, substitutions: Sequence[Substitution]) -> str:
+        """Where these are listed, for people."""
+        urls = sorted({self._stores[one.source].url for one in substitutions})
+        return ", ".join(f"{url}/{self._prefix}" for url in urls)
+
+    def write(self, substitutions: Sequence[Substitution]) -> None:
+        """Put the substitutions of one batch on record, soon. Raises: StoreError for an earlier one that failed."""
+        self._raise_failed([future for future in self._pending if future.done()])
+        for attempts in [list(some) for _, some in groupby(substitutions, lambda one: one.slot)]:
+            logger.warning(
+                "step %d slot %d: a corrupt sample was substituted (%s)",
+                attempts[0].step,
+                attempts[0].slot,
+                attempts[0].error,
+            )
+            self._pending.append(self._thread().submit(self._put, attempts))
+
+    def flush(self) -> None:
+        """Wait until everything is stored. Raises: StoreError for the first entry that is not."""
+        self._raise_failed(list(self._pending))
+
+    def close(self) -> None:
+        """Flush, and end the thread. Raises: StoreError."""
+        if self._writer is not None:
+            self._writer.shutdown(wait=True)  # at the interpreter's end too, the queue is worked off
+            self._writer = None
+        self.flush()
+
+    def _thread(self) -> ThreadPoolExecutor:
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="penstock-ledger")
+        return self._writer
+
+    def _raise_failed(self, futures: list[Future[None]]) -> None:
+        for future in futures:
+            self._pending.remove(future)  # raised once
+            future.result()
+
+    def _put(self, attempts: list[Substitution]) -> None:
+        first = attempts[0]
+        named = json.dumps([one.identity for one in attempts]).encode()
+        key = f"{self._prefix}{first.step:019d}-{first.slot:010d}-{hashlib.sha256(named).hexdigest()[:16]}.jsonl"
+        lines = [json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) for one in attempts]
+        store = self._stores[first.source]
+        try:
+            store.put_if_absent(key, "".join(line + "\n" for line in lines).encode())
+        except AlreadyExists:
+            pass  # the same substitution in other words: an error may quote a number of its process
+        except StoreError as error:
+            error.add_note(
+                f"while writing {store.url}/{key}: a sample was substituted and is not on record. Let the job create "
+                "objects under ledgers/, or use on_corrupt='raise'"
+            )
+            raise
+
+
+def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
+    """Every substitution that runs of a plan (or of its hash) put on record in this root, by step, slot and attempt.
+
+    What several ranks or runs say alike is listed once. Costs a listing, and one read per substituted slot.
+    Raises: Corrupt for an object that is no ledger; FormatTooNew; StoreError.
+    """
+    prefix = _folder(plan if isinstance(plan, str) else plan.hash)
+    found: dict[tuple[str | int, ...], Substitution] = {}
+    for info in root.store.list(prefix):
+        for line in root.store.get(info.key).data.splitlines():
+            entry = _parsed(line, f"{root.url}/{info.key}")
+            found.setdefault(entry.identity, entry)
+    return sorted(found.values(), key=lambda one: (one.step, one.slot, one.attempt))
+
+
+def _folder(plan_hash: str) -> str:
+    return f"ledgers/{plan_hash}/"
+
+
+def _parsed(line: bytes, name: str) -> Substitution:
+    try:
+        body = json.loads(line)
+        if body["format"] > LEDGER_FORMAT:
+            raise FormatTooNew(
+                f"{name} has ledger format {body['format']}; this package reads up to {LEDGER_FORMAT}: install a newer "
+                "penstock"
+            )
+        return Substitution.from_json(body)
+    except FormatTooNew:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{name} is not a ledger ({type(error).__name__}: {error}); restore or delete it"
+        ) from error

@@ -1,0 +1,228 @@
+"""Known-bad samples in the plan: their slots hold substitutes, everything else stays where it was."""
+
+import copy
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.errors import InvalidPlan, PlanMismatch
+from loader.order import make_plan, plan_from_json, source, synthetic
+
+SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def key(ordinal):
+    return f"{ordinal:012d}"
+
+
+def reopened(plan):
+    return plan_from_json(
+        json.loads(json.dumps(plan.to_json())), lambda spec: synthetic(spec["n"], spec["name"])
+    )
+
+
+@SETTINGS
+@given(
+    sizes=st.lists(st.integers(20, 60), min_size=1, max_size=2),
+    seed=st.integers(0, 2**64 - 1),
+    start=st.integers(0, 3),
+    step=st.integers(0, 12),
+    data=st.data(),
+)
+def test_quarantined_slots_hold_their_substitutes(properties, sizes, seed, start, step, data):
+    views = {f"s{i}": source(synthetic(n, f"s{i}"), chunk=2, lanes=4) for i, n in enumerate(sizes)}
+    bad = {name: data.draw(st.sets(st.integers(0, sizes[i] - 1), max_size=5)) for i, name in enumerate(views)}
+    properties.quarantines_by_the_rule(views, seed, start, step, bad)
+
+
+def test_buckets_are_quarantined_by_their_sources_name():
+    """A substitute is of the same source and bucket."""
+    from loader.order.bucket import bucket
+    from loader.order.substitutes import substitute
+
+    def made(quarantine=None):
+        return make_plan(
+            {"a": synthetic(60, "a", {"b0": 20, "b1": 40}), "z": synthetic(50, "z", {"b1": 50})},
+            seed=3,
+            global_batch=20,
+            bucket_by=bucket("shape", batch={"b0": 5}),
+            quarantine=quarantine,
+        )
+
+    bad = set(range(0, 20, 3))
+    plain, quarantined = made(), made([(4, {"a": [key(o) for o in bad]})])
+    changed = Counter()
+    for step in range(12):
+        own, got = plain.slots(step), quarantined.slots(step)
+        for slot in range(len(own)):
+            k, position = int(own.source[slot]), int(own.position[slot])
+            wanted, attempt = int(own.ordinal[slot]), 0
+            while step >= 4 and plain.source_names[k].startswith("a/") and wanted in bad:
+                attempt += 1
+                wanted = substitute(plain, k, position, attempt)[1]
+                changed[plain.source_names[k]] += 1
+            assert (int(got.source[slot]), int(got.ordinal[slot]), int(got.attempt[slot])) == (
+                k,
+                wanted,
+                attempt,
+            )
+    assert set(changed) == {"a/b0", "a/b1"}
+    again = plan_from_json(quarantined.to_json(), lambda spec: synthetic(spec["n"], spec["name"]))
+    assert again == quarantined
+    assert again.batch_ids(9) == quarantined.batch_ids(9)
+    assert quarantined.check_state(plain.state(4)) == 4
+    with pytest.raises(PlanMismatch, match="quarantine: "):
+        quarantined.check_state(plain.state(5))
+    with pytest.raises(InvalidPlan, match=r"source 'a/b0'; the sources are \['a', 'z'\]"):
+        made({"a/b0": [key(0)]})
+
+
+@SETTINGS
+@given(bad=st.sets(st.integers(0, 49), max_size=6), start=st.integers(0, 5))
+def test_a_saved_plan_comes_back_with_its_quarantine(bad, start):
+    made = make_plan(
+        {"a": synthetic(50)}, seed=3, global_batch=20, quarantine=[(start, {"a": [key(o) for o in bad]})]
+    )
+    again = reopened(made)
+    assert again == made
+    for step in (start, start + 7):
+        assert again.batch_ids(step) == made.batch_ids(step)
+
+
+def test_nothing_quarantined_is_the_plan_without():
+    views = {"a": synthetic(50)}
+    plain = make_plan(views, seed=3, global_batch=20)
+    for nothing in (None, [], (), {}, {"a": []}, [(7, {"a": []})]):
+        made = make_plan(views, seed=3, global_batch=20, quarantine=nothing)
+        assert made.hash == plain.hash
+        assert made.state(5) == plain.state(5)
+
+
+def test_the_list_is_in_the_hash_whatever_its_order():
+    def made(quarantine):
+        return make_plan(
+            {"a": synthetic(50), "b": synthetic(50)}, seed=3, global_batch=20, quarantine=quarantine
+        )
+
+    first = made({"a": [key(3), key(7)], "b": [key(1)]})
+    for same in (
+        [(0, {"b": [key(1)]}), (0, {"a": [key(7), key(3), key(3)]})],
+        [(0, {"a": [key(7)], "b": []}), (0, {"b": {key(1)}, "a": iter([key(3)])})],
+    ):
+        assert made(same).hash == first.hash
+    others = [{}, {"a": [key(3)], "b": [key(1)]}, {"a": [key(1)], "b": [key(3), key(7)]}]
+    others.append([(1, {"a": [key(3), key(7)], "b": [key(1)]})])
+    assert len({first.hash, *(made(other).hash for other in others)}) == 5
+    assert first.to_json()["quarantine"] == [
+        {"start_step": 0, "source": "a", "samples": [[3, key(3)], [7, key(7)]]},
+        {"start_step": 0, "source": "b", "samples": [[1, key(1)]]},
+    ]
+
+
+def test_a_run_may_quarantine_from_where_it_stopped_on(properties):
+    properties.quarantine_is_part_of_the_past()
+
+
+def test_a_sample_listed_twice_counts_from_the_earlier_step():
+    views = {"a": synthetic(20)}
+    made = make_plan(
+        views,
+        seed=3,
+        global_batch=20,
+        quarantine=[(2, {"a": [key(3)]}), (1, {"a": [key(3)]}), (3, {"a": [key(3)]})],
+    )
+    assert [("a", key(3)) in made.batch_ids(step) for step in range(5)] == [True, False, False, False, False]
+
+
+def test_a_view_of_some_samples():
+    """Ordinals of the list are the version's; a sample that the view leaves out may be listed."""
+
+    class Even:
+        id, identity, mean_sample_bytes = "w-even", "v-all", 0
+
+        def __len__(self):
+            return 30
+
+        def spec(self):
+            return {"kind": "even"}
+
+        def version_ordinals(self, x):
+            return x * 2
+
+        def keys(self, ordinals):
+            return [key(o) for o in ordinals.tolist()]
+
+        def ordinals(self, keys):
+            return np.array([int(one) if int(one) < 60 else -1 for one in keys], np.int64)
+
+    plain = make_plan({"a": Even()}, seed=3, global_batch=30)
+    made = make_plan({"a": Even()}, seed=3, global_batch=30, quarantine={"a": [key(4), key(5)]})
+    before, after = plain.slots(0), made.slots(0)
+    assert (
+        np.flatnonzero(before.ordinal != after.ordinal).tolist()
+        == np.flatnonzero(before.ordinal == 4).tolist()
+    )
+    assert np.array_equal(after.view_ordinal * 2, after.ordinal)
+
+
+@pytest.mark.parametrize(
+    ("quarantine", "says"),
+    [
+        ({"b": [key(1)]}, r"source 'b'.*\['a'\]"),
+        ({"a": [key(1), "x", key(50)]}, "2 sample.*first is 'x'"),
+        ({"a": ["1"]}, "'1'"),
+        ({"a": key(1)}, "list of sample keys"),
+        ({"a": 5}, "list of sample keys"),
+        ({"a": [5]}, "5; sample keys are strings"),
+        ([(-1, {"a": []})], "step = -1"),
+        ([("a", [key(1)])], "quarantine entry"),
+        (key(1), "quarantine = "),
+        (7, "quarantine = 7"),
+    ],
+)
+def test_lists_that_are_refused(quarantine, says):
+    with pytest.raises(InvalidPlan, match=says):
+        make_plan({"a": synthetic(50)}, seed=3, global_batch=20, quarantine=quarantine)
+
+
+def test_a_source_of_which_too_much_is_quarantined_is_refused_at_its_step():
+    made = make_plan(
+        {"a": synthetic(20)}, seed=3, global_batch=20, quarantine=[(2, {"a": [key(o) for o in range(20)]})]
+    )
+    assert len(made.batch_ids(1)) == 20
+    with pytest.raises(InvalidPlan, match=r"step 2, source 'a'.*8 substitutes are all quarantined"):
+        made.slots(2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: one.pop("samples"),
+        lambda one: one.update(source="z"),
+        lambda one: one.update(start_step="0"),
+        lambda one: one.update(samples=[[1]]),
+        lambda one: one.update(samples=[["1", "x"]]),
+    ],
+)
+def test_damaged_json_is_refused(change):
+    made = make_plan({"a": synthetic(50)}, seed=3, global_batch=20, quarantine={"a": [key(1)]})
+    body = copy.deepcopy(made.to_json())
+    change(body["quarantine"][0])
+    with pytest.raises(InvalidPlan):
+        plan_from_json(body, lambda spec: synthetic(spec["n"], spec["name"]))
+    body["quarantine"] = None
+    with pytest.raises(InvalidPlan, match="quarantine = None"):
+        plan_from_json(body, lambda spec: synthetic(spec["n"], spec["name"]))
+
+
+def test_a_state_of_a_run_without_the_list_is_refused_by_name():
+    views = {"a": synthetic(50)}
+    plain = make_plan(views, seed=3, global_batch=20)
+    made = make_plan(views, seed=3, global_batch=20, quarantine={"a": [key(1)]})
+    for here, there in ((plain, made), (made, plain)):
+        with pytest.raises(PlanMismatch, match="quarantine: "):
+            here.check_state(there.state(1))

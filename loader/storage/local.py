@@ -22,6 +22,7 @@ from .keys import TEMPORARY, check_key, check_prefix, check_span
 from .ranges import plan_reads, slice_reads
 from .spec import Opened, StoreSpec
 from .store import Blob, ObjectInfo, Span, Store
+from .traffic import count_request
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
@@ -141,6 +142,7 @@ class LocalStore(Opened):
             os.close(descriptor)
 
     def _pread(self, key: str, descriptor: int, size: int, offset: int, nbytes: int) -> bytes:
+        count_request()
         try:
             data = os.pread(descriptor, nbytes, offset)
             if len(data) < nbytes:  # the kernel stops at 2 GiB, and at the end of the file

@@ -20,6 +20,7 @@ from .ranges import plan_reads
 from .spec import Opened, StoreSpec
 from .store import Blob, ObjectInfo, Span, Store
 from .stream import open_reader
+from .traffic import count_request
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class MemoryStore(Opened):
 
     def get(self, key: str) -> Blob:
         name = self._prefix + check_key(key)
+        count_request()
         with self._space.lock:
             blob = self._space.objects.get(name)
         if blob is None:

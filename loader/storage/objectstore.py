@@ -8,6 +8,7 @@ and its listings are filtered here (their offset and prefix semantics differ bet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -101,7 +102,10 @@ class RemoteStore(Opened):
         reads = plan_reads(spans, max_gap, max_span)
         if len(reads) > 1:
             pool = self._connection.workers()
-            rest = [pool.submit(self.get_range, key, *read, etag) for read in reads[1:]]
+            rest = [
+                pool.submit(copy_context().run, partial(self.get_range, key, *read, etag=etag))
+                for read in reads[1:]
+            ]
             try:
                 blobs = [self.get_range(key, *reads[0], etag), *(future.result() for future in rest)]
             finally:

@@ -13,6 +13,7 @@ from threading import Condition
 from typing import TypeVar
 
 from ..errors import InvalidStore, StoreError, Throttled, Transient
+from .traffic import count_request
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class Retrier:
         tries = 0
         while True:
             try:
-                return self._once(attempt)
+                return self._once(attempt, retry=tries > 0)
             except (Throttled, Transient) as error:
                 tries += 1
                 pause_s = self.budget.pause_s(tries, self._rng())
@@ -121,8 +122,9 @@ class Retrier:
                     raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
             self._sleep(pause_s)
 
-    def _once(self, attempt: Callable[[], T]) -> T:
+    def _once(self, attempt: Callable[[], T], *, retry: bool) -> T:
         token = self.limiter.acquire()
+        count_request(retry=retry)
         throttled = False
         try:
             return attempt()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
@@ -40,6 +41,20 @@ class PartsOfField(NamedTuple):
     runs: Sequence[Sequence[FieldPart]]
 
 
+class ShardRead(NamedTuple):
+    """What one shard's share of a read took: `span` is from the first to the last byte that was wanted of `path`,
+    `first` the sample at the head of the list; second reads are in `fetch_s`."""
+
+    first: SampleAddress
+    path: str
+    span: Span
+    fetch_s: float
+    verify_s: float
+
+
+OnRead = Callable[[ShardRead], None]
+
+
 def read_fields(
     store: RangeReader,
     addresses: Sequence[SampleAddress],
@@ -48,14 +63,15 @@ def read_fields(
     run: Map = map,
     on_refetch: Callable[[], None] = lambda: None,
     on_corrupt: OnCorrupt = raise_corrupt,
+    on_read: OnRead = lambda _: None,
 ) -> list[dict[str, bytes]]:
     """Per sample, field -> its bytes. Fields of one shard that lie close together share a request.
 
     pins: shard path -> ETag seen at its first read; a shard that was replaced since raises Changed. `run` may be
     a thread pool's map. on_refetch: called before each read that is repeated. on_corrupt: told of each sample with a
     field whose checksum is wrong twice, or which the shard ends before, in the order of `addresses`; such a sample is
-    {}. The error has its full address. Raises: what on_corrupt does, by default Corrupt; Changed; ObjectNotFound;
-    Transient, Throttled past the retry budget.
+    {}. The error has its full address. on_read: told of each shard's share, in the thread that read it. Raises: what
+    on_corrupt does, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
     """
     pins = {} if pins is None else pins
     by_path: dict[str, list[tuple[SampleAddress, FieldAddress]]] = {}
@@ -64,7 +80,7 @@ def read_fields(
             by_path.setdefault(place.path, []).append((address, place))
 
     def read_shard(item: tuple[str, list[tuple[SampleAddress, FieldAddress]]]) -> list[bytes | Corrupt]:
-        return _read_shard(store, *item, pins, on_refetch)
+        return _read_shard(store, *item, pins, on_refetch, on_read)
 
     # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
     lists = list(run(read_shard, list(by_path.items())))
@@ -89,6 +105,7 @@ def read_parts(
     run: Map = map,
     on_refetch: Callable[[], None] = lambda: None,
     on_corrupt: OnCorrupt = raise_corrupt,
+    on_read: OnRead = lambda _: None,
 ) -> list[list[bytes | memoryview]]:
     """Per item of `wanted`, the bytes of its parts, run after run. One request per run; runs of one shard that lie at
     most 64 KiB apart share one, as fields do. What is between the parts of a run is read and not looked at.
@@ -103,7 +120,7 @@ def read_parts(
 
     def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview] | Corrupt]:
         path, mine = item
-        return _read_parts(store, path, [wanted[i] for i in mine], pins, on_refetch)
+        return _read_parts(store, path, [wanted[i] for i in mine], pins, on_refetch, on_read)
 
     read: dict[int, list[bytes | memoryview] | Corrupt] = {}
     for mine, found in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
@@ -127,6 +144,7 @@ def _read_shard(
     wanted: Sequence[tuple[SampleAddress, FieldAddress]],
     pins: dict[str, str],
     on_refetch: Callable[[], None],
+    on_read: OnRead,
 ) -> list[bytes | Corrupt]:
     def again(address: SampleAddress, place: FieldAddress) -> bytes | Corrupt:
         try:
@@ -135,14 +153,20 @@ def _read_shard(
             return error
 
     spans = [Span(place.offset, place.nbytes) for _, place in wanted]
+    start = perf_counter()
     try:
         blobs = _get_ranges(store, path, spans, wanted[0], pins)
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
         return [again(address, place) for address, place in wanted]
-    return [
-        blob.data if crc32c(blob.data) == place.crc32c else again(address, place)
-        for (address, place), blob in zip(wanted, blobs, strict=True)
+    fetched = perf_counter()
+    good = [crc32c(blob.data) == place.crc32c for (_, place), blob in zip(wanted, blobs, strict=True)]
+    verify_s = perf_counter() - fetched
+    read = [
+        blob.data if whole else again(address, place)
+        for (address, place), blob, whole in zip(wanted, blobs, good, strict=True)
     ]
+    on_read(ShardRead(wanted[0][0], path, _extent(spans), perf_counter() - start - verify_s, verify_s))
+    return read
 
 
 def _read_parts(
@@ -151,6 +175,7 @@ def _read_parts(
     wanted: Sequence[PartsOfField],
     pins: dict[str, str],
     on_refetch: Callable[[], None],
+    on_read: OnRead,
 ) -> list[list[bytes | memoryview] | Corrupt]:
     places = [item.address.fields[item.field] for item in wanted]
     spans = [
@@ -163,6 +188,7 @@ def _read_parts(
         at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
         return _refetch(store, item.address, at, pins, on_refetch, "its packet table")
 
+    start, verify_s = perf_counter(), 0.0
     try:
         blobs = iter(_get_ranges(store, path, spans, (wanted[0].address, places[0]), pins))
     except Corrupt:  # it ends too early for one of them
@@ -173,14 +199,26 @@ def _read_parts(
         found: list[bytes | memoryview] = []
         try:
             for run, data in zip(item.runs, runs, strict=True):
-                for part in run:
-                    piece = data[part.offset - run[0].offset :][: part.nbytes]
-                    found.append(piece if crc32c(piece) == part.crc32c else again(item, place, part))
+                pieces = [data[part.offset - run[0].offset :][: part.nbytes] for part in run]
+                checking = perf_counter()
+                good = [crc32c(piece) == part.crc32c for part, piece in zip(run, pieces, strict=True)]
+                verify_s += perf_counter() - checking
+                found += [
+                    piece if whole else again(item, place, part)
+                    for part, piece, whole in zip(run, pieces, good, strict=True)
+                ]
         except Corrupt as error:
             out.append(error)
         else:
             out.append(found)
+    on_read(ShardRead(wanted[0].address, path, _extent(spans), perf_counter() - start - verify_s, verify_s))
     return out
+
+
+def _extent(spans: Sequence[Span]) -> Span:
+    """From the first byte of all spans to the last."""
+    low = min((span.offset for span in spans), default=0)
+    return Span(low, max((span.offset + span.nbytes for span in spans), default=0) - low)
 
 
 def _get_ranges(

@@ -3,6 +3,8 @@
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,13 @@ from ..order.rng import field_rng_key, sample_rng_key
 from ..order.slots import Slots
 from ..order.substitutes import substitutes
 from ..storage import RangeReader
+from ..storage.traffic import counted
 from .batch import Batch, fields_nbytes
 from .collate import BatchRows, collate
 from .decode import Decode, Transform, apply_transform, decode_sample, decoders
 from .metrics import Metrics
 from .node_reads import NodeReads
+from .step_metrics import StepMetrics
 from .substitution import Substitution, error_text, stage_of
 from .video_reads import BareClip, Readers, groups_of, read_samples
 from .world import World
@@ -81,8 +85,16 @@ class Assembler:
         """The rank's part of the global batch of a step. Raises: the leaves of `loader.errors` that reading,
         decoding and the transform raise, each with the sample's address; Corrupt where nothing may be, or nothing
         readable is, substituted."""
+        seen = StepMetrics(step)
+        try:
+            with counted(seen.traffic):
+                return self._made(step, seen)
+        finally:
+            self._metrics.add(seen)
+
+    def _made(self, step: int, seen: StepMetrics) -> Batch:
         recipe, plan = self.recipe, self.recipe.plan
-        with self._metrics.timed("plan"):
+        with seen.timed("plan"):
             slots = plan.slots(step)  # and then what is delivered: a substitute is written into it
             mine = np.arange(len(slots))[rank_slice(len(slots), recipe.world.rank, recipe.world.world_size)]
             everyone = self._valid(slots)
@@ -93,15 +105,15 @@ class Assembler:
             valid = everyone[mine]
         real = mine[valid]
         shape_only = len(real) == 0  # a rank of padding alone still needs its batch's shapes
-        with self._metrics.timed("fetch"):
+        with seen.timed("address"):
             addresses = self._addresses(slots, np.flatnonzero(everyone)[:1] if shape_only else real)
-            data = self._fetch(slots, addresses)
+        data = self._fetch(slots, addresses, seen)
+        with seen.timed("address"):
             self._reads.look_ahead(step, self._future)
         substitutions: list[Substitution] = []
-        with self._metrics.timed("decode"):
-            rows_of = BatchRows(len(mine))
-            samples = self._samples(step, slots, addresses, data, rows_of, int(mine[0]), substitutions)
-        with self._metrics.timed("collate"):
+        rows_of = BatchRows(len(mine))
+        samples = self._samples(slots, addresses, data, rows_of, int(mine[0]), substitutions, seen)
+        with seen.timed("collate"):
             rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.tolist()]
             like = next(iter(samples.values())) if shape_only else None
             fields, mask = collate(rows, recipe.framework, like=like)
@@ -116,10 +128,12 @@ class Assembler:
             slot_identities(plan, slots)[real],
             np.array([sample_crc(addresses[slot]) for slot in real.tolist()], np.int64),
         )
-        self._metrics.count("batches")
-        self._metrics.count("samples", len(real))
         nbytes = fields_nbytes(fields)
-        self._metrics.count("decoded_bytes", nbytes)
+        seen.count("batches")
+        seen.count("samples", len(real))
+        seen.count("decoded_bytes", nbytes)
+        for index, made in enumerate(np.bincount(slots.source[real], minlength=len(names)).tolist()):
+            seen.samples[names[index]] = made
         weight = len(real) * recipe.world.world_size / len(slots)
         return Batch(
             step=step,
@@ -131,6 +145,8 @@ class Assembler:
             nbytes=nbytes,
             bucket=plan.bucket(step),
             substitutions=[] if shape_only else substitutions,  # the slot is another rank's, which lists it
+            stats=seen.stats(),
+            slowest=seen.slowest,
         )
 
     def _valid(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -155,7 +171,15 @@ class Assembler:
                 out.update(zip(mine.tolist(), found, strict=True))
         return {slot: out[slot] for slot in wanted.tolist()}
 
-    def _fetch(self, slots: Slots, addresses: Mapping[int, SampleAddress]) -> dict[int, Fetched]:
+    def _fetch(
+        self, slots: Slots, addresses: Mapping[int, SampleAddress], seen: StepMetrics
+    ) -> dict[int, Fetched]:
+        with seen.timed_fetch():
+            return self._read(slots, addresses, seen)
+
+    def _read(
+        self, slots: Slots, addresses: Mapping[int, SampleAddress], seen: StepMetrics
+    ) -> dict[int, Fetched]:
         data: dict[int, Fetched] = {}
         for index, view in enumerate(self._views):
             mine = [slot for slot in addresses if slots.source[slot] == index]
@@ -165,81 +189,87 @@ class Assembler:
                 self._decoders,
                 [addresses[slot] for slot in mine],
                 lambda i, field, mine=mine: field_rng_key(*self._place(slots, mine[i]), field),  # type: ignore[misc]
-                self._readers(self._reads[index]),
+                self._readers(self._reads[index], self.recipe.plan.source_names[index], seen),
             )
             data.update(zip(mine, read, strict=True))
         return data
 
-    def _readers(self, store: RangeReader) -> Readers:
+    def _readers(self, store: RangeReader, source: str, seen: StepMetrics) -> Readers:
         """How to read from a store, and count what was read."""
         how: dict[str, Any] = {
             "pins": self._pins,
             "run": self._run,
-            "on_refetch": lambda: self._metrics.count("refetched"),
+            "on_refetch": partial(seen.count, "refetched"),
+            "on_read": partial(seen.read, source),
         }
 
         def fields(addresses: Sequence[SampleAddress], on_corrupt: OnCorrupt) -> list[dict[str, bytes]]:
             read = read_fields(store, addresses, on_corrupt=on_corrupt, **how)
-            self._metrics.count("fetched_bytes", sum(len(data) for one in read for data in one.values()))
+            seen.count("fetched_bytes", sum(len(data) for one in read for data in one.values()))
             return read
 
         def parts(wanted: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
             read = read_parts(store, wanted, on_corrupt=on_corrupt, **how)
-            self._metrics.count("fetched_bytes", sum(len(data) for one in read for data in one))
+            seen.count("fetched_bytes", sum(len(data) for one in read for data in one))
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)
 
     def _samples(
         self,
-        step: int,
         slots: Slots,
         addresses: dict[int, SampleAddress],
         data: dict[int, Fetched],
         rows: BatchRows,
         first: int,
         substitutions: list[Substitution],
+        seen: StepMetrics,
     ) -> dict[int, dict[str, Any]]:
         """slot -> decoded sample; arrays of the rank's own slots lie in the batch's memory. For a corrupt sample a
         substitute is decoded, and takes its place in `slots` and `addresses`."""
         out: dict[int, dict[str, Any]] = {}
+        placing_s = 0.0
         for slot, address in list(addresses.items()):
-            sample = self._sample_or_error(slots, slot, address, data.pop(slot))
+            sample = self._sample_or_error(slots, slot, address, data.pop(slot), seen)
             if isinstance(sample, Corrupt):
-                sample = self._substitute(step, slots, slot, addresses, sample, substitutions)
+                sample = self._substitute(slots, slot, addresses, sample, substitutions, seen)
+            start = perf_counter()
             out[slot] = rows.take(slot - first, sample) if 0 <= slot - first < len(rows) else sample
+            placing_s += perf_counter() - start
+        seen.spent("collate", placing_s)
         return out
 
     def _sample_or_error(
-        self, slots: Slots, slot: int, address: SampleAddress, fetched: Fetched
+        self, slots: Slots, slot: int, address: SampleAddress, fetched: Fetched, seen: StepMetrics
     ) -> dict[str, Any] | Corrupt:
         """The sample, or why it is corrupt. One that does not decode is read and decoded once more; one whose
         checksum is wrong was read twice already. Raises: TransformFailed; what reading raises of a store that does
         not answer."""
-        found = self._decoded(slots, slot, address, fetched)
+        found = self._decoded(slots, slot, address, fetched, seen)
         if isinstance(found, DecodeFailed):
-            self._metrics.count("refetched")
-            found = self._decoded(slots, slot, address, self._fetch(slots, {slot: address})[slot])
+            seen.count("refetched")
+            again = self._fetch(slots, {slot: address}, seen)[slot]
+            found = self._decoded(slots, slot, address, again, seen)
         return found
 
     def _decoded(
-        self, slots: Slots, slot: int, address: SampleAddress, fetched: Fetched
+        self, slots: Slots, slot: int, address: SampleAddress, fetched: Fetched, seen: StepMetrics
     ) -> dict[str, Any] | Corrupt:
         if isinstance(fetched, Corrupt):
             return fetched
         try:
-            return self._sample(slots, slot, address, fetched)
+            return self._sample(slots, slot, address, fetched, seen)
         except Corrupt as error:
             return error
 
     def _substitute(
         self,
-        step: int,
         slots: Slots,
         slot: int,
         addresses: dict[int, SampleAddress],
         error: Corrupt,
         substitutions: list[Substitution],
+        seen: StepMetrics,
     ) -> dict[str, Any]:
         """The first sample that can stand in for a slot's. Raises: the slot's own error, where none can or none may."""
         if not self.recipe.substitute:
@@ -247,7 +277,7 @@ class Assembler:
         plan, source, position = self.recipe.plan, int(slots.source[slot]), int(slots.position[slot])
         why = error
         for attempt, view_ordinal, ordinal in substitutes(
-            plan, step, source, position, int(slots.attempt[slot])
+            plan, seen.step, source, position, int(slots.attempt[slot])
         ):
             bad = addresses[slot]
             slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = (
@@ -255,10 +285,11 @@ class Assembler:
                 view_ordinal,
                 ordinal,
             )
-            addresses.update(self._addresses(slots, np.array([slot], np.int64)))
+            with seen.timed("address"):
+                addresses.update(self._addresses(slots, np.array([slot], np.int64)))
             substitutions.append(
                 Substitution(
-                    step=step,
+                    step=seen.step,
                     slot=slot,
                     source=plan.source_names[source],
                     epoch=int(slots.epoch[slot]),
@@ -271,8 +302,8 @@ class Assembler:
                     substitute_ordinal=ordinal,
                 )
             )
-            fetched = self._fetch(slots, {slot: addresses[slot]})[slot]
-            sample = self._sample_or_error(slots, slot, addresses[slot], fetched)
+            fetched = self._fetch(slots, {slot: addresses[slot]}, seen)[slot]
+            sample = self._sample_or_error(slots, slot, addresses[slot], fetched, seen)
             if not isinstance(sample, Corrupt):
                 return sample
             why = sample
@@ -280,13 +311,23 @@ class Assembler:
         raise error
 
     def _sample(
-        self, slots: Slots, slot: int, address: SampleAddress, data: Mapping[str, bytes | BareClip]
+        self,
+        slots: Slots,
+        slot: int,
+        address: SampleAddress,
+        data: Mapping[str, bytes | BareClip],
+        seen: StepMetrics,
     ) -> dict[str, Any]:
         transform, place = self.recipe.transform, self._place(slots, slot)
+        start = perf_counter()
         sample = decode_sample(data, address, self._decoders, lambda field: field_rng_key(*place, field))
+        decoded = perf_counter()
+        seen.sample("decode", decoded - start, place[1], address)
         if transform is None:
             return sample
-        return apply_transform(transform, sample, address, sample_rng_key(*place))
+        sample = apply_transform(transform, sample, address, sample_rng_key(*place))
+        seen.sample("transform", perf_counter() - decoded, place[1], address)
+        return sample
 
     def _place(self, slots: Slots, slot: int) -> tuple[int, str, int, int]:
         """What a sample's generators are keyed by: seed, source, epoch, version ordinal."""

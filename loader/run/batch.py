@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .step_metrics import SlowSample
 from .substitution import Substitution
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -24,7 +25,8 @@ class Batch:
     digest: 64-bit, rank-local; the sum over ranks mod 2^64 is the same for every world size. wait_s: seconds
     that the consumer waited for this batch. nbytes: of the decoded arrays. bucket: the label that all of its samples
     share, None in a plan without buckets. substitutions: by slot and attempt, empty unless a sample was corrupt; `ids`
-    has the samples that came instead.
+    has the samples that came instead. stats: seconds per stage, bytes, requests and other counts of this step alone
+    (docs/observability.md); slowest: its slowest sample, with its address.
     """
 
     step: int
@@ -37,6 +39,8 @@ class Batch:
     bucket: str | None = None
     wait_s: float = field(default=0.0)
     substitutions: list[Substitution] = field(default_factory=list)
+    stats: dict[str, float] = field(default_factory=dict)
+    slowest: SlowSample | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -19,10 +20,15 @@ _crews: "weakref.WeakSet[Crew[object]]" = weakref.WeakSet()
 
 
 class Crew(Generic[T]):
-    """`threads` threads that call `make(step)` for one submitted step after another."""
+    """`threads` threads that call `make(step)` for one submitted step after another.
 
-    def __init__(self, make: Callable[[int], T], threads: int) -> None:
-        self._make = make
+    on_idle: told before each how many seconds a thread had waited for it.
+    """
+
+    def __init__(
+        self, make: Callable[[int], T], threads: int, on_idle: Callable[[float], None] = lambda _: None
+    ) -> None:
+        self._make, self._on_idle = make, on_idle
         self._queue: SimpleQueue[tuple[int, Future[T]] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._threads = [
@@ -51,7 +57,12 @@ class Crew(Generic[T]):
             thread.join()
 
     def _work(self) -> None:
-        while (task := self._queue.get()) is not None:
+        while True:
+            start = perf_counter()
+            task = self._queue.get()
+            if task is None:
+                return
+            self._on_idle(perf_counter() - start)
             step, future = task
             if self._stop.is_set():
                 future.cancel()

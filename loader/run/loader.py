@@ -1,13 +1,16 @@
 """`Loader`: a plan carried out for one rank, as an iterator of batches."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from ..cache.spec import NodeCache, node_cache
+from ..dataset.read import Map
 from ..dataset.view import View
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
@@ -17,9 +20,12 @@ from .batch import Batch
 from .budget import Budget
 from .collate import FRAMEWORKS
 from .decode import Decode, Transform
+from .exposition import exposition
 from .ledger import Ledger
 from .metrics import Metrics
 from .prefetch import Prefetch
+from .status import Status, shown
+from .step_metrics import SlowSample
 from .world import World
 
 Framework = Literal["torch", "numpy", "jax"]
@@ -84,7 +90,9 @@ class Loader:
         views = {name: source.view for name, source in plan.sources.items()}
         stores = {name: view.version.store for name, view in views.items() if isinstance(view, View)}
         self._ledger = Ledger(plan, self.world, stores)
-        self._metrics = Metrics()
+        self._metrics = Metrics(plan.source_names)
+        self._status = Status()
+        self._handed_s: float | None = None  # when the last batch was handed over
         self._threads = _thread_count(workers)
         self._bound_bytes = _whole("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0)
         self._io = (
@@ -93,7 +101,7 @@ class Loader:
         self._assembler = Assembler(
             recipe,
             self._metrics,
-            self._io.map if self._io else map,
+            _in_context(self._io) if self._io else map,
             None if cache is None else node_cache(cache),
         )
         self._prefetch: Prefetch | None = None
@@ -117,9 +125,10 @@ class Loader:
         self._list(batch)
         samples = sum(one is not None for one in batch.ids)
         self._budget.spend(samples, batch.substitutions, self._ledger.name(batch.substitutions))
-        batch.wait_s = perf_counter() - start
-        self._metrics.observe("consumer", batch.wait_s)
+        batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
+        self._metrics.consumed(batch, None if self._handed_s is None else start - self._handed_s)
         self._step += 1
+        self._handed_s = perf_counter()
         return batch
 
     @property
@@ -135,6 +144,11 @@ class Loader:
     def __len__(self) -> int:
         """See `steps_of_run`."""
         return steps_of_run(self._end)
+
+    @property
+    def workers(self) -> int:
+        """Threads that make batches; 0: the caller's own."""
+        return self._threads
 
     def batch_at(self, step: int) -> Batch:
         """The batch of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
@@ -160,8 +174,25 @@ class Loader:
         self._step = self.plan.check_state(state)
 
     def metrics(self) -> dict[str, float]:
-        """Counters and wait histograms since the loader was made; names as Prometheus has them."""
+        """Counters, rates and wait histograms since the loader was made, by their names in docs/observability.md.
+        Of single steps: `batch.stats`."""
         return self._metrics.snapshot()
+
+    def metrics_text(self) -> str:
+        """The same as Prometheus reads it (text exposition format 0.0.4), labelled with rank and source."""
+        return exposition(self._metrics.totals(), rank=self.world.rank, step=self._step)
+
+    def slowest(self) -> list[SlowSample]:
+        """The slowest sample, with its address, of each of the 16 steps that were waited longest for."""
+        return self._metrics.slowest()
+
+    def status_line(self) -> str:
+        """Step, throughput, who waits and who limits, since the line before: for a log or a terminal."""
+        return self._status.line(self._step, self.metrics(), ahead=self._threads > 0)
+
+    def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
+        """The batches, with the status line on `stream` (stderr) twice a second; nothing where it is no terminal."""
+        return shown(self, self.status_line, stream)
 
     def close(self) -> None:
         """End all threads of the loader, the ledger stored. A closed loader cannot go on; the stores stay open for
@@ -193,7 +224,8 @@ class Loader:
 
     def _ahead(self) -> Prefetch:
         if self._prefetch is None:
-            self._prefetch = Prefetch(self._assembler.batch, self._threads, self._bound_bytes)
+            idle = partial(self._metrics.observe, "room")
+            self._prefetch = Prefetch(self._assembler.batch, self._threads, self._bound_bytes, idle)
         return self._prefetch
 
     def _check_usable(self) -> None:
@@ -237,6 +269,15 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
     limit = epochs * len(next(iter(plan.sources.values())).view)
     by_epochs = -(-limit // plan.global_batch)
     return by_epochs if end is None else min(end, by_epochs), limit
+
+
+def _in_context(pool: ThreadPoolExecutor) -> Map:
+    """The pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
+
+    def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        return pool.map(lambda one: one[0].run(function, one[1]), [(copy_context(), item) for item in items])
+
+    return run
 
 
 def _thread_count(workers: object) -> int:

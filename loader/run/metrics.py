@@ -1,43 +1,73 @@
 """What the loader has done and who waited for whom: counters and one wait histogram per stage.
 
-Named as Prometheus names them; `fetch_wait_seconds` high: the store starves the decoders; `decode_seconds`
-high: the processor does; `consumer_wait_seconds` high: the training step waits.
+Named as Prometheus names them. Every batch is made by one thread, stage after stage (`step_metrics.MAKING`). Then it
+lies ready (`handover_wait_seconds`) until the consumer takes it, who may have waited for it (`consumer_wait_seconds`)
+and then works on it (`consumer_busy_seconds`). A thread that may not begin another batch, because enough are made
+ahead, waits for room (`room_wait_seconds`): back-pressure. `limit.py` reads a verdict off these.
 """
 
+import heapq
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import perf_counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .batch import Batch
+from .step_metrics import MAKING, SlowSample, StepMetrics
 
 BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 STAGES = {
-    "plan": "plan_seconds",
-    "fetch": "fetch_wait_seconds",
-    "decode": "decode_seconds",
-    "collate": "collate_seconds",
+    **MAKING,
+    "handover": "handover_wait_seconds",
+    "room": "room_wait_seconds",
     "consumer": "consumer_wait_seconds",
+    "busy": "consumer_busy_seconds",
 }
 """Stage -> its histogram's name."""
-CACHE_COUNTERS = ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")
-COUNTERS = (
-    *("batches", "samples", "fetched_bytes", "decoded_bytes", "refetched", "substituted"),
-    *(f"cache_{name}" for name in CACHE_COUNTERS),
-)
-"""refetched: reads repeated because of a wrong checksum, a short answer or bytes that did not decode; anything but 0 is
-a failing disk or network. substituted: corrupt samples for which others were handed out. cache_*: of the node cache:
-pages found and pages fetched, what was written to it, pages evicted, pages that were not what was written, and what its
-disk refused."""
+COUNTERS = {
+    "batches": "Batches made, also ahead of the consumer.",
+    "samples": "Samples in the batches made.",
+    "consumed_batches": "Batches handed to the consumer.",
+    "consumed_samples": "Samples handed to the consumer.",
+    "fetched_bytes": "Bytes of fields read from the store.",
+    "decoded_bytes": "Bytes of the batches made.",
+    "requests": "Requests to the store, those of indexes and repeated ones included.",
+    "retries": "Requests repeated because the store failed or throttled.",
+    "refetched": "Reads repeated because of a wrong checksum, a short answer or bytes that did not decode.",
+    "substituted": "Corrupt samples for which others were handed out.",
+    "cache_hits": "Pages found in the node cache.",
+    "cache_misses": "Pages fetched from the store.",
+    "cache_written_bytes": "Bytes written to the node cache.",
+    "cache_evicted": "Pages evicted from the node cache.",
+    "cache_corrupt": "Pages in the node cache that were not what was written.",
+    "cache_failed": "What the disk of the node cache refused.",
+}
+"""Counter -> what it counts."""
+SLOWEST = 16
+"""Slow steps that are remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Plain numbers since the loader was made. buckets: stage -> observations per bucket of BOUNDS_S, the last one
+    above all bounds; samples: source -> samples made."""
+
+    counts: dict[str, int]
+    sums: dict[str, float]
+    buckets: dict[str, list[int]]
+    samples: dict[str, int]
 
 
 class Metrics:
-    """Thread-safe; `snapshot` gives plain numbers."""
+    """Cumulative; thread-safe. Costs a few microseconds per batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._sums = dict.fromkeys(STAGES, 0.0)
         self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
+        self._samples = dict.fromkeys(sources, 0)
+        self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the least slow one first
 
     def count(self, name: str, amount: int = 1) -> None:
         with self._lock:
@@ -45,28 +75,72 @@ class Metrics:
 
     def observe(self, stage: str, seconds: float) -> None:
         with self._lock:
-            self._sums[stage] += seconds
-            self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += 1
+            self._observe(stage, seconds)
 
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.observe(stage, perf_counter() - start)
+    def add(self, step: StepMetrics) -> None:
+        """A batch was made, or failed: what that took."""
+        with self._lock:
+            for name, amount in step.totals().items():
+                self._counts[name] += amount
+            for stage, seconds in step.seconds.items():
+                self._observe(stage, seconds)
+            for source, amount in step.samples.items():
+                self._samples[source] = self._samples.get(source, 0) + amount
+
+    def consumed(self, batch: Batch, busy_s: float | None) -> None:
+        """The consumer got a batch, `busy_s` after it had got the one before (None for the first)."""
+        with self._lock:
+            self._counts["consumed_batches"] += 1
+            self._counts["consumed_samples"] += int(batch.stats.get("samples", 0))
+            self._observe("consumer", batch.wait_s)
+            if "handover_wait_seconds" in batch.stats:
+                self._observe("handover", batch.stats["handover_wait_seconds"])
+            if busy_s is not None:
+                self._observe("busy", busy_s)
+            if batch.slowest is not None:
+                self._remember(replace(batch.slowest, wait_s=batch.wait_s))
+
+    def slowest(self) -> list[SlowSample]:
+        """The slowest sample of each of the SLOWEST steps that the consumer waited longest for, the worst first."""
+        with self._lock:
+            return [entry[-1] for entry in sorted(self._slowest, reverse=True)]
+
+    def totals(self) -> Totals:
+        with self._lock:
+            return Totals(
+                counts=dict(self._counts),
+                sums=dict(self._sums),
+                buckets={stage: list(counts) for stage, counts in self._buckets.items()},
+                samples=dict(self._samples),
+            )
 
     def snapshot(self) -> dict[str, float]:
-        """`<counter>_total`, and of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds)."""
-        with self._lock:
-            out: dict[str, float] = {f"{name}_total": value for name, value in self._counts.items()}
-            for stage, buckets in self._buckets.items():
-                name = STAGES[stage]
-                out[f"{name}_sum"] = self._sums[stage]
-                out[f"{name}_count"] = sum(buckets)
-                out[f"{name}_p50"] = _quantile(buckets, 0.5)
-                out[f"{name}_p99"] = _quantile(buckets, 0.99)
-            return out
+        """`<counter>_total`; of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds); and
+        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked."""
+        seen = self.totals()
+        out: dict[str, float] = {f"{name}_total": value for name, value in seen.counts.items()}
+        for stage, buckets in seen.buckets.items():
+            name = STAGES[stage]
+            out[f"{name}_sum"] = seen.sums[stage]
+            out[f"{name}_count"] = sum(buckets)
+            out[f"{name}_p50"] = _quantile(buckets, 0.5)
+            out[f"{name}_p99"] = _quantile(buckets, 0.99)
+        elapsed_s = seen.sums["consumer"] + seen.sums["busy"]
+        for name, counted in (("samples", "consumed_samples"), ("fetched_bytes", "fetched_bytes")):
+            out[f"{name}_per_second"] = seen.counts[counted] / elapsed_s if elapsed_s else 0.0
+        return out
+
+    def _observe(self, stage: str, seconds: float) -> None:
+        self._sums[stage] += seconds
+        self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += 1
+
+    def _remember(self, slow: SlowSample) -> None:
+        number = self._counts["consumed_batches"]  # tells equal ones apart: samples have no order
+        entry = (slow.wait_s, slow.seconds, number, slow)
+        if len(self._slowest) < SLOWEST:
+            heapq.heappush(self._slowest, entry)
+        else:
+            heapq.heappushpop(self._slowest, entry)
 
 
 def _quantile(buckets: list[int], q: float) -> float:

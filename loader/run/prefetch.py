@@ -4,6 +4,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from time import perf_counter
+from typing import NamedTuple
 
 from ..errors import InvalidRuntime
 from .batch import Batch
@@ -15,18 +17,26 @@ MAX_AHEAD = 64
 """Batches made ahead at most, however small they are: more only delays a seek."""
 
 
+class _Made(NamedTuple):
+    batch: Batch
+    at_s: float
+
+
 class Prefetch:
     """Makes `make(step)`, `make(step + 1)` ... in threads; `take` gives them in order.
 
     At most `bound_bytes` of finished and expected batches are kept, but always enough for every thread to have
     one (else threads would idle). An error is raised by the `take` of its own step, after the batches before it.
+    on_idle: told how many seconds a thread had no batch to begin, since there was no room for one.
     """
 
-    def __init__(self, make: Make, threads: int, bound_bytes: int) -> None:
+    def __init__(
+        self, make: Make, threads: int, bound_bytes: int, on_idle: Callable[[float], None] = lambda _: None
+    ) -> None:
         self._threads, self._bound = threads, bound_bytes
         self._last_bytes: int | None = None
-        self._crew = Crew(make, threads)
-        self._pending: deque[tuple[int, Future[Batch]]] = deque()
+        self._crew = Crew(lambda step: _Made(make(step), perf_counter()), threads, on_idle)
+        self._pending: deque[tuple[int, Future[_Made]]] = deque()
         # Whoever drops the loader without closing it must not leave threads working on.
         weakref.finalize(self, self._crew.dismiss)
 
@@ -36,13 +46,15 @@ class Prefetch:
             self._drop()
         self._fill(step, end)
         _, future = self._pending.popleft()
+        asked_s = perf_counter()
         try:
-            batch = future.result()
+            batch, made_s = future.result()
         except CancelledError:
             raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
         except BaseException:
             self._drop()
             raise
+        batch.stats["handover_wait_seconds"] = max(0.0, asked_s - made_s)
         self._last_bytes = batch.nbytes
         self._fill(step + 1, end)
         return batch
@@ -66,7 +78,7 @@ class Prefetch:
         if len(self._pending) >= MAX_AHEAD or self._last_bytes is None:
             return False
         finished = [
-            future.result().nbytes
+            future.result().batch.nbytes
             for _, future in self._pending
             if future.done() and not future.cancelled() and future.exception() is None
         ]

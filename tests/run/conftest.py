@@ -40,6 +40,14 @@ def media():
     return _load("media")
 
 
+@pytest.fixture(scope="session")
+def families():
+    """families(text) -> what Prometheus' own parser reads in it: name -> metric family."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return lambda text: {one.name: one for one in text_string_to_metric_families(text)}
+
+
 @pytest.fixture(autouse=True)
 def nothing_from_outside(monkeypatch, tmp_path):
     """No test sees the launcher, or the credentials, of whoever runs it."""

@@ -51,13 +51,13 @@ def rank_slice_without_the_rest(patch):
 
 def batches_out_of_order(patch):
     class Hasty(prefetch.Crew):
-        def __init__(self, make, threads):
+        def __init__(self, make, threads, on_idle):
             def swapped(step):
-                batch = make(step ^ 1)
-                batch.step = step
-                return batch
+                made = make(step ^ 1)
+                made.batch.step = step
+                return made
 
-            super().__init__(swapped, threads)
+            super().__init__(swapped, threads, on_idle)
 
     patch.setattr(prefetch, "Crew", Hasty)
 
@@ -65,7 +65,7 @@ def batches_out_of_order(patch):
 def seek_keeps_what_was_made_ahead(patch):
     def take(self, step, end):
         self._fill(step, end)
-        batch = self._pending.popleft()[1].result()
+        batch = self._pending.popleft()[1].result().batch
         batch.step = step
         return batch
 
@@ -178,9 +178,9 @@ def substitutes_by_rank(patch):
     """Drawn anew at each rank, as a sampler does that skips what it cannot read."""
     real = assemble.Assembler._substitute
 
-    def of_the_rank(self, step, slots, slot, *rest):
+    def of_the_rank(self, slots, slot, *rest):
         shifted = dataclasses.replace(slots, position=slots.position + self.recipe.world.rank)
-        return real(self, step, shifted, slot, *rest)
+        return real(self, shifted, slot, *rest)
 
     patch.setattr(assemble.Assembler, "_substitute", of_the_rank)
 
@@ -189,9 +189,9 @@ def substitutes_read_as_the_planned_sample(patch):
     """The ordinal that keys digest and generators stays the corrupt sample's."""
     real = assemble.Assembler._substitute
 
-    def kept(self, step, slots, slot, *rest):
+    def kept(self, slots, slot, *rest):
         planned = int(slots.ordinal[slot])
-        found = real(self, step, slots, slot, *rest)
+        found = real(self, slots, slot, *rest)
         slots.ordinal[slot] = planned
         return found
 

@@ -1,0 +1,132 @@
+"""What making one batch took, and which sample of it took longest."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+from ..dataset.address import SampleAddress
+from ..dataset.read import ShardRead
+from ..storage import Span
+from ..storage.traffic import Traffic
+
+MAKING = {
+    "plan": "plan_seconds",
+    "address": "address_seconds",
+    "fetch": "fetch_wait_seconds",
+    "verify": "verify_seconds",
+    "decode": "decode_seconds",
+    "transform": "transform_seconds",
+    "collate": "collate_seconds",
+}
+"""Stage of making a batch -> its metric. They follow each other in the thread that makes the batch; where a pool reads,
+`verify` adds up its threads, and `fetch` is the wait for the pool less that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowSample:
+    """The sample that took longest in one stage of a step.
+
+    seconds: of that sample; for "fetch" of one read of one shard, which `key` is the first wanted sample of. path,
+    offset, nbytes: the shard, relative to the root, and the bytes of that read; for other stages those of the sample's
+    largest field. wait_s: what the consumer waited for the step's batch.
+    """
+
+    step: int
+    stage: str
+    seconds: float
+    source: str
+    key: str
+    version: str
+    path: str
+    offset: int
+    nbytes: int
+    wait_s: float = 0.0
+
+
+class StepMetrics:
+    """Filled while the batch of `step` is made; thread-safe, since a pool may read for it."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.traffic = Traffic()
+        self.seconds: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self.samples: dict[str, int] = {}
+        """Per source."""
+        self.slowest: SlowSample | None = None
+        self._lock = threading.Lock()
+
+    def count(self, name: str, amount: int = 1) -> None:
+        with self._lock:
+            self.counts[name] = self.counts.get(name, 0) + amount
+
+    def spent(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.spent(stage, perf_counter() - start)
+
+    @contextmanager
+    def timed_fetch(self) -> Iterator[None]:
+        """As `timed("fetch")`, less the seconds of `verify` inside."""
+        start, before = perf_counter(), self.seconds.get("verify", 0.0)
+        try:
+            yield
+        finally:
+            verified = self.seconds.get("verify", 0.0) - before
+            self.spent("fetch", max(0.0, perf_counter() - start - verified))
+
+    def sample(self, stage: str, seconds: float, source: str, address: SampleAddress) -> None:
+        """A stage is done with one sample. (No context manager: it would cost three times as much.)"""
+        self.spent(stage, seconds)
+        if self.slowest is None or seconds > self.slowest.seconds:
+            self._saw(stage, seconds, source, address)
+
+    def read(self, source: str, read: ShardRead) -> None:
+        """One shard's share of a fetch is there."""
+        self.spent("verify", read.verify_s)
+        self._saw("fetch", read.fetch_s, source, read.first, read.path, read.span)
+
+    def _saw(
+        self,
+        stage: str,
+        seconds: float,
+        source: str,
+        address: SampleAddress,
+        path: str | None = None,
+        span: Span | None = None,
+    ) -> None:
+        """Keep a sample if none was slower; without a path and a span, with the place of its largest field."""
+        with self._lock:
+            if (self.slowest is not None and seconds <= self.slowest.seconds) or not address.fields:
+                return
+            if path is None or span is None:
+                place = max(address.fields.values(), key=lambda one: one.nbytes)
+                path, span = place.path, Span(place.offset, place.nbytes)
+            self.slowest = SlowSample(
+                step=self.step,
+                stage=stage,
+                seconds=seconds,
+                source=source,
+                key=address.key,
+                version=address.version,
+                path=path,
+                offset=span.offset,
+                nbytes=span.nbytes,
+            )
+
+    def totals(self) -> dict[str, int]:
+        """Counter -> amount, with requests and retries."""
+        return {**self.counts, "requests": self.traffic.requests, "retries": self.traffic.retries}
+
+    def stats(self) -> dict[str, float]:
+        """Metric -> seconds, counter -> amount: plain numbers."""
+        return {**{MAKING[stage]: spent for stage, spent in self.seconds.items()}, **self.totals()}

@@ -1,0 +1,114 @@
+"""Who limits: loads that are slow at one place, each of which must be named."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import loader
+from loader.run.limit import LIMITS, WAITS, limited_by, stage_seconds
+from loader.run.metrics import STAGES
+from loader.run.step_metrics import MAKING
+
+never = threading.Event()
+
+
+@pytest.fixture
+def slow_run(memory_root, watched):
+    """slow_run(place, workers) -> (who limited, status line) of 12 steps; one place takes 20 ms per batch of 4."""
+    with memory_root.write("d", part_samples=64) as writer:
+        for i in range(64):
+            writer.add(f"k{i}", {"cls": i})
+    store = watched(memory_root)
+    plan = loader.plan({"p": memory_root.open("d").select("cls")}, seed=1, global_batch=4)
+
+    def run(place, workers):
+        def stall(at, seconds):
+            if at == place:
+                never.wait(seconds)
+
+        def answer(key, offset, data):
+            stall("store", 0.005)  # once per sample's span
+            return data
+
+        def decode(data, _):
+            stall("decoder", 0.005)
+            return int(data)
+
+        def transform(sample, _):
+            stall("transform", 0.005)
+            return sample
+
+        store.change = answer
+        options = {
+            "decode": {"cls": decode},
+            "transform": transform,
+            "framework": "numpy",
+            "workers": workers,
+        }
+        with loader.Loader(plan, 0, 1, steps=12, **options) as batches:
+            next(batches)  # the first waits for indexes and for threads to start
+            before, _ = batches.metrics(), batches.status_line()
+            for _ in batches:
+                stall("consumer", 0.02)
+            limit, line = limited_by(batches.metrics(), before, ahead=workers > 0), batches.status_line()
+        store.change = lambda key, offset, data: data
+        return limit, line
+
+    yield run
+    memory_root.store = store.inner
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("place", ["store", "decoder", "transform", "consumer"])
+def test_a_slow_place_is_named(slow_run, place, workers):
+    limit, line = slow_run(place, workers)
+    assert limit == place
+    assert line.endswith(f"limited by: {place}")
+
+
+def made(**seconds):
+    """Metrics with these seconds per stage."""
+    return {f"{name}_sum": seconds.get(stage, 0.0) for stage, name in STAGES.items()}
+
+
+def test_every_stage_of_making_can_limit():
+    assert LIMITS.keys() == MAKING.keys()
+    for stage, limit in LIMITS.items():
+        assert limited_by(made(**{stage: 2.0}, consumer=5.0, busy=1.0, room=9.0)) == limit
+    others = dict.fromkeys(MAKING, 1.0)
+    assert limited_by(made(**{**others, "decode": 1.1}, consumer=5.0)) == "decoder"
+
+
+def test_the_consumer_limits_while_it_hardly_waits():
+    just = WAITS * 100.0
+    assert limited_by(made(fetch=500.0, consumer=just - 0.1, busy=100.0 - just + 0.1)) == "consumer"
+    assert limited_by(made(fetch=500.0, consumer=just + 0.1, busy=100.0 - just - 0.1)) == "store"
+
+
+def test_without_batches_ahead_the_largest_share_limits():
+    half = {"fetch": 3.0, "decode": 4.0, "consumer": 8.0}
+    assert limited_by(made(**half, busy=3.9), ahead=False) == "decoder"
+    assert limited_by(made(**half, busy=4.1), ahead=False) == "consumer"
+
+
+def test_nothing_is_judged_by_nothing():
+    assert limited_by(made()) is None
+    assert limited_by(made(consumer=1.0)) is None
+    assert limited_by(made(fetch=1.0)) is None
+    seen = made(fetch=3.0, consumer=3.0)
+    assert limited_by(seen, before=seen) is None
+
+
+def test_only_what_happened_since_counts():
+    before = made(fetch=100.0, consumer=100.0)
+    now = made(fetch=101.0, decode=5.0, consumer=106.0)
+    assert limited_by(now) == "store"
+    assert limited_by(now, before) == "decoder"
+    since = stage_seconds(now, before)
+    assert {stage: seconds for stage, seconds in since.items() if seconds} == {
+        "fetch": 1.0,
+        "decode": 5.0,
+        "consumer": 6.0,
+    }
+    assert np.isclose(sum(stage_seconds(now).values()), 212.0)

@@ -101,6 +101,16 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--examples", type=int, default=None, metavar="N", help="samples of each kind; 0 reads no media"
     )
+    one = add(
+        "bench", verbs.bench, "how fast a version can be loaded here, which stage limits, what to change"
+    )
+    one.add_argument("ref")
+    one.add_argument(
+        "--fields", default=None, metavar="A,B", help="fields to load (default: those all samples have)"
+    )
+    one.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
+    one.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long (default: 10)")
+    one.add_argument("--workers", type=int, default=None, metavar="N", help="threads (default: one per core)")
     one = add("retire", verbs.retire, "take a version out of use")
     one.add_argument("ref")
     one.add_argument("--reason", required=True)

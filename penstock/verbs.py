@@ -109,11 +109,8 @@ def verify(arguments: Namespace) -> Answer:
 def order(arguments: Namespace) -> Answer:
     """The planned batch of a step over one version; the source has the dataset's name."""
     version = loader.Root(arguments.root).open(arguments.ref)
-    # Which fields are read changes no order; those of a group that some parts lack would leave samples out.
-    groups = version.manifest["groups"].values()
-    whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
-    plan = loader.plan(
-        {version.dataset: version.select(*(field for group in whole for field in group["field_nbytes"]))},
+    plan = loader.plan(  # which fields are read changes no order
+        {version.dataset: version.select(*_fields_of_all(version))},
         seed=arguments.seed,
         global_batch=arguments.batch,
         allow_repeats=True,
@@ -131,6 +128,25 @@ def order(arguments: Namespace) -> Answer:
         "ids": [[slot, source, key] for slot, (source, key) in ids],
     }
     return body, "\n".join(f"{slot:>6}  {source}  {key}" for slot, (source, key) in ids), 0
+
+
+def _fields_of_all(version: loader.Version) -> list[str]:
+    """Fields of the groups that every part has: those of another would leave samples out."""
+    groups = version.manifest["groups"].values()
+    whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
+    return [field for group in whole for field in group["field_nbytes"]]
+
+
+def bench(arguments: Namespace) -> Answer:
+    """How fast a version can be loaded here, and what limits."""
+    from .bench import bench as measure
+
+    version = loader.Root(arguments.root).open(arguments.ref)
+    fields = arguments.fields.split(",") if arguments.fields else _fields_of_all(version)
+    found = measure(
+        version, fields, batch=arguments.batch, seconds=arguments.seconds, workers=arguments.workers
+    )
+    return found.to_json(), found.to_text(), 0
 
 
 def explain(arguments: Namespace) -> Answer:

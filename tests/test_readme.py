@@ -17,7 +17,7 @@ def test_the_lines_print_what_the_readme_says(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout == shown[0]
     commands = re.findall(r"^    (penstock .*)$", TEXT, re.M)
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         done = subprocess.run(
             [sys.executable, "-m", *command.split()], cwd=tmp_path, capture_output=True, text=True

@@ -1,0 +1,176 @@
+"""How fast a version can be loaded here: each stage alone, all together, what limits, and what to change."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import loader
+from loader.errors import InvalidRuntime
+from loader.run.limit import CONSUMER, limited_by, stage_seconds
+from loader.run.step_metrics import MAKING
+
+from .progress import progress
+from .words import number, share
+
+MIN_BATCHES = 4
+"""Of a slow store or a large batch too, after the first one, which reads indexes and is not counted."""
+
+ADVICE = {
+    "plan": "larger batches, or fewer sources: planning costs the same for every batch",
+    "indexes": "larger parts when the version is written, and fewer groups: each part and group has an index",
+    "store": "reads of neighbours together (loader.source(view, chunk=...)), a node cache (cache=), fewer or smaller "
+    "fields, a root nearer by",
+    "checksums": "fewer or smaller fields; checksums are never left out",
+    "decoder": "smaller media in the version (the size that is trained at), fewer frames or a smaller size to decode "
+    "(loader.video, loader.image), or fields that are decoded ahead (add_group)",
+    "transform": "a cheaper transform, or its result stored as a field (add_group)",
+    "collate": "smaller fields, or one shape for all samples: unequal ones are copied one by one",
+    "consumer": "nothing in the loader: it is faster than its consumer",
+}
+"""What limits -> what to change. More workers are advised apart, where they would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One stage, or all. seconds: per batch; bytes_per_second: of stored fields. Rates are None for a stage that took
+    no time that could be measured."""
+
+    seconds: float
+    samples_per_second: float | None
+    bytes_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """stages: each alone, in one thread; there is no transform. alone, together: whole batches, by one thread and by
+    `workers`."""
+
+    version: str
+    fields: Sequence[str]
+    n_samples: int
+    batch: int
+    workers: int
+    stages: Mapping[str, Rate]
+    alone: Rate
+    together: Rate
+    limited_by: str | None
+    advice: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """A table of stages, one thread and all, and the verdict."""
+        lines = [
+            f"{self.version}: {', '.join(self.fields)} of {number(self.n_samples)} samples, shuffled batches of "
+            f"{self.batch}",
+            "",
+            f"{'':<12} {'ms/batch':>10} {'samples/s':>12} {'MB/s':>10} {'share':>8}",
+        ]
+        whole = sum(rate.seconds for rate in self.stages.values())
+        lines += [_row(name, rate, share(rate.seconds, whole)) for name, rate in self.stages.items()]
+        lines.append(_row("one thread", self.alone))
+        if self.workers:
+            lines.append(_row(f"{self.workers} workers", self.together))
+        lines += ["", f"limited by: {self.limited_by or 'nothing that was measured'}"]
+        return "\n".join([*lines, *(f"  {one}" for one in self.advice)])
+
+
+def _row(name: str, rate: Rate, part: str = "") -> str:
+    rates = [rate.samples_per_second, rate.bytes_per_second and rate.bytes_per_second / 1e6]
+    samples, mb = ("-" if one is None else f"{one:,.0f}" for one in rates)
+    return f"{name:<12} {1e3 * rate.seconds:>10.3f} {samples:>12} {mb:>10} {part:>8}".rstrip()
+
+
+def bench(
+    version: loader.Version,
+    fields: Sequence[str],
+    *,
+    batch: int,
+    seconds: float,
+    workers: int | None = None,
+) -> Bench:
+    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core.
+
+    What the first half reads is not read again by the second, unless the version is small. Raises: InvalidRuntime;
+    InvalidPlan; FieldNotFound; EmptyView; what reading and decoding raise.
+    """
+    if not 0 < seconds < float("inf"):
+        raise InvalidRuntime(f"seconds = {seconds!r}; a number above 0 is needed")
+    plan = loader.plan(
+        {version.dataset: version.select(*fields)}, seed=0, global_batch=batch, allow_repeats=True
+    )
+    several = _Run(plan, "auto" if workers is None else workers, 0, seconds / 2)
+    one = _Run(plan, 0, several.stop, seconds / 2)
+    n_workers, alone = several.threads, stage_seconds(one.after, one.before)
+    limit = limited_by(several.after, several.before, ahead=n_workers > 0)
+    return Bench(
+        version=version.name,
+        fields=list(fields),
+        n_samples=len(version),
+        batch=batch,
+        workers=n_workers,
+        stages={stage: one.rate(alone[stage]) for stage in MAKING if stage != "transform"},
+        alone=one.rate(one.elapsed_s),
+        together=several.rate(several.elapsed_s),
+        limited_by=limit,
+        advice=_advice(limit, n_workers),
+    )
+
+
+class _Run:
+    """Batches taken one after another for some seconds."""
+
+    def __init__(self, plan: loader.Plan, workers: int | Literal["auto"], start: int, seconds: float) -> None:
+        with loader.Loader(plan, 0, 1, workers=workers, framework="numpy") as batches:
+            self.threads = batches.workers
+            batches.seek(start)
+            next(batches)
+            self.before = batches.metrics()
+            what = f"{self.threads} workers" if self.threads else "each stage alone"
+            begun = time.perf_counter()
+            self._batches, self._samples, self._nbytes = 0, 0.0, 0.0
+            for taken in progress(_taken(batches, seconds), what, _Taken.microseconds, round(seconds * 1e6)):
+                self._batches += 1  # only what was taken: batches made ahead belong to no second yet
+                self._samples += taken.stats["samples"]
+                self._nbytes += taken.stats["fetched_bytes"]
+            self.elapsed_s = time.perf_counter() - begun
+            self.after = batches.metrics()
+            self.stop = batches.step
+
+    def rate(self, seconds: float) -> Rate:
+        """Of these seconds in all."""
+        return Rate(
+            seconds=seconds / self._batches,
+            samples_per_second=self._samples / seconds if seconds > 0 else None,
+            bytes_per_second=self._nbytes / seconds if seconds > 0 else None,
+        )
+
+
+class _Taken(NamedTuple):
+    seconds: float
+    stats: Mapping[str, float]
+
+    def microseconds(self) -> int:
+        return int(1e6 * self.seconds)
+
+
+def _taken(batches: loader.Loader, seconds: float) -> Iterator[_Taken]:
+    """Takes batches for so long."""
+    begun = before = time.perf_counter()
+    for n_taken, batch in enumerate(batches, 1):
+        now = time.perf_counter()
+        yield _Taken(now - before, batch.stats)
+        before = now
+        if now - begun >= seconds and n_taken >= MIN_BATCHES:
+            return
+
+
+def _advice(limit: str | None, workers: int) -> list[str]:
+    if limit is None:
+        return []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    more = limit != CONSUMER and workers < cores
+    return [*([f"more workers: {workers} now, {cores} cores are here"] if more else []), ADVICE[limit]]

@@ -104,6 +104,16 @@ def test_each_world_size_with_each_thread_count(world_size, workers, damage, pla
     )
 
 
+def test_a_substitute_is_of_the_batchs_bucket(damage, views, samples, truth, properties):
+    plan = loader.plan(views, seed=7, global_batch=8, bucket_by="even")
+    names = {samples.key(name, i) for name, numbers in BAD.items() for i in numbers}
+    damage(BAD)
+    bad = {(name, key) for name, one in plan.sources.items() for key in names if key.startswith(one.source)}
+    properties.substitutes_exactly(
+        plan, bad, lambda name, key: truth(plan.sources[name].source, key), world_size=3, workers=2, steps=8
+    )
+
+
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     flipped=st.fixed_dictionaries(

@@ -1,11 +1,11 @@
-"""What comes with a decoded frame: how it is turned, what its light means."""
+"""What comes with a decoded frame: how it is turned, what its light means. As the loader reads it, refusals by name."""
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from loader.errors import DecodeFailed
-from loader.modalities.display_matrix import side_data_of
+from loader.modalities.display_matrix import matrix_of, side_data_of
 
 from ..unit import rejected
 
@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
     """By FFmpeg's name of its kind. Raises: Unusable, where some of it cannot be told."""
-    try:
+    with _refused():
         return side_data_of(frame)
-    except DecodeFailed as error:
-        raise rejected("decode", "unknown_side_data", error) from error
 
 
 def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
     """a b u c d v x y w, or None. Raises: Unusable."""
-    matrix = side_data(frame).get("DISPLAYMATRIX")
-    return struct.unpack("=9i", bytes(matrix)[:36]) if matrix is not None else None
+    with _refused():
+        return matrix_of(frame)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except DecodeFailed as error:
+        raise rejected("decode", "unknown_side_data", error) from error

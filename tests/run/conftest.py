@@ -2,8 +2,10 @@
 
 import importlib.util
 import itertools
+import logging
 import os
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +22,37 @@ def _load(name):
         sys.modules[full] = module
         spec.loader.exec_module(module)
     return sys.modules[full]
+
+
+S3_KEY, S3_SECRET, S3_BUCKET = "AKIALOADER", "loadersecretloadersecret", "bucket"
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """Options of an S3 server with one bucket, "bucket"."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # third-party imports
+        import boto3
+        from moto.server import ThreadedMotoServer
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    options = {
+        "key": S3_KEY,
+        "secret": S3_SECRET,
+        "endpoint_url": "http://{}:{}".format(*server.get_host_and_port()),
+    }
+    client = boto3.client(
+        "s3",
+        endpoint_url=options["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=S3_KEY,
+        aws_secret_access_key=S3_SECRET,
+    )
+    client.create_bucket(Bucket=S3_BUCKET)
+    client.close()
+    yield options
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,9 @@
 """A Loader with a node cache: the same batches, and an origin that is asked once."""
 
-import logging
 import os
 import pickle
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -15,32 +13,7 @@ from loader.errors import Corrupt, InvalidRuntime
 from loader.run.node_reads import working_set_bytes
 from loader.storage.objectstore import RemoteStore
 
-KEY, SECRET, BUCKET = "AKIACACHE", "cachesecretcachesecret", "bucket"
 PAGE = 4096
-
-
-@pytest.fixture(scope="module")
-def url():
-    """An S3 server with one bucket."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # third-party imports
-        import boto3
-        from moto.server import ThreadedMotoServer
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    address = "http://{}:{}".format(*server.get_host_and_port())
-    client = boto3.client(
-        "s3",
-        endpoint_url=address,
-        region_name="us-east-1",
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-    )
-    client.create_bucket(Bucket=BUCKET)
-    client.close()
-    yield address
-    server.stop()
 
 
 @pytest.fixture
@@ -59,11 +32,10 @@ with loader.Loader(plan, 0, 1, steps=int(sys.argv[4]), framework="numpy", cache=
 """
 
 
-def test_an_epoch_later_nobody_asks_the_origin(url, samples, properties, tmp_path, monkeypatch):
+def test_an_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path, monkeypatch):
     """Nor does the next job of the node ask it for a page."""
-    options = {"key": KEY, "secret": SECRET, "endpoint_url": url}
     folder = tmp_path / "cache"
-    with loader.Root(f"s3://{BUCKET}/epochs", options=options) as root:
+    with loader.Root("s3://bucket/epochs", options=s3) as root:
         samples.write(root, "photos", range(40), part_samples=9)
         plan = loader.plan({"p": root.open("photos@1").select("x.npy", "txt")}, seed=4, global_batch=8)
         plan.save(root)
@@ -87,7 +59,11 @@ def test_an_epoch_later_nobody_asks_the_origin(url, samples, properties, tmp_pat
         assert counts["cache_hits_total"] > 0
         assert counts["cache_failed_total"] == counts["cache_corrupt_total"] == 0
         command = [sys.executable, "-c", JOB, root.url, plan.hash, str(folder), "15"]
-        given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": url}
+        given = {
+            "AWS_ACCESS_KEY_ID": s3["key"],
+            "AWS_SECRET_ACCESS_KEY": s3["secret"],
+            "AWS_ENDPOINT_URL": s3["endpoint_url"],
+        }
         done = subprocess.run(
             command, env={**os.environ, **given}, capture_output=True, text=True, timeout=120
         )

@@ -1,8 +1,6 @@
 """Videos read by their packets from S3: the requests, counted where they go out."""
 
 import io
-import logging
-import warnings
 from fractions import Fraction
 
 import av
@@ -13,33 +11,7 @@ import loader
 from loader.modalities.packets import index_packets, read_packets
 from loader.storage.objectstore import RemoteStore
 
-KEY, SECRET, BUCKET = "AKIAVIDEO", "videosecretvideosecret", "bucket"
 N = 3
-
-
-@pytest.fixture(scope="module")
-def url():
-    """An S3 server with one bucket."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # third-party imports
-        import boto3
-        from moto.server import ThreadedMotoServer
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3",
-        endpoint_url=address,
-        region_name="us-east-1",
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-    )
-    client.create_bucket(Bucket=BUCKET)
-    client.close()
-    yield address
-    server.stop()
 
 
 def noise(seed):
@@ -57,10 +29,9 @@ def noise(seed):
 
 
 @pytest.fixture
-def plan_and_videos(url):
-    options = {"key": KEY, "secret": SECRET, "endpoint_url": url}
+def plan_and_videos(s3):
     videos = {f"{i}": noise(i) for i in range(N)}
-    with loader.Root(f"s3://{BUCKET}/videos", options=options) as root:
+    with loader.Root("s3://bucket/videos", options=s3) as root:
         with root.write("clips", groups={"mp4.packets": "media_index"}) as writer:
             for key, data in videos.items():
                 writer.add(key, {"mp4": data, "mp4.packets": index_packets(data)})

@@ -15,7 +15,7 @@ from ..dataset.view import View
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..storage import is_local
-from .assemble import Assembler, Recipe
+from .assemble import Assembler
 from .batch import Batch
 from .budget import Budget
 from .collate import FRAMEWORKS
@@ -24,6 +24,7 @@ from .exposition import exposition
 from .ledger import Ledger
 from .metrics import Metrics
 from .prefetch import Prefetch
+from .recipe import Recipe
 from .status import Status, shown
 from .step_metrics import SlowSample
 from .world import World

@@ -11,13 +11,13 @@ import pytest
 
 import loader
 from loader.dataset import read
-from loader.run import assemble, prefetch
+from loader.run import assemble, draws, fetch, prefetch, rank_slots, substitute
 from loader.run import loader as run_loader
 
-real_slice = assemble.rank_slice
-real_sample = assemble.Assembler._sample
-real_rng = assemble.sample_rng_key
-real_read = assemble.read_fields
+real_slice = rank_slots.rank_slice
+real_place = draws.place_of
+real_rng = draws.sample_rng_key
+real_read = fetch.read_fields
 real_collate = assemble.collate
 real_digest = assemble.delivered_digest
 
@@ -39,13 +39,13 @@ def rank_slice_off_by_one(patch):
         found = real_slice(global_batch, rank, world_size)
         return slice(found.start, min(found.stop + (rank == 0), global_batch))
 
-    patch.setattr(assemble, "rank_slice", shifted)
+    patch.setattr(rank_slots, "rank_slice", shifted)
 
 
 def rank_slice_without_the_rest(patch):
     """B // R slots each, as most samplers do."""
     patch.setattr(
-        assemble, "rank_slice", lambda b, rank, world: slice(rank * (b // world), (rank + 1) * (b // world))
+        rank_slots, "rank_slice", lambda b, rank, world: slice(rank * (b // world), (rank + 1) * (b // world))
     )
 
 
@@ -77,7 +77,7 @@ def samples_mixed_up(patch):
         found = real_read(*arguments, **options)
         return found[1:] + found[:1]
 
-    patch.setattr(assemble, "read_fields", rolled)
+    patch.setattr(fetch, "read_fields", rolled)
 
 
 def columns_mixed_up(patch):
@@ -123,10 +123,10 @@ def digest_by_the_ranks_own_slots(patch):
 def draws_keyed(patch, ordinals):
     """ordinals(slots): what stands in the key instead of the version's ordinal."""
 
-    def sample(self, slots, *rest):
-        return real_sample(self, dataclasses.replace(slots, ordinal=ordinals(slots)), *rest)
+    def place_of(plan, slots, slot):
+        return real_place(plan, dataclasses.replace(slots, ordinal=ordinals(slots)), slot)
 
-    patch.setattr(assemble.Assembler, "_sample", sample)
+    patch.setattr(draws, "place_of", place_of)
 
 
 def draws_keyed_by_slot(patch):
@@ -139,18 +139,18 @@ def draws_keyed_by_view_ordinal(patch):
 
 def draws_of_one_generator(patch):
     shared = np.random.default_rng(1)
-    patch.setattr(assemble, "sample_rng_key", lambda *key: shared)
+    patch.setattr(draws, "sample_rng_key", lambda *key: shared)
 
 
 def draws_without_the_source(patch):
     patch.setattr(
-        assemble, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, "", epoch, ordinal)
+        draws, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, "", epoch, ordinal)
     )
 
 
 def draws_without_the_epoch(patch):
     patch.setattr(
-        assemble, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, source, 0, ordinal)
+        draws, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, source, 0, ordinal)
     )
 
 
@@ -166,28 +166,28 @@ def second_read_not_checked(patch):
 
 
 def substitutes_one_attempt_further(patch):
-    real = assemble.substitutes
+    real = substitute.substitutes
 
     def further(plan, step, source, position, after=0):
         yield from real(plan, step, source, position, after + 1)
 
-    patch.setattr(assemble, "substitutes", further)
+    patch.setattr(substitute, "substitutes", further)
 
 
 def substitutes_by_rank(patch):
     """Drawn anew at each rank, as a sampler does that skips what it cannot read."""
-    real = assemble.Assembler._substitute
+    real = substitute.Substitute.__call__
 
     def of_the_rank(self, slots, slot, *rest):
-        shifted = dataclasses.replace(slots, position=slots.position + self.recipe.world.rank)
+        shifted = dataclasses.replace(slots, position=slots.position + self._recipe.world.rank)
         return real(self, shifted, slot, *rest)
 
-    patch.setattr(assemble.Assembler, "_substitute", of_the_rank)
+    patch.setattr(substitute.Substitute, "__call__", of_the_rank)
 
 
 def substitutes_read_as_the_planned_sample(patch):
     """The ordinal that keys digest and generators stays the corrupt sample's."""
-    real = assemble.Assembler._substitute
+    real = substitute.Substitute.__call__
 
     def kept(self, slots, slot, *rest):
         planned = int(slots.ordinal[slot])
@@ -195,11 +195,11 @@ def substitutes_read_as_the_planned_sample(patch):
         slots.ordinal[slot] = planned
         return found
 
-    patch.setattr(assemble.Assembler, "_substitute", kept)
+    patch.setattr(substitute.Substitute, "__call__", kept)
 
 
 def records_of_the_substitute_instead(patch):
-    real = assemble.Substitution
+    real = substitute.Substitution
 
     def swapped(**fields):
         made = real(**fields)
@@ -207,7 +207,7 @@ def records_of_the_substitute_instead(patch):
             made, address=dataclasses.replace(made.address, key=made.substitute), substitute=made.address.key
         )
 
-    patch.setattr(assemble, "Substitution", swapped)
+    patch.setattr(substitute, "Substitution", swapped)
 
 
 def store_errors_taken_for_corruption(patch):

@@ -14,7 +14,7 @@ from ..order.digest import delivered_digest, slot_identities
 from ..storage.traffic import counted
 from .addresses import addresses_of, sample_crc
 from .batch import Batch, fields_nbytes
-from .collate import BatchRows, collate
+from .collate import Allocate, BatchRows, collate, gathered
 from .decode import decoders
 from .fetch import Fetch, Fetched
 from .metrics import Metrics
@@ -29,10 +29,21 @@ from .video_reads import groups_of
 
 
 class Assembler:
-    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; what it reads may lie in a cache."""
+    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; what it reads may lie in a cache.
 
-    def __init__(self, recipe: Recipe, metrics: Metrics, run: Map, cache: NodeCache | None = None) -> None:
+    allocate: where a batch's large arrays shall lie; given, batches are made for another process, and stay numpy's.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        metrics: Metrics,
+        run: Map,
+        cache: NodeCache | None = None,
+        allocate: Allocate | None = None,
+    ) -> None:
         self.recipe, self._metrics, self._run = recipe, metrics, run
+        self._allocate = allocate
         self._views = recipe.views
         wanted = dict.fromkeys(field for view in self._views for field in view.fields)
         by_field = decoders(list(wanted), recipe.decode)
@@ -72,7 +83,8 @@ class Assembler:
         with seen.timed("collate"):
             rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.mine.tolist()]
             like = next(iter(samples.values())) if mine.shape_only else None
-            fields, mask = collate(rows, recipe.framework, like=like)
+            finished = collate if self._allocate is None else gathered
+            fields, mask = finished(rows, recipe.framework, like=like)
         names = plan.source_names
         ids = [
             (names[slots.source[slot]], addresses[slot].key) if ok else None
@@ -122,7 +134,7 @@ class Assembler:
     ) -> dict[int, dict[str, Any]]:
         """slot -> decoded sample; arrays of the rank's own slots lie in the batch's memory. For a corrupt sample a
         substitute is decoded, and takes its place in the slots and `addresses`."""
-        rows, first = BatchRows(len(mine.mine)), int(mine.mine[0])
+        rows, first = BatchRows(len(mine.mine), self._allocate or np.empty), int(mine.mine[0])
         out: dict[int, dict[str, Any]] = {}
         placing_s = 0.0
         for slot, address in list(addresses.items()):

@@ -1,6 +1,7 @@
 """Samples to one batch: equal shapes become one array or tensor, anything else a list."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ class _Padded:
 
 _PADDED = _Padded()
 
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""(shape, dtype) -> an array of any content."""
+
 
 class _Rows(np.ndarray):
     """A batch's memory for one field. A type of its own, so that nobody else's array is taken for it."""
@@ -32,8 +36,8 @@ class BatchRows:
     decoding a photo); this way one array's memory serves for the next.
     """
 
-    def __init__(self, n_slots: int) -> None:
-        self._n_slots = n_slots
+    def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
+        self._n_slots, self._allocate = n_slots, allocate
         self._rows: dict[str, _Rows] = {}
 
     def __len__(self) -> int:
@@ -48,7 +52,7 @@ class BatchRows:
             return value
         rows = self._rows.get(name)
         if rows is None:
-            rows = _Rows((self._n_slots, *value.shape), value.dtype.newbyteorder("="))
+            rows = self._allocate((self._n_slots, *value.shape), value.dtype.newbyteorder("=")).view(_Rows)
             self._rows[name] = rows
         if rows.shape[1:] != value.shape or rows.dtype != value.dtype:
             return value
@@ -80,35 +84,50 @@ def collate(
     """
     if framework not in FRAMEWORKS:
         raise InvalidRuntime(f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
-    torch = _torch() if framework == "torch" else None
+    return as_framework(*gathered(samples, framework, like=like), framework)
+
+
+def gathered(
+    samples: Sequence[Mapping[str, Any] | None], framework: str, *, like: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], np.ndarray]:
+    """`collate` up to the framework, which is not imported: its arrays are numpy's. (Tensors in the samples, which only
+    somebody who imported torch can have made, are stacked for torch.)"""
+    torch = sys.modules.get("torch") if framework == "torch" else None
     real = [sample for sample in samples if sample is not None]
     examples = real or ([] if like is None else [like])
     fields: dict[str, Any] = {}
     for name in dict.fromkeys(name for sample in examples for name in sample):
         values = [_PADDED if sample is None else sample.get(name) for sample in samples]
         fields[name] = _field(values, [sample.get(name) for sample in examples], torch)
-    mask = np.array([sample is not None for sample in samples], bool)
+    return fields, np.array([sample is not None for sample in samples], bool)
+
+
+def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) -> tuple[dict[str, Any], Any]:
+    """What `gathered` gave, with its arrays as the framework's own over the same memory. Raises: as `collate`."""
     if framework == "jax":
         return {name: to_jax(name, values) for name, values in fields.items()}, to_jax("mask", mask)
-    return fields, mask if torch is None else torch.from_numpy(mask)
+    if framework == "numpy":
+        return dict(fields), mask
+    torch = _torch()
+    return {name: _torch_field(values, torch) for name, values in fields.items()}, torch.from_numpy(mask)
 
 
 def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
-    """`values` with padding as one array, tensor or list; `examples`, at least one, are those without it."""
+    """`values` with padding as one array, stack of tensors or list; `examples`, at least one, are those without it."""
     first = examples[0]
     if isinstance(first, np.ndarray | np.generic):
         if _alike(examples, np.ndarray | np.generic) and not first.dtype.hasobject:
-            return _to_torch(_stacked(values, first.shape, first.dtype.newbyteorder("=")), torch)
+            return _stacked(values, first.shape, first.dtype.newbyteorder("="))
     elif torch is not None and isinstance(first, torch.Tensor):
         if _alike(examples, torch.Tensor):
             return torch.stack([torch.zeros_like(first) if value is _PADDED else value for value in values])
     else:
         dtype = _number_dtype(examples)
         if dtype is not None:
-            return _to_torch(_stacked(values, (), dtype), torch)
+            return _stacked(values, (), dtype)
     kind = type(first)
     blank = kind() if kind in (str, bytes) and all(type(value) is kind for value in examples) else None
-    return [blank if value is _PADDED else _item(value, torch) for value in values]
+    return [blank if value is _PADDED else value for value in values]
 
 
 def _alike(values: list[Any], kinds: Any) -> bool:
@@ -169,22 +188,17 @@ def _owner(value: Any) -> "_Rows | None":
     return between.base if type(between) is _Rows and type(between.base) is _Rows else None
 
 
-def _item(value: Any, torch: Any) -> Any:
-    """An element of a list: arrays become tensors for torch, which takes neither read-only memory, negative
-    strides nor foreign byte order."""
-    if torch is None or not isinstance(value, np.ndarray) or value.dtype.hasobject:
+def _torch_field(value: Any, torch: Any) -> Any:
+    """A field for torch, which takes neither read-only memory, negative strides nor foreign byte order."""
+    if isinstance(value, list):
+        return [_torch_field(item, torch) if isinstance(item, np.ndarray) else item for item in value]
+    if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         return value
-    return _to_torch(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]), torch)
-
-
-def _to_torch(array: np.ndarray, torch: Any) -> Any:
-    """A tensor over the array's memory, or the array where torch is None or has no such dtype."""
-    if torch is None:
-        return array
+    array = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
     try:
         return torch.from_numpy(array)
     except TypeError:
-        return array
+        return array  # torch has no such dtype
 
 
 def _torch() -> Any:

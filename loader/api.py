@@ -41,8 +41,9 @@ def plan(
     bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket": every batch is of one bucket.
     quarantine: {name: [sample keys]}, or [(step, {name: [sample keys]}), ...] each from its step on: known-bad samples,
     whose slots get substitutes; finding their ordinals reads the versions' key columns once.
-    allow_repeats: accept a source, or a bucket of one, smaller than its batch. pack and boundary have their place in
-    the plan's format; values other than these defaults are refused until the order does them.
+    allow_repeats: accept a source, or a bucket of one, smaller than its batch. boundary: "fill", or for one source
+    "mask": a batch at the end of an epoch is then padded, and no batch holds a sample twice. pack has its place in
+    the plan's format; another value than None is refused until the order does it.
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
     """

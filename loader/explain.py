@@ -70,7 +70,7 @@ class Explanation:
 def explain(
     plan: Plan, step: int, rank: int | None = None, world_size: int | None = None, slot: int | None = None
 ) -> list[Explanation]:
-    """Every slot of a step, or of one rank's part of it, or one slot; no media is read.
+    """Every slot of a step, or of one rank's part of it, or one slot, but padding; no media is read.
 
     slot: number in the global batch, or, with rank and world_size, in that rank's part. Costs an index row group
     per sample and one keys table per run of parts touched. Raises: InvalidRuntime for a slot out of range.
@@ -84,6 +84,7 @@ def explain(
         if not 0 <= slot < len(wanted):
             raise InvalidRuntime(f"slot = {slot}; this batch has slots 0 to {len(wanted) - 1}")
         wanted = wanted[slot : slot + 1]
+    wanted = wanted[slots.valid[wanted]]
     out: dict[int, Explanation] = {}
     for index, (name, source) in enumerate(plan.sources.items()):
         mine = wanted[slots.source[wanted] == index]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
+from .boundary import FILL, MASK, check_boundary
 from .canonical import content_hash
 from .interleave import Interleaving, Turn
 from .lanes import LaneShape, frozen_shape
@@ -105,7 +106,7 @@ class PlanContent:
     global_batch: int
     sources: Mapping[str, PlannedSource]
     segments: tuple[Segment, ...]
-    boundary: str = "fill"
+    boundary: str = FILL
     allow_repeats: bool = False
     buckets: Interleaving | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
@@ -116,7 +117,8 @@ class PlanContent:
         whole("global_batch", self.global_batch, 1, MAX_GLOBAL_BATCH)
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
-        if not self.allow_repeats:
+        check_boundary(self.boundary, self.sources, len(self.segments), self.buckets is not None)
+        if not self.allow_repeats and self.boundary != MASK:
             self._refuse_repeats()
         object.__setattr__(self, "hash", content_hash("p", self.to_json()))
 

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from .boundary import MASK
+
 
 def describe(facts: Mapping[str, Any]) -> str:
     """Several lines: what is mixed and bucketed, how long an epoch lasts, what a loader will hold and ask for."""
     bucketed = f", bucketed by {facts['bucket_by']}" if facts["bucket_by"] else ""
+    bucketed += ", padded at the end of an epoch" if facts["boundary"] == MASK else ""
     lines = [
         f"plan {facts['plan']}",
         f"seed {facts['seed']}, global batch {facts['global_batch']}{bucketed}, {len(facts['sources'])} source(s), "

@@ -4,6 +4,7 @@ from typing import Any
 
 from ..errors import InvalidRuntime
 from .assign import rank_slice
+from .boundary import MASK, epoch_steps
 from .content import ORDER_VERSION, PlanContent, PlannedSource
 from .mixture import Segment
 
@@ -36,6 +37,7 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
         "order": ORDER_VERSION,
         "seed": plan.seed,
         "global_batch": plan.global_batch,
+        "boundary": plan.boundary,
         "bucket_by": None if plan.buckets is None else plan.buckets.by,
         "world_size": world_size,
         "steps_per_s": steps_per_s,
@@ -69,6 +71,8 @@ def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
 
 
 def _exhausted_at(plan: PlanContent, one: PlannedSource) -> int | None:
+    if plan.boundary == MASK:
+        return epoch_steps(one.shape.n, plan.global_batch) - 1
     own = plan.streams[one.bucket].step_of(one.name, one.shape.n - 1)
     if own is None or plan.buckets is None or one.bucket is None:
         return own
@@ -120,6 +124,9 @@ def _rates(
         if plan.sources[name].source in segment.weights
     }
     slots = stream.batch * turns[label] / sum(turns.values())
+    if plan.boundary == MASK:  # a mean step of its one source, padding left out
+        n = plan.sources[stream.names[0]].shape.n
+        slots = n / epoch_steps(n, stream.batch)
     total = sum(weights.values())
     return {
         name: {

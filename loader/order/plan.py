@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InvalidPlan
+from .boundary import FILL
 from .bucket import BucketBy, batch_sizes, bucket
 from .bucketed import bucketed_segments, interleave_parts, split_sources
 from .canonical import canonical_json
@@ -61,11 +62,11 @@ class Plan(PlanContent):
         return planned_slots(self, step)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
-        """(source name, sample key) of each slot of a step, in canonical order; no media is read."""
+        """(source name, sample key) of each slot of a step, in canonical order; ("", "") at padding; no media."""
         slots = self.slots(step)
         ids: list[tuple[str, str]] = [("", "")] * len(slots)
         for index, (name, planned) in enumerate(self.sources.items()):
-            mine = (slots.source == index).nonzero()[0]
+            mine = ((slots.source == index) & slots.valid).nonzero()[0]
             if len(mine):
                 keys = planned.view.keys(slots.ordinal[mine])
                 for slot, sample_key in zip(mine.tolist(), keys, strict=True):
@@ -112,7 +113,7 @@ def make_plan(
     pack: object = None,
     schedule: Schedule | None = None,
     quarantine: QuarantineKeys | Sequence[tuple[int, QuarantineKeys]] | None = None,
-    boundary: str = "fill",
+    boundary: str = FILL,
     allow_repeats: bool = False,
 ) -> Plan:
     """Freezes a plan.
@@ -124,11 +125,12 @@ def make_plan(
     bucket_by: bucket(...), or the expression alone; each batch is then of one bucket.
     allow_repeats: let a source, or a bucket of one, be smaller than its batch.
     quarantine: {name: keys of samples that no slot holds}, or [(step, {name: keys}), ...], each from its step on.
-    pack, boundary: places for what order version 1 does not do; only None (or "fill") is accepted.
+    boundary: "fill", a batch at an epoch's end goes on into the next epoch; "mask", of one source, it ends in padding.
+    pack: a place for what order version 1 does not do; only None is accepted.
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
-    _refuse_unsupported(pack, boundary)
+    _refuse_unsupported(pack)
     global_batch = whole("global_batch", global_batch, 1, MAX_GLOBAL_BATCH)
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
@@ -183,8 +185,6 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
     return starts
 
 
-def _refuse_unsupported(pack: object, boundary: str) -> None:
+def _refuse_unsupported(pack: object) -> None:
     if pack is not None:
         raise InvalidPlan(f"pack = {pack!r}: order version 1 does not do this yet; only None is accepted")
-    if boundary != "fill":
-        raise InvalidPlan(f'boundary = {boundary!r}: order version 1 does only "fill"')

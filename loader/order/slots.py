@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .assign import canonical_order
+from .boundary import MASK, whole_epochs
 from .content import PlanContent, PlannedSource
 from .keys import I64
 from .lanes import locate
@@ -18,8 +19,8 @@ class Slots:
 
     source: int32, index into plan.source_names. position: int64, i_k in the source's endless stream.
     epoch: int64, position // N. view_ordinal: int64 in [0, N). ordinal: int64, the version ordinal, which
-    together with the version's id names the sample for ever. valid: bool, False at padding. attempt: int8, 0 for the
-    slot's own sample, else the number of the substitute that it holds.
+    together with the version's id names the sample for ever. valid: bool, False at padding, whose position and
+    ordinals are -1. attempt: int8, 0 for the slot's own sample, else the number of the substitute that it holds.
     """
 
     source: NDArray[np.int32]
@@ -42,31 +43,37 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
     step = plan.checked_step(step)
     turn = plan.turn(step)
     stream = turn.stream
-    k, position = stream_slots(stream.segment_at(turn.step), stream.names, turn.step, stream.batch)
     planned = list(plan.sources.values())
-    if turn.bucket is not None:
-        names = plan.source_names
-        k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
-    samples = np.array([one.shape.n for one in planned], dtype=np.int64)[k]
+    if plan.boundary == MASK:
+        k = np.zeros(stream.batch, np.int64)
+        epoch, in_epoch = whole_epochs(planned[0].shape.n, stream.batch, turn.step)
+        samples = np.array([planned[0].shape.n], np.int64)[k]
+    else:
+        k, position = stream_slots(stream.segment_at(turn.step), stream.names, turn.step, stream.batch)
+        if turn.bucket is not None:
+            names = plan.source_names
+            k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
+        samples = np.array([one.shape.n for one in planned], dtype=np.int64)[k]
+        epoch = position // samples
+        in_epoch = position - epoch * samples
     lanes = np.array([one.shape.lanes for one in planned], dtype=np.int64)
-    epoch = position // samples
-    in_epoch = position - epoch * samples
     order = canonical_order(k, in_epoch, lanes)
-    k, position, epoch, in_epoch = k[order], position[order], epoch[order], in_epoch[order]
-    view_ordinal = np.empty_like(position)
-    ordinal = np.empty_like(position)
+    k, samples, epoch, in_epoch = k[order], samples[order], epoch[order], in_epoch[order]
+    valid = in_epoch < samples
+    view_ordinal = np.full(len(k), -1, np.int64)
+    ordinal = np.full(len(k), -1, np.int64)
     for index in np.unique(k):
-        mine = np.flatnonzero(k == index)
+        mine = np.flatnonzero((k == index) & valid)
         one = planned[index]
         view_ordinal[mine] = ordinals_at(plan.seed, one, epoch[mine], in_epoch[mine])
         ordinal[mine] = one.view.version_ordinals(view_ordinal[mine])
     return Slots(
         source=k.astype(np.int32),
-        position=position,
+        position=np.where(valid, epoch * samples + in_epoch, -1),
         epoch=epoch,
         ordinal=ordinal,
         view_ordinal=view_ordinal,
-        valid=np.ones(len(k), dtype=np.bool_),
+        valid=valid,
         attempt=np.zeros(len(k), dtype=np.int8),
     )
 

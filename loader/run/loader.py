@@ -13,6 +13,7 @@ from ..cache.spec import NodeCache, node_cache
 from ..dataset.read import Map
 from ..dataset.view import View
 from ..errors import InvalidRuntime
+from ..order.boundary import MASK, epoch_steps
 from ..order.plan import Plan
 from ..storage import is_local
 from .assemble import Assembler
@@ -267,7 +268,11 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
         raise InvalidRuntime(
             f"epochs = {epochs} with {len(plan.sources)} sources, whose epochs end at different steps; use steps="
         )
-    limit = epochs * len(next(iter(plan.sources.values())).view)
+    samples = len(next(iter(plan.sources.values())).view)
+    if plan.boundary == MASK:  # the plan itself pads
+        by_epochs = epochs * epoch_steps(samples, plan.global_batch)
+        return by_epochs if end is None else min(end, by_epochs), None
+    limit = epochs * samples
     by_epochs = -(-limit // plan.global_batch)
     return by_epochs if end is None else min(end, by_epochs), limit
 

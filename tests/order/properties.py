@@ -429,3 +429,29 @@ def refusal(made, state):
     except PlanMismatch as error:
         return str(error)
     return None
+
+
+# boundary="mask"
+
+
+def every_epoch_is_whole_batches(made, epochs):
+    """Every epoch is ceil(N/B) steps, with each sample once, in the order of the lanes; the rest of it is padding."""
+    ((name, one),) = made.sources.items()
+    n, b = one.shape.n, made.global_batch
+    steps = -(-n // b)
+    for epoch in range(epochs):
+        parts = [made.slots(epoch * steps + step) for step in range(steps)]
+        for step, slots in enumerate(parts):
+            valid = slots.valid
+            assert len(slots) == b
+            assert int(valid.sum()) == (b if step < steps - 1 else n - (steps - 1) * b)
+            assert len(set(slots.ordinal[valid].tolist())) == int(valid.sum())
+            assert set(slots.epoch.tolist()) == {epoch}
+            for column in (slots.position, slots.ordinal, slots.view_ordinal):
+                assert (column[~valid] == -1).all()
+                assert (column[valid] >= 0).all()
+        position = np.concatenate([slots.position[slots.valid] for slots in parts])
+        ordinal = np.concatenate([slots.view_ordinal[slots.valid] for slots in parts])
+        order = np.argsort(position)
+        assert position[order].tolist() == list(range(epoch * n, (epoch + 1) * n))
+        assert ordinal[order].tolist() == epoch_order(one.shape, made.seed, name, epoch).tolist()

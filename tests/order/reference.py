@@ -148,6 +148,19 @@ def batch(seed, size, shapes, segments, step):
     return out
 
 
+def masked_batch(seed, size, name, shape, step):
+    """The batch of a step with boundary="mask": [(i_k, epoch, view ordinal)], -1 for what padding does not have."""
+    n, _, lanes, _ = shape
+    bits = lanes.bit_length() - 1
+    epoch, here = divmod(step, math.ceil(Fraction(n, size)))
+    positions = range(here * size, here * size + size)
+    positions = sorted(positions, key=lambda i: int(format(i % lanes, f"0{bits}b")[::-1], 2) if bits else 0)
+    return [
+        (epoch * n + i, epoch, locate(shape, seed, name, epoch, i)) if i < n else (-1, epoch, -1)
+        for i in positions
+    ]
+
+
 def turn_shares(weights, sizes, batches):
     """Bucket -> its share of the steps. weights: source -> weight. sizes: bucket -> source -> samples."""
     totals = {source: sum(held.get(source, 0) for held in sizes.values()) for source in weights}

@@ -113,12 +113,23 @@ def test_the_reference_gives_the_golden_quarantine(saved, reference):
     assert max(attempt for _, _, attempt, _ in wanted) > 1
 
 
+def test_the_reference_gives_the_golden_boundary(saved, reference):
+    one = saved["boundary"]
+    ((name, shape),) = one["plan"]["sources"].items()
+    shape, size = (shape["n"], shape["chunk"], shape["lanes"], shape["h"]), one["plan"]["global_batch"]
+    for batch in one["batches"]:
+        slots = reference.masked_batch(one["plan"]["seed"], size, name, shape, batch["step"])
+        rows = [[0, *slot] for slot in slots]
+        assert rows[:4] == batch["first (source, i_k, epoch, ordinal)"]
+        assert rows[-4:] == batch["last"]
+
+
 def test_golden_plans_and_states_are_still_read(saved):
     quarantined = saved["quarantine"]
     made = plan_from_json(quarantined["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
     assert made.hash == quarantined["hash"]
     assert made.check_state(quarantined["state"]) == 9
-    for one in (*saved["plans"].values(), *saved["bucketed plans"].values()):
+    for one in (saved["boundary"], *saved["plans"].values(), *saved["bucketed plans"].values()):
         made = plan_from_json(one["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
         assert made.hash == one["hash"]
         assert made.check_state(one["state"]) == one["batches"][1]["step"]

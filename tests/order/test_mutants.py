@@ -9,12 +9,14 @@ import pytest
 
 from loader.order import (
     assign,
+    boundary,
     digest,
     interleave,
     keys,
     lanes,
     mixture,
     permutation,
+    plan,
     slots,
     source,
     substitutes,
@@ -487,6 +489,25 @@ def bucketed_batches_are_the_reference(properties, reference):
         properties.bucketed_batch_matches_reference(reference, made, segments, step)
 
 
+def an_epoch_without_its_rest(patch):
+    patch.setattr(boundary, "epoch_steps", lambda n, batch: max(1, n // batch))
+
+
+def padding_taken_for_the_next_epoch(patch):
+    def wrapped(n, batch, step):
+        position = np.arange(step * batch, (step + 1) * batch, dtype=np.int64)
+        return position // n, position % n
+
+    patch.setattr(slots, "whole_epochs", wrapped)
+
+
+def masked_epochs(properties, reference):
+    for n in (50, 60, 64):
+        view = source(synthetic(n), chunk=2, lanes=4)
+        made = plan.make_plan({"a": view}, seed=7, global_batch=20, boundary="mask")
+        properties.every_epoch_is_whole_batches(made, 3)
+
+
 def buckets_have_orders_of_their_own(properties, reference):
     properties.buckets_have_names_of_their_own()
 
@@ -536,6 +557,8 @@ CASES = [
     (buckets_begin_again_at_a_segment, bucketed_schedule),
     (a_buckets_segments_begin_at_the_plans_steps, bucketed_batches_are_the_reference),
     (leftovers_dropped, bucket_epochs),
+    (an_epoch_without_its_rest, masked_epochs),
+    (padding_taken_for_the_next_epoch, masked_epochs),
 ]
 CHECKS = sorted({check for _, check in CASES}, key=lambda check: check.__name__)
 

@@ -253,7 +253,7 @@ def test_a_plan_that_cannot_be_reopened(properties):
         ({"bucket_by": 5}, InvalidPlan, "bucket_by = 5: loader.bucket"),
         ({"pack": 1024}, InvalidPlan, "pack.*yet"),
         ({"quarantine": ["x"]}, InvalidPlan, "quarantine entry 'x'"),
-        ({"boundary": "mask"}, InvalidPlan, "boundary.*fill"),
+        ({"boundary": "drop"}, InvalidPlan, "boundary.*fill"),
         ({"allow_repeats": 1}, InvalidPlan, "allow_repeats = 1"),
         ({"schedule": [5]}, InvalidPlan, "schedule entry 5"),
         ({"schedule": [(5, {"b": 1})]}, InvalidPlan, r"step 5 names \['b'\]"),

@@ -266,3 +266,27 @@ def test_a_batch_moves_to_a_device_with_its_tensors_alone(photos):
     with loader.Loader(plan, 0, 1, steps=1, framework="numpy") as batches:
         (arrays,) = batches
     assert isinstance(arrays.to("meta")["cls"], np.ndarray)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_masked_epochs_end_in_padding(photos, workers):
+    """43 samples in batches of 10, padded at each epoch's end by the plan itself; ranks, resume and digests agree."""
+    plan = loader.plan({"s": photos.select("cls", "txt")}, seed=4, global_batch=10, boundary="mask")
+    with loader.Loader(plan, 0, 1, workers=workers, epochs=2) as batches:
+        whole = list(batches)
+    assert [sum(one is not None for one in batch.ids) for batch in whole] == [10, 10, 10, 10, 3] * 2
+    assert [batch.weight for batch in whole[:5]] == [1, 1, 1, 1, 0.3]
+    for epoch in (whole[:5], whole[5:]):
+        seen = [one for batch in epoch for one in batch.ids if one is not None]
+        assert len(seen) == len(set(seen)) == 43
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(loader.Loader(plan, rank, 4, workers=workers, epochs=2)) for rank in range(4)
+        ]
+        for batches in ranks:
+            batches.load_state_dict(plan.state(4))
+        for alone, *parts in zip(whole[4:], *ranks, strict=True):
+            assert [one for part in parts for one in part.ids] == alone.ids
+            assert sum(part.digest for part in parts) % 2**64 == alone.digest
+            assert sum(part.weight for part in parts) == pytest.approx(4 * alone.weight)
+    assert len(loader.explain(plan, 4)) == 3

@@ -188,6 +188,13 @@ def of_quarantine():
     }
 
 
+def of_boundary():
+    view = source(synthetic(1003, "photos"), chunk=4, lanes=8)
+    return of_plan(
+        make_plan({"photos": view}, seed=7, global_batch=64, boundary="mask"), [0, 15, 16, 10**7 + 15]
+    )
+
+
 def golden():
     """Everything the golden file holds."""
     return {
@@ -202,6 +209,7 @@ def golden():
         "substitutes (i_k, attempt, ordinal)": of_substitutes(),
         "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
         "quarantine": of_quarantine(),
+        "boundary": of_boundary(),
         "plans": {name: of_plan(*given) for name, given in plans().items()},
     }
 

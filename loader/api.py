@@ -16,6 +16,7 @@ from .order.content import source as _source
 from .order.mixture import Weight
 from .order.plan import Plan, Schedule, make_plan
 from .order.quarantine import QuarantineKeys
+from .order.ramp import GlobalBatch
 from .order.record import plan_from_json
 from .order.views import OrderView, SyntheticView, synthetic
 
@@ -26,7 +27,7 @@ def plan(
     sources: Mapping[str, Viewable],
     *,
     seed: int,
-    global_batch: int,
+    global_batch: GlobalBatch,
     bucket_by: BucketBy | str | None = None,
     pack: object = None,
     schedule: Schedule | None = None,
@@ -37,7 +38,8 @@ def plan(
     """Everything that decides which samples a step holds, frozen under one hash.
 
     sources: name -> version, view or `loader.source(...)`; the name is part of the order. seed: 0 to 2^64 - 1.
-    global_batch: samples of one optimizer step over all ranks. schedule: [(start step, {name: weight}), ...].
+    global_batch: samples of one optimizer step over all ranks; a ramp is [(0, 256), (1000, 512), ...], each number from
+    its step on. schedule: [(start step, {name: weight}), ...].
     bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket": every batch is of one bucket.
     quarantine: {name: [sample keys]}, or [(step, {name: [sample keys]}), ...] each from its step on: known-bad samples,
     whose slots get substitutes; finding their ordinals reads the versions' key columns once.

@@ -23,7 +23,7 @@ def check_boundary(boundary: object, sources: Mapping[str, object], segments: in
     for there, what in (
         (len(sources) > 1 and not bucketed, f"{len(sources)} sources, whose epochs end at different steps"),
         (bucketed, "buckets, whose epochs end at different steps"),
-        (segments > 1, "a schedule, whose segments begin in the middle of an epoch"),
+        (segments > 1, "a schedule or a ramp, whose segments begin in the middle of an epoch"),
     ):
         if there:
             raise InvalidPlan(

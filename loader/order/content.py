@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
-from .boundary import FILL, MASK, check_boundary
+from .boundary import FILL, MASK, check_boundary, epoch_steps
 from .canonical import content_hash
 from .interleave import Interleaving, Turn
 from .lanes import LaneShape, frozen_shape
@@ -100,6 +100,7 @@ class PlanContent:
 
     sources: by name, in order of name (the index of `Slots.source`); with buckets, one per source and bucket.
     segments: weights by source; with buckets without bases, which the buckets' own segments have.
+    global_batch: slots of step 0; later segments may have another number.
     """
 
     seed: int
@@ -124,13 +125,14 @@ class PlanContent:
 
     def _refuse_repeats(self) -> None:
         """Raises: BatchTooLarge for a source, or a bucket of one, that is smaller than its batch."""
-        small: list[tuple[str, Stream]] = []
+        largest: dict[str, int] = {}
         for stream in self.streams.values():
-            read = {name for segment in stream.segments for name in segment.weights}
-            small += [(name, stream) for name in sorted(read) if self.sources[name].shape.n < stream.batch]
+            for segment, batch in zip(stream.segments, stream.batch_sizes, strict=True):
+                largest |= {name: max(batch, largest.get(name, 0)) for name in sorted(segment.weights)}
+        small = [(name, batch) for name, batch in largest.items() if self.sources[name].shape.n < batch]
         if not small:
             return
-        name, stream = small[0]
+        name, batch = small[0]
         n, bucket = self.sources[name].shape.n, self.sources[name].bucket
         whose = "global_batch" if bucket is None else f"the batch of bucket {bucket!r}"
         remedy = "use a smaller global batch, more samples, or allow_repeats=True"
@@ -140,7 +142,7 @@ class PlanContent:
             )
         others = f"; so have {len(small) - 1} more" if len(small) > 1 else ""
         raise BatchTooLarge(
-            f"source {name!r} has {n} samples, fewer than {whose} = {stream.batch}{others}, so one batch could hold a "
+            f"source {name!r} has {n} samples, fewer than {whose} = {batch}{others}, so one batch could hold a "
             f"sample twice: {remedy}"
         )
 
@@ -157,10 +159,22 @@ class PlanContent:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)
 
+    def step_of(self, name: str, position: int) -> int | None:
+        """The step that takes position `position` of the stream of a source (or of a bucket of one: `photos/b3`);
+        None where no step does. Costs a pass over a mixture table per segment."""
+        if self.boundary == MASK:
+            epoch, i = divmod(position, self.sources[name].shape.n)
+            return epoch * epoch_steps(self.sources[name].shape.n, self.global_batch) + i // self.global_batch
+        label = self.sources[name].bucket
+        own = self.streams[label].step_of(name, position)
+        if own is None or self.buckets is None or label is None:
+            return own
+        return self.buckets.turns.step_of(label, own)
+
     @property
     def batch_range(self) -> tuple[int, int]:
-        """Slots of the smallest and of the largest global batch: both `global_batch` without buckets."""
-        sizes = [stream.batch for stream in self.streams.values()]
+        """Slots of the smallest and of the largest global batch, over buckets and segments."""
+        sizes = [size for stream in self.streams.values() for size in stream.batch_sizes]
         return min(sizes), max(sizes)
 
     @property

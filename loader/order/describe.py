@@ -42,7 +42,8 @@ def _source_line(name: str, one: Mapping[str, Any]) -> str:
 
 def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     until = "" if segment["end_step"] is None else f" up to step {segment['end_step'] - 1}"
-    lines = [f"from step {segment['start_step']}{until}:"]
+    batch = "" if segment["buckets"] else f", global batch {segment['global_batch']}"
+    lines = [f"from step {segment['start_step']}{until}{batch}:"]
     for label, one in segment["buckets"].items():
         lines.append(
             f"  bucket {label!r}: batches of {one['batch']}, {one['turns']} of {one['total_turns']} steps "

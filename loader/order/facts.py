@@ -16,10 +16,11 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
     sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share (of an epoch, read
     less evenly), live_chunks and live_bytes (what a loader holds to read every chunk once, over all ranks), and
     exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has.
-    segments: start_step, end_step (None: endless), per source its weight of total_weight slots of a batch,
-    samples_per_step and steps_per_epoch; per bucket its batch and its turns of total_turns steps; all as means over
-    steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples, bytes, requests (one per sample and
-    group of fields), chunk_requests (one per chunk and group: when chunks are read whole).
+    segments: start_step, end_step (None: endless), global_batch (without buckets), per source its weight of
+    total_weight slots of a batch, samples_per_step and steps_per_epoch; per bucket its batch and its turns of
+    total_turns steps; all as means over steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples,
+    bytes, requests (one per sample and group of fields), chunk_requests (one per chunk and group: when chunks are read
+    whole).
     Costs a few quota tables, whatever N is. Raises: InvalidRuntime.
     """
     rank_slice(plan.batch_range[0], 0, world_size)
@@ -66,17 +67,8 @@ def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
         "tail_share": (shape.n - shape.body) / shape.n,
         "live_chunks": live_chunks,
         "live_bytes": shape.live_samples * one.view.mean_sample_bytes if live_chunks else 0,
-        "exhausted_at_step": _exhausted_at(plan, one),
+        "exhausted_at_step": plan.step_of(one.name, one.shape.n - 1),
     }
-
-
-def _exhausted_at(plan: PlanContent, one: PlannedSource) -> int | None:
-    if plan.boundary == MASK:
-        return epoch_steps(one.shape.n, plan.global_batch) - 1
-    own = plan.streams[one.bucket].step_of(one.name, one.shape.n - 1)
-    if own is None or plan.buckets is None or one.bucket is None:
-        return own
-    return plan.buckets.turns.step_of(one.bucket, own)
 
 
 def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s: float) -> dict[str, Any]:
@@ -99,6 +91,7 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
     return {
         "start_step": segment.start_step,
         "end_step": following[0].start_step if following else None,
+        "global_batch": segment.batch or plan.global_batch,
         "sources": rates,
         "steps_per_epoch": _steps_per_epoch(plan, rates),
         "buckets": {
@@ -123,7 +116,7 @@ def _rates(
         for name in stream.names
         if plan.sources[name].source in segment.weights
     }
-    slots = stream.batch * turns[label] / sum(turns.values())
+    slots = (segment.batch or stream.batch) * turns[label] / sum(turns.values())
     if plan.boundary == MASK:  # a mean step of its one source, padding left out
         n = plan.sources[stream.names[0]].shape.n
         slots = n / epoch_steps(n, stream.batch)

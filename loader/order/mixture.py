@@ -29,14 +29,17 @@ class Segment:
 
     weights: source name -> positive integer, reduced by their gcd, sum <= 2^16; sources at 0 are left out.
     base: source name -> samples used before start_step; sources at 0 are left out.
+    batch: slots of a step from here on, where that is not the batch that the stream begins with; else None.
     """
 
     start_step: int
     weights: Mapping[str, int]
     base: Mapping[str, int]
+    batch: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        return {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
+        out = {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
+        return out if self.batch is None else {**out, "batch": self.batch}
 
 
 def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
@@ -171,9 +174,10 @@ def step_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Named sources mixed in batches of one size.
+    """Named sources mixed in batches.
 
-    names: ascending. segments: at least one, the first from step 0; steps are the stream's own, 0, 1, 2, ...
+    names: ascending. batch: slots of a step, but where a segment has its own. segments: at least one, the first from
+    step 0; steps are the stream's own, 0, 1, 2, ...
     """
 
     names: tuple[str, ...]
@@ -184,25 +188,43 @@ class Stream:
         """The segment in force at a step: the last one begun, where several begin together."""
         return self.segments[bisect_right(self.segments, step, key=lambda one: one.start_step) - 1]
 
+    def batch_in(self, segment: Segment) -> int:
+        """Slots of each step of a segment."""
+        return self.batch if segment.batch is None else segment.batch
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Slots of a step, segment by segment."""
+        return tuple(self.batch_in(segment) for segment in self.segments)
+
     def used_before(self, step: int) -> dict[str, int]:
         """How many samples of each source precede a step; zeros left out."""
-        return used_before(self.segment_at(step), self.names, step, self.batch)
+        segment = self.segment_at(step)
+        return used_before(segment, self.names, step, self.batch_in(segment))
 
     def step_of(self, name: str, position: int) -> int | None:
         """The step that takes a source's position; None where no step does."""
         for segment in reversed(self.segments):
-            step = step_of(segment, self.names, name, position, self.batch)
+            step = step_of(segment, self.names, name, position, self.batch_in(segment))
             if step is not None and self.segment_at(step) is segment:
                 return step
         return None
 
 
 def chain_segments(
-    starts: Sequence[tuple[int, Mapping[str, int]]], names: Sequence[str], global_batch: int
+    starts: Sequence[tuple[int, Mapping[str, int]]],
+    names: Sequence[str],
+    global_batch: int,
+    batches: Mapping[int, int] | None = None,
 ) -> tuple[Segment, ...]:
-    """Segments with their base counts from (start step, integer weights) in ascending order, first at 0."""
+    """Segments with their base counts from (start step, integer weights) in ascending order, first at 0.
+
+    batches: start step -> slots of a step of that segment; those not named have `global_batch`."""
     segments = [Segment(start_step=0, weights=starts[0][1], base={})]
     for start, weights in starts[1:]:
-        base = used_before(segments[-1], names, start, global_batch)
-        segments.append(Segment(start_step=start, weights=weights, base=base))
+        before = segments[-1]
+        base = used_before(before, names, start, before.batch or global_batch)
+        batch = (batches or {}).get(start, global_batch)
+        own = None if batch == global_batch else batch
+        segments.append(Segment(start_step=start, weights=weights, base=base, batch=own))
     return tuple(segments)

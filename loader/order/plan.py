@@ -18,11 +18,12 @@ from .describe import describe
 from .facts import plan_facts
 from .mixture import Weight, chain_segments, integer_weights
 from .quarantine import QuarantineKeys, quarantine_of
+from .ramp import GlobalBatch, joined, ramp_of
 from .slots import Slots
 from .state import check_state, state_at
 from .substitutes import planned_slots
 from .views import OrderView, synthetic
-from .whole import MAX_GLOBAL_BATCH, whole
+from .whole import whole
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
@@ -87,8 +88,9 @@ class Plan(PlanContent):
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        """Slots of the global batch of a step: `global_batch`, or what its bucket has."""
-        return self.turn(self.checked_step(step)).stream.batch
+        """Slots of the global batch of a step: `global_batch`, or what its segment or its bucket has."""
+        turn = self.turn(self.checked_step(step))
+        return turn.stream.batch_in(turn.stream.segment_at(turn.step))
 
     def bucket(self, step: int) -> str | None:
         """The label of the bucket that a step's batch is of; None in a plan without buckets."""
@@ -108,7 +110,7 @@ def make_plan(
     views: Mapping[str, OrderView | Source],
     *,
     seed: int,
-    global_batch: int,
+    global_batch: GlobalBatch,
     bucket_by: BucketBy | str | None = None,
     pack: object = None,
     schedule: Schedule | None = None,
@@ -119,7 +121,8 @@ def make_plan(
     """Freezes a plan.
 
     views: source name -> view, or source(view, weight=...). Names are part of the order's keys.
-    seed: 0 <= seed < 2^64. global_batch: slots per optimizer step over all ranks.
+    seed: 0 <= seed < 2^64. global_batch: slots per optimizer step over all ranks; or [(0, slots), (step, slots), ...],
+    each from its step on (a ramp; not with buckets, whose batches `bucket` gives).
     schedule: [(step, {name: weight}), ...] in ascending order; from that step on the mixture has exactly
     these weights (a source that is not named is left out). An entry at step 0 replaces the sources' weights.
     bucket_by: bucket(...), or the expression alone; each batch is then of one bucket.
@@ -131,7 +134,7 @@ def make_plan(
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
     _refuse_unsupported(pack)
-    global_batch = whole("global_batch", global_batch, 1, MAX_GLOBAL_BATCH)
+    ramp = ramp_of(global_batch)
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
     planned = {name: plan_source(name, given) for name, given in views.items()}
@@ -140,19 +143,27 @@ def make_plan(
     starts = segment_starts(weights, schedule or [])
     content: dict[str, Any] = {
         "seed": whole("seed", seed, 0, 2**64 - 1),
-        "global_batch": global_batch,
+        "global_batch": ramp[0][1],
         "boundary": boundary,
         "allow_repeats": allow_repeats,
         "quarantine": quarantine_of(quarantine, {name: one.view for name, one in planned.items()}),
     }
     if bucket_by is None:
-        return Plan(sources=planned, segments=chain_segments(starts, list(planned), global_batch), **content)
+        mixed, batches = joined(starts, ramp)
+        return Plan(
+            sources=planned, segments=chain_segments(mixed, list(planned), ramp[0][1], batches), **content
+        )
+    if len(ramp) > 1:
+        raise InvalidPlan(
+            f"global_batch = {global_batch!r} with bucket_by: a bucket's batch is one number, from bucket(batch=) or "
+            "bucket(budget=); pass global_batch as a number"
+        )
     asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
     if not isinstance(asked, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed")
     parts = split_sources(views, asked)
     batch = batch_sizes(
-        asked, {part.bucket for part in parts.values() if part.bucket is not None}, global_batch
+        asked, {part.bucket for part in parts.values() if part.bucket is not None}, ramp[0][1]
     )
     return Plan(
         sources=parts,

@@ -1,6 +1,6 @@
 """A plan from its JSON: nothing is chosen again, everything is checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
@@ -54,7 +54,7 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
         buckets = interleave_parts(by["by"], edges, sources, starts, batch)
         plan = Plan(sources=sources, segments=bucketed_segments(starts), buckets=buckets, **content)
     else:
-        segments = chain_segments(starts, list(sources), d["global_batch"])
+        segments = chain_segments(starts, list(sources), d["global_batch"], _batches(d["segments"]))
         plan = Plan(sources=sources, segments=segments, **content)
     wanted = content_hash("p", d)
     if plan.hash != wanted:
@@ -83,6 +83,15 @@ def _check_fields(d: dict[str, Any]) -> None:
             )
     for number, entry in enumerate(d["segments"]):
         _need(f"segments[{number}]", entry, {"start_step": int, "weights": dict, "base": dict})
+
+
+def _batches(segments: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """start step -> slots of a step, of the segments that have their own."""
+    return {
+        one["start_step"]: whole(f"segments[{number}]: batch", one["batch"], 1, MAX_GLOBAL_BATCH)
+        for number, one in enumerate(segments)
+        if "batch" in one
+    }
 
 
 def _quarantine_list(entry: object, sources: set[str]) -> QuarantineList:

@@ -49,7 +49,8 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
         epoch, in_epoch = whole_epochs(planned[0].shape.n, stream.batch, turn.step)
         samples = np.array([planned[0].shape.n], np.int64)[k]
     else:
-        k, position = stream_slots(stream.segment_at(turn.step), stream.names, turn.step, stream.batch)
+        segment = stream.segment_at(turn.step)
+        k, position = stream_slots(segment, stream.names, turn.step, stream.batch_in(segment))
         if turn.bucket is not None:
             names = plan.source_names
             k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]

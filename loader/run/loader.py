@@ -13,7 +13,7 @@ from ..cache.spec import NodeCache, node_cache
 from ..dataset.read import Map
 from ..dataset.view import View
 from ..errors import InvalidRuntime
-from ..order.boundary import MASK, epoch_steps
+from ..order.boundary import MASK
 from ..order.plan import Plan
 from ..storage import is_local
 from .assemble import Assembler
@@ -268,13 +268,12 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
         raise InvalidRuntime(
             f"epochs = {epochs} with {len(plan.sources)} sources, whose epochs end at different steps; use steps="
         )
-    samples = len(next(iter(plan.sources.values())).view)
-    if plan.boundary == MASK:  # the plan itself pads
-        by_epochs = epochs * epoch_steps(samples, plan.global_batch)
-        return by_epochs if end is None else min(end, by_epochs), None
-    limit = epochs * samples
-    by_epochs = -(-limit // plan.global_batch)
-    return by_epochs if end is None else min(end, by_epochs), limit
+    (name,) = plan.source_names
+    limit = epochs * len(plan.sources[name].view)
+    last = plan.step_of(name, limit - 1)
+    assert last is not None  # the last segment has no end, and the only source has a weight in it
+    # (with "mask" the plan itself pads)
+    return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
 
 
 def _in_context(pool: ThreadPoolExecutor) -> Map:

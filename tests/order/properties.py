@@ -220,7 +220,8 @@ def batch_matches_reference(reference, made, segments, step):
         name: (one.shape.n, one.shape.chunk, one.shape.lanes, one.shape.rounds_h)
         for name, one in made.sources.items()
     }
-    wanted = reference.batch(made.seed, made.global_batch, shapes, segments, step)
+    batches = [segment.batch or made.global_batch for segment in made.segments]
+    wanted = reference.batch(made.seed, batches, shapes, segments, step)
     slots = made.slots(step)
     got = [
         (made.source_names[k], *rest)

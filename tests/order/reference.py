@@ -104,10 +104,12 @@ def _table(items):
 
 
 def stream(segments, batch, step):
-    """The stream order of a step: [(source name, i_k)]. segments: [(start step, weights)], first at 0."""
+    """The stream order of a step: [(source name, i_k)]. segments: [(start step, weights)], first at 0. batch: a number,
+    or [a number per segment]."""
     base, out = {}, []
+    batches = batch if isinstance(batch, list) else [batch] * len(segments)
     for number, (start, weights) in enumerate(segments):
-        entries = table(weights)
+        entries, batch = table(weights), batches[number]
         end = segments[number + 1][0] if number + 1 < len(segments) else step + 1
         here = min(end, step + 1)
         if start > step:

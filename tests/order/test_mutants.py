@@ -184,6 +184,27 @@ def bases_without_the_begun_cycle(patch):
     patch.setattr(mixture, "used_before", whole_cycles)
 
 
+def bases_of_the_first_batch(patch):
+    """A ramp's later segments counted as if every step before had the first batch."""
+    real = mixture.used_before
+    patch.setattr(mixture, "used_before", lambda segment, names, step, batch: real(segment, names, step, 24))
+
+
+def always_the_first_batch(patch):
+    patch.setattr(mixture.Stream, "batch_in", lambda stream, segment: stream.batch)
+
+
+def a_ramp_forgets_the_weights(patch):
+    """From a change of the batch on, the weights of the first segment again."""
+    real = plan.joined
+
+    def forgetful(starts, ramp):
+        mixed, batches = real(starts, ramp)
+        return [(start, dict(starts).get(start, starts[0][1])) for start, _ in mixed], batches
+
+    patch.setattr(plan, "joined", forgetful)
+
+
 def order_depends_on_how_many_sources(patch):
     real = slots.ordinals_at
 
@@ -432,6 +453,23 @@ def schedule(properties, reference):
     properties.schedule_repeats_nothing(made, 8)
 
 
+def ramped(properties):
+    batches = [(0, 24), (3, 40), (6, 31)]
+    return properties.two_sources_plan(global_batch=batches, schedule=[(4, {"photos": 1, "web": 2})])
+
+
+def ramp(properties, reference):
+    properties.schedule_repeats_nothing(ramped(properties), 9)
+
+
+def ramped_batches_are_the_reference(properties, reference):
+    made = ramped(properties)
+    first, later = {"photos": 3, "web": 1}, {"photos": 1, "web": 2}
+    segments = [(0, first), (3, first), (4, later), (6, later)]
+    for step in (0, 3, 4, 6, 9):
+        properties.batch_matches_reference(reference, made, segments, step)
+
+
 def others_keep_their_order(properties, reference):
     few = properties.plan.make_plan({"a": properties.plan.synthetic(300)}, seed=7, global_batch=30)
     views = {"a": properties.plan.synthetic(300), "b": properties.plan.synthetic(200)}
@@ -535,6 +573,9 @@ CASES = [
     (earliest_deadline_without_release, within_one),
     (bases_not_advanced, schedule),
     (bases_without_the_begun_cycle, schedule),
+    (bases_of_the_first_batch, ramp),
+    (always_the_first_batch, ramped_batches_are_the_reference),
+    (a_ramp_forgets_the_weights, ramped_batches_are_the_reference),
     (order_depends_on_how_many_sources, others_keep_their_order),
     (unstable_sort, batches_are_the_reference),
     (lanes_not_on_one_scale, batches_are_the_reference),

@@ -72,6 +72,23 @@ def plans():
     }
 
 
+def ramped_plans():
+    """name -> (plan, steps): batches that change with the weights, and apart from them."""
+    photos, web = synthetic(100_000, "photos"), synthetic(5000, "web")
+    mixed = {"photos": source(photos, 7, chunk=16, lanes=64), "web": source(web, 3)}
+    return {
+        "a ramp and a schedule": (
+            make_plan(
+                mixed,
+                seed=7,
+                global_batch=[(0, 32), (50, 48), (100, 96), (200, 32)],
+                schedule=[(100, {"photos": 1, "web": 1}), (150, {"photos": 5, "web": 2})],
+            ),
+            [0, 49, 50, 99, 100, 149, 150, 200, 2**53 - 1],
+        ),
+    }
+
+
 def bucketed_plans():
     """name -> (plan, steps)"""
     photos = synthetic(90_000, "photos", {"w64h64": 54_000, "w128h64": 34_560, "w64h64f16": 1440})
@@ -210,6 +227,7 @@ def golden():
         "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
         "quarantine": of_quarantine(),
         "boundary": of_boundary(),
+        "ramped plans": {name: of_plan(*given) for name, given in ramped_plans().items()},
         "plans": {name: of_plan(*given) for name, given in plans().items()},
     }
 

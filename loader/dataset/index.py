@@ -27,6 +27,7 @@ WHOLE_BELOW_BYTES = 512 * 2**10
 TAIL_BYTES = 64 * 2**10
 
 Int64s = npt.NDArray[np.int64]
+_COLUMNS = ("offset", "nbytes", "crc32c")
 
 # What a damaged file makes of the reader: Arrow's own errors, our window's, and those of names and values.
 _UNREADABLE = (
@@ -42,10 +43,12 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Rows [first_row, first_row + len(keys)) of one index; arrays are int64, one value per row."""
+    """Rows [first_row, first_row + len(keys)) of one index. places: int64 [rows, fields, 3], offset, nbytes and CRC-32C
+    of each field, fields by name; offset, nbytes, crc32c: field -> int64 [rows], those columns of it."""
 
     first_row: int
     keys: list[str]
+    places: Int64s
     offset: dict[str, Int64s]
     nbytes: dict[str, Int64s]
     crc32c: dict[str, Int64s]
@@ -67,7 +70,7 @@ def index_bytes(keys: list[str], fields: dict[str, Int64s]) -> bytes:
     columns: dict[str, pa.Array] = {"key": pa.array(keys, pa.string())}
     encoding = {"key": "DELTA_BYTE_ARRAY"}
     for field in sorted(fields):
-        for position, what in enumerate(("offset", "nbytes", "crc32c")):
+        for position, what in enumerate(_COLUMNS):
             columns[f"{field}_{what}"] = pa.array(np.ascontiguousarray(fields[field][:, position]))
             encoding[f"{field}_{what}"] = "DELTA_BINARY_PACKED"
     return table_bytes(
@@ -205,7 +208,7 @@ def _chunk_start(column: pq.ColumnChunkMetaData) -> int:
 
 
 def _rows(table: pa.Table, first_row: int) -> IndexRows:
-    fields = [name.removesuffix("_offset") for name in table.column_names if name.endswith("_offset")]
+    fields = sorted(name.removesuffix("_offset") for name in table.column_names if name.endswith("_offset"))
 
     def column(field: str, what: str) -> Int64s:
         found = table[f"{field}_{what}"]
@@ -214,10 +217,12 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
         values: Int64s = found.to_numpy()
         return values
 
-    return IndexRows(
-        first_row,
-        table["key"].to_pylist(),
-        {field: column(field, "offset") for field in fields},
-        {field: column(field, "nbytes") for field in fields},
-        {field: column(field, "crc32c") for field in fields},
-    )
+    places = np.empty((table.num_rows, len(fields), 3), np.int64)
+    for number, field in enumerate(fields):
+        for what, name in enumerate(_COLUMNS):
+            places[:, number, what] = column(field, name)
+    columns = [
+        {field: places[:, number, what] for number, field in enumerate(fields)}
+        for what in range(len(_COLUMNS))
+    ]
+    return IndexRows(first_row, table["key"].to_pylist(), places, *columns)

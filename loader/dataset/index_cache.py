@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 
 from ..storage import Store
-from .index import IndexFile, IndexPlace, IndexRows
+from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 
 MAX_OPEN_FILES = 4096
 
@@ -23,7 +23,11 @@ class IndexCache:
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
         """The row group around `row` of an index. Raises: Corrupt; ObjectNotFound."""
         path = place.path
+        key = (path, row // ROW_GROUP_ROWS)
         with self._lock:
+            if key in self._groups:
+                self._groups.move_to_end(key)
+                return self._groups[key][0]
             file = self._files.get(path)
         if file is None:
             file = IndexFile(self._store, place)
@@ -33,11 +37,6 @@ class IndexCache:
                     self._file_bytes += file.held_bytes
                 while len(self._files) > MAX_OPEN_FILES or self._file_bytes > self._capacity // 4:
                     self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
-        key = (path, file.row_group_of(row))
-        with self._lock:
-            if key in self._groups:
-                self._groups.move_to_end(key)
-                return self._groups[key][0]
         rows = file.read_row_group(key[1])
         # Python str objects of the keys dominate: about 80 bytes each, and 24 bytes per field.
         held = len(rows.keys) * (80 + 24 * len(rows.offset))

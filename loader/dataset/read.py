@@ -1,14 +1,17 @@
 """Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, every CRC-32C checked."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
-from ..storage import Blob, RangeReader, Span
+from ..errors import Corrupt
+from ..storage import RangeReader
 from .address import FieldAddress, SampleAddress
+from .sample_places import SamplePlaces
 from .shard import crc32c
+from .shard_read import AddressOf, OnRead, Reading, ShardRead, extent
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -16,13 +19,13 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 OnCorrupt = Callable[[int, Corrupt], object]
 """Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
 
+_Wanted = tuple[int, str, int, int, int]
+"""Number of the sample, field, offset, nbytes, CRC-32C."""
+
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
     """The `OnCorrupt` that stops at the first corrupt sample."""
     raise error
-
-
-_NOTHING = Blob(b"", "")
 
 
 class FieldPart(NamedTuple):
@@ -39,20 +42,6 @@ class PartsOfField(NamedTuple):
     address: SampleAddress
     field: str
     runs: Sequence[Sequence[FieldPart]]
-
-
-class ShardRead(NamedTuple):
-    """What one shard's share of a read took: `span` is from the first to the last byte that was wanted of `path`,
-    `first` the sample at the head of the list; second reads are in `fetch_s`."""
-
-    first: SampleAddress
-    path: str
-    span: Span
-    fetch_s: float
-    verify_s: float
-
-
-OnRead = Callable[[ShardRead], None]
 
 
 def read_fields(
@@ -73,28 +62,36 @@ def read_fields(
     {}. The error has its full address. on_read: told of each shard's share, in the thread that read it. Raises: what
     on_corrupt does, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
     """
-    pins = {} if pins is None else pins
-    by_path: dict[str, list[tuple[SampleAddress, FieldAddress]]] = {}
-    for address in addresses:
-        for place in address.fields.values():
-            by_path.setdefault(place.path, []).append((address, place))
+    by_path: dict[str, list[_Wanted]] = {}
+    for number, address in enumerate(addresses):
+        for field, place in address.fields.items():
+            wanted = (number, field, place.offset, place.nbytes, place.crc32c)
+            by_path.setdefault(place.path, []).append(wanted)
+    reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
+    out: list[dict[str, Any]] = [dict.fromkeys(address.fields) for address in addresses]
+    for number, field, data in _read_shards(reading, by_path, addresses.__getitem__, run):
+        out[number][field] = data
+    for number, fields in enumerate(out):
+        bad = next((data for data in fields.values() if isinstance(data, Corrupt)), None)
+        if bad is not None:
+            on_corrupt(number, bad)
+            out[number] = {}
+    return out
 
-    def read_shard(item: tuple[str, list[tuple[SampleAddress, FieldAddress]]]) -> list[bytes | Corrupt]:
-        return _read_shard(store, *item, pins, on_refetch, on_read)
 
-    # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
-    lists = list(run(read_shard, list(by_path.items())))
-    read = dict(zip(by_path, map(iter, lists), strict=True))
-    found = [
-        {name: next(read[place.path]) for name, place in address.fields.items()} for address in addresses
-    ]
-    if any(any(map(_is_corrupt, some)) for some in lists):
-        for number, fields in enumerate(found):
-            bad = next(filter(_is_corrupt, fields.values()), None)
-            if bad is not None:
-                on_corrupt(number, cast("Corrupt", bad))
-                found[number] = {}
-    return cast("list[dict[str, bytes]]", found)
+def read_places(
+    reading: Reading, places: SamplePlaces, numbers: Mapping[str, Sequence[int]], run: Map = map
+) -> list[tuple[int, str, bytes | Corrupt]]:
+    """(number, field, its bytes or why it has none) of these samples of these fields, shard by shard; as `read_fields`,
+    whose errors it raises. numbers: field -> numbers of the samples."""
+    by_path: dict[str, list[_Wanted]] = {}
+    for field, mine in numbers.items():
+        at = places.fields[field]
+        columns = (at.offset.tolist(), at.nbytes.tolist(), at.crc32c.tolist())
+        for number in mine:
+            wanted = (number, field, columns[0][number], columns[1][number], columns[2][number])
+            by_path.setdefault(at.path[number], []).append(wanted)
+    return _read_shards(reading, by_path, places.address, run)
 
 
 def read_parts(
@@ -113,14 +110,14 @@ def read_parts(
     A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`; a corrupt item
     is [].
     """
-    pins = {} if pins is None else pins
+    reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
     by_path: dict[str, list[int]] = {}
     for i, item in enumerate(wanted):
         by_path.setdefault(item.address.fields[item.field].path, []).append(i)
 
     def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview] | Corrupt]:
         path, mine = item
-        return _read_parts(store, path, [wanted[i] for i in mine], pins, on_refetch, on_read)
+        return _read_parts(reading, path, [wanted[i] for i in mine])
 
     read: dict[int, list[bytes | memoryview] | Corrupt] = {}
     for mine, found in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
@@ -134,68 +131,65 @@ def read_parts(
     return out
 
 
-def _is_corrupt(data: object) -> bool:
-    return isinstance(data, Corrupt)
+def _read_shards(
+    reading: Reading, by_path: Mapping[str, Sequence[_Wanted]], address_of: AddressOf, run: Map
+) -> list[tuple[int, str, bytes | Corrupt]]:
+    def read_shard(item: tuple[str, Sequence[_Wanted]]) -> list[bytes | Corrupt]:
+        return _read_shard(reading, *item, address_of)
+
+    # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
+    lists = run(read_shard, list(by_path.items()))
+    return [
+        (number, field, data)
+        for wanted, found in zip(by_path.values(), lists, strict=True)
+        for (number, field, _, _, _), data in zip(wanted, found, strict=True)
+    ]
 
 
 def _read_shard(
-    store: RangeReader,
-    path: str,
-    wanted: Sequence[tuple[SampleAddress, FieldAddress]],
-    pins: dict[str, str],
-    on_refetch: Callable[[], None],
-    on_read: OnRead,
+    reading: Reading, path: str, wanted: Sequence[_Wanted], address_of: AddressOf
 ) -> list[bytes | Corrupt]:
-    def again(address: SampleAddress, place: FieldAddress) -> bytes | Corrupt:
-        try:
-            return _refetch(store, address, place, pins, on_refetch)
-        except Corrupt as error:
-            return error
-
-    spans = [Span(place.offset, place.nbytes) for _, place in wanted]
+    spans = [(offset, nbytes) for _, _, offset, nbytes, _ in wanted]
+    first = partial(address_of, wanted[0][0])
     start = perf_counter()
     try:
-        blobs = _get_ranges(store, path, spans, wanted[0], pins)
+        found = reading.ranges(path, spans, first, wanted[0][1])
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
-        return [again(address, place) for address, place in wanted]
+        return [reading.again_or_error(address_of(number), field) for number, field, _, _, _ in wanted]
     fetched = perf_counter()
-    good = [crc32c(blob.data) == place.crc32c for (_, place), blob in zip(wanted, blobs, strict=True)]
+    good = [crc32c(data) == crc for data, (_, _, _, _, crc) in zip(found, wanted, strict=True)]
     verify_s = perf_counter() - fetched
-    read = [
-        blob.data if whole else again(address, place)
-        for (address, place), blob, whole in zip(wanted, blobs, good, strict=True)
-    ]
-    on_read(ShardRead(wanted[0][0], path, _extent(spans), perf_counter() - start - verify_s, verify_s))
-    return read
+    out: list[bytes | Corrupt] = list(found)
+    for i, whole in enumerate(good):
+        if not whole:
+            out[i] = reading.again_or_error(address_of(wanted[i][0]), wanted[i][1])
+    reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
+    return out
 
 
 def _read_parts(
-    store: RangeReader,
-    path: str,
-    wanted: Sequence[PartsOfField],
-    pins: dict[str, str],
-    on_refetch: Callable[[], None],
-    on_read: OnRead,
+    reading: Reading, path: str, wanted: Sequence[PartsOfField]
 ) -> list[list[bytes | memoryview] | Corrupt]:
     places = [item.address.fields[item.field] for item in wanted]
     spans = [
-        Span(place.offset + run[0].offset, run[-1].offset + run[-1].nbytes - run[0].offset)
+        (place.offset + run[0].offset, run[-1].offset + run[-1].nbytes - run[0].offset)
         for item, place in zip(wanted, places, strict=True)
         for run in item.runs
     ]
 
     def again(item: PartsOfField, place: FieldAddress, part: FieldPart) -> bytes:
         at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
-        return _refetch(store, item.address, at, pins, on_refetch, "its packet table")
+        return reading.again(item.address, at, "its packet table")
 
+    first = partial(_address_of, wanted[0])
     start, verify_s = perf_counter(), 0.0
     try:
-        blobs = iter(_get_ranges(store, path, spans, (wanted[0].address, places[0]), pins))
+        pieces_read = iter(reading.ranges(path, spans, first, wanted[0].field))
     except Corrupt:  # it ends too early for one of them
-        blobs = iter(())
+        pieces_read = iter(())
     out: list[list[bytes | memoryview] | Corrupt] = []
     for item, place in zip(wanted, places, strict=True):
-        runs = [memoryview(next(blobs, _NOTHING).data) for _ in item.runs]
+        runs = [memoryview(next(pieces_read, b"")) for _ in item.runs]
         found: list[bytes | memoryview] = []
         try:
             for run, data in zip(item.runs, runs, strict=True):
@@ -211,69 +205,9 @@ def _read_parts(
             out.append(error)
         else:
             out.append(found)
-    on_read(ShardRead(wanted[0].address, path, _extent(spans), perf_counter() - start - verify_s, verify_s))
+    reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
     return out
 
 
-def _extent(spans: Sequence[Span]) -> Span:
-    """From the first byte of all spans to the last."""
-    low = min((span.offset for span in spans), default=0)
-    return Span(low, max((span.offset + span.nbytes for span in spans), default=0) - low)
-
-
-def _get_ranges(
-    store: RangeReader,
-    path: str,
-    spans: Sequence[Span],
-    first: tuple[SampleAddress, FieldAddress],
-    pins: dict[str, str],
-) -> list[Blob]:
-    """Raises: Corrupt when the shard ends too early; the other leaves with the address of what was wanted first."""
-    address, place = first
-    try:
-        blobs = store.get_ranges(path, spans, etag=pins.get(path))
-    except Corrupt:
-        raise
-    except ObjectNotFound as error:
-        raise ObjectNotFound(
-            f"{address.describe(place.field)}: the shard is gone ({error}); restore it from a mirror"
-        ) from error
-    except StoreError as error:
-        error.add_note(f"while reading {address.describe(place.field)}")
-        raise
-    for blob in blobs:
-        _pin(pins, path, blob.etag, store)
-    return blobs
-
-
-def _pin(pins: dict[str, str], path: str, etag: str, store: RangeReader) -> None:
-    if pins.setdefault(path, etag) != etag:
-        raise Changed(
-            f"{store.url}/{path} was replaced while it was being read; shards are immutable: find out who wrote "
-            "there, and run penstock verify"
-        )
-
-
-def _refetch(
-    store: RangeReader,
-    address: SampleAddress,
-    place: FieldAddress,
-    pins: dict[str, str],
-    on_refetch: Callable[[], None],
-    said_by: str = "its index",
-) -> bytes:
-    """A flipped bit on the way is cured by a second read; one on the disk is not. Raises: Corrupt; Changed."""
-    on_refetch()
-    advice = f"Run penstock verify {address.version}; restore the shard from a mirror or exclude the sample"
-    try:
-        blob = store.get_range(place.path, place.offset, place.nbytes, pins.get(place.path))
-    except Corrupt as error:
-        raise Corrupt(f"{address.describe(place.field)} is cut off: {error}. {advice}") from error
-    _pin(pins, place.path, blob.etag, store)
-    found = crc32c(blob.data)
-    if found != place.crc32c:
-        raise Corrupt(
-            f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, {said_by} says {place.crc32c:08x}, "
-            f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"
-        )
-    return blob.data
+def _address_of(item: PartsOfField) -> SampleAddress:
+    return item.address

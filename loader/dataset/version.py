@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +11,11 @@ import pyarrow as pa
 from ..errors import Corrupt, FieldNotFound
 from ..storage import Store
 from .address import SampleAddress
-from .index import IndexPlace, IndexRows
+from .index import ROW_GROUP_ROWS, IndexPlace, IndexRows
 from .index_cache import IndexCache
 from .parquet import TableFile, get_tables
 from .parts_table import PartsTable
+from .sample_places import FieldPlaces, SamplePlaces
 
 if TYPE_CHECKING:
     import polars
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """Runs a function over items, in order: the built-in `map`, or a thread pool's."""
+KEPT_SHARDS = 4096
+"""SamplePlaces of shards that a version keeps at hand, some hundred bytes each."""
 
 
 class Version:
@@ -40,6 +43,7 @@ class Version:
         self._lock = threading.Lock()
         self._parts: PartsTable | None = None
         self._indexes: IndexCache | None = None
+        self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}
 
     def __reduce__(self) -> Any:
         return _rebuild, (self.store, self.dataset, self.number, self.id, self.manifest)
@@ -115,42 +119,48 @@ class Version:
         return scan_samples(self)
 
     def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
-        """Where these fields of these live ordinals lie, in the order given.
+        """Where these fields of these live ordinals lie, in the order given; see `places`."""
+        ordinals = np.asarray(ordinals, np.int64)
+        if not fields:
+            return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
+        return self.places(ordinals, fields, run).addresses()
+
+    def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
+        """Where these fields, at least one, of these live ordinals lie, in the order given.
 
         Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory. `run` may be a
         thread pool's map. Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field;
         InvalidRuntime for an ordinal out of range.
         """
-        ordinals = np.asarray(ordinals, np.int64)
-        if not fields:
-            return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
         part, row = self.parts.locate(ordinals)
-        groups = {field: self.group_of(field) for field in fields}
-        names = sorted(set(groups.values()))
-        rows = {name: self._index_rows(name, part, row, run) for name in names}
-        key_rows, out = rows[names[0]], []
-        name, ids = self.name, self.parts.ids
-        part_ids = {p: ids[p].as_py() for p in set(part.tolist())}
-        for i, (ordinal, p, at) in enumerate(
-            zip(ordinals.tolist(), part.tolist(), row.tolist(), strict=True)
-        ):
-            index, _ = key_rows[i]
-            places = {}
-            for field, group in groups.items():
-                found, path = rows[group][i]
-                places[field] = found.address(field, group, path, at - found.first_row)
-            out.append(
-                SampleAddress(
-                    key=index.keys[at - index.first_row],
-                    version=name,
-                    version_id=self.id,
-                    part=part_ids[p],
-                    row=at,
-                    ordinal=ordinal,
-                    fields=places,
-                )
-            )
-        return out
+        parts, rows = part.tolist(), row.tolist()
+        by_group: dict[str, list[str]] = {}
+        for field in fields:
+            by_group.setdefault(self.group_of(field), []).append(field)
+        places: dict[str, FieldPlaces] = {}
+        keyed: list[IndexRows] = []
+        for group in sorted(by_group):
+            stretches = self._stretches(group, parts, rows, run)
+            names = sorted(self.manifest["groups"][group]["field_nbytes"])
+            found = np.empty((len(rows), len(names), 3), np.int64)
+            for i, (one, at) in enumerate(zip(stretches, rows, strict=True)):
+                found[i] = one.rows.places[at - one.rows.first_row]
+            paths = [one.path for one in stretches]
+            for field in by_group[group]:
+                offset, nbytes, crc = found[:, names.index(field)].T
+                places[field] = FieldPlaces(group=group, path=paths, offset=offset, nbytes=nbytes, crc32c=crc)
+            keyed = keyed or [one.rows for one in stretches]
+        ids = self.parts.ids
+        return SamplePlaces(
+            version=self.name,
+            version_id=self.id,
+            parts={position: ids[position].as_py() for position in set(parts)},
+            part=parts,
+            row=rows,
+            ordinal=ordinals.tolist(),
+            index=keyed,
+            fields={field: places[field] for field in fields},
+        )
 
     def keys(self, ordinals: Int64s) -> list[str]:
         """The keys of live ordinals, in the order given."""
@@ -174,29 +184,42 @@ class Version:
                     out[i] = address
         return [address for address in out if address is not None]
 
-    def _index_rows(self, group: str, part: Int64s, row: Int64s, run: Map) -> list[tuple[IndexRows, str]]:
-        """Per sample, the index rows around it and its shard's path."""
-        from .index import ROW_GROUP_ROWS
+    def _stretches(self, group: str, parts: list[int], rows: list[int], run: Map) -> "list[_Stretch]":
+        """Per sample, the index rows around it."""
+        names = [(part, row // ROW_GROUP_ROWS) for part, row in zip(parts, rows, strict=True)]
+        fields = self.manifest["groups"][group]["field_nbytes"].keys()
 
-        wanted: dict[tuple[int, int], tuple[dict[str, Any], int]] = {}
-        for p, r in zip(part.tolist(), row.tolist(), strict=True):
-            stretch = (p, r // ROW_GROUP_ROWS)
-            if stretch not in wanted:
-                wanted[stretch] = (self.parts.shard(group, p), r)
-        cache, fields = self.indexes, self.manifest["groups"][group]["field_nbytes"].keys()
-
-        def load(item: tuple[dict[str, Any], int]) -> tuple[IndexRows, str]:
-            shard, r = item
-            rows = cache.rows(IndexPlace.of(shard), r)
-            if rows.offset.keys() != fields:
+        def load(name: tuple[int, int]) -> _Stretch:
+            place, path = self._shard(group, name[0])
+            found = self.indexes.rows(place, name[1] * ROW_GROUP_ROWS)
+            if found.offset.keys() != fields:
                 raise Corrupt(
-                    f"{self.store.url}/{shard['index_path']} has fields {sorted(rows.offset)}, the manifest of "
+                    f"{self.store.url}/{place.path} has fields {sorted(found.offset)}, the manifest of "
                     f"{self.name} says {sorted(fields)}; restore it from a mirror"
                 )
-            return rows, shard["path"]
+            return _Stretch(found, path)
 
-        loaded = dict(zip(wanted, run(load, list(wanted.values())), strict=True))
-        return [loaded[p, r // ROW_GROUP_ROWS] for p, r in zip(part.tolist(), row.tolist(), strict=True)]
+        wanted = list(dict.fromkeys(names))
+        loaded = dict(zip(wanted, run(load, wanted), strict=True))
+        return [loaded[name] for name in names]
+
+    def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
+        """Where a shard's index lies, and the shard. Arrow takes 20 us to tell, so those asked for last are kept."""
+        found = self._shards.get((group, part))
+        if found is None:
+            shard = self.parts.shard(group, part)
+            found = IndexPlace.of(shard), shard["path"]
+            if len(self._shards) >= KEPT_SHARDS:
+                self._shards.clear()
+            self._shards[group, part] = found
+        return found
+
+
+class _Stretch(NamedTuple):
+    """Index rows of the shard at `path`."""
+
+    rows: IndexRows
+    path: str
 
 
 def _rebuild(store: Store, dataset: str, number: int, id: str, manifest: dict[str, Any]) -> Version:

@@ -4,12 +4,14 @@ import ast
 import io
 import math
 from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from ..errors import DecodeFailed, InvalidField
 from .fields import Buffer
+from .place import Place, nowhere
 
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
@@ -19,11 +21,42 @@ _MAX_HEADER_BYTES = 10_000
 _MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError)
 
 
-def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-    """The stored array: same shape and dtype (byte order included), C-contiguous, writable, its own memory.
+class Layout(NamedTuple):
+    """What a .npy file is, up to its values. head: the bytes before them; nbytes: of the values."""
+
+    head: bytes
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype
+    nbytes: int
+
+
+def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
+    """The stored array: same shape and dtype (byte order included), C-contiguous, writable, its own memory or the one
+    that `place` offers.
 
     Raises: DecodeFailed (not npy, an object dtype, bytes missing or left over).
     """
+    view = memoryview(data)
+    layout = layout_of(view)
+    try:
+        if len(view) - len(layout.head) != layout.nbytes:
+            raise ValueError(
+                f"{layout.dtype} {list(layout.shape)} takes {layout.nbytes} bytes, got {len(view) - len(layout.head)}"
+            )
+        order: Literal["F", "C"] = "F" if layout.fortran else "C"
+        array = np.ndarray(layout.shape, layout.dtype, view, len(layout.head), order=order)
+        out = place(layout.shape, layout.dtype)
+        if out is None:
+            return np.array(array, order="C", copy=True)
+        out[...] = array
+        return out
+    except _MALFORMED as error:
+        raise _refused(error, view) from error
+
+
+def layout_of(data: Buffer) -> Layout:
+    """The layout of a .npy file, from all of it or from its first bytes. Raises: DecodeFailed."""
     view = memoryview(data)
     try:
         if bytes(view[:6]) != npy_format.MAGIC_PREFIX:
@@ -32,14 +65,13 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         start = prefix + int.from_bytes(view[8:prefix], "little")
         if start > min(len(view), prefix + _MAX_HEADER_BYTES):
             raise ValueError(f"a header of {start - prefix} bytes")
-        shape, fortran, dtype = _header(bytes(view[prefix:start]), view[6])
-        expected = math.prod(shape) * dtype.itemsize
-        if len(view) - start != expected:
-            raise ValueError(f"{dtype} {list(shape)} takes {expected} bytes, got {len(view) - start}")
-        array = np.ndarray(shape, dtype, view, start, order="F" if fortran else "C")
-        return np.array(array, order="C", copy=True)
+        return _layout(bytes(view[:start]), prefix)
     except _MALFORMED as error:
-        raise DecodeFailed(f"npy: {type(error).__name__}: {error} ({len(view)} bytes)") from error
+        raise _refused(error, view) from error
+
+
+def _refused(error: Exception, view: memoryview) -> DecodeFailed:
+    return DecodeFailed(f"npy: {type(error).__name__}: {error} ({len(view)} bytes)")
 
 
 def encode(field: str, value: object) -> bytes:
@@ -70,14 +102,14 @@ def encode(field: str, value: object) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _header(text: bytes, version: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, fortran_order, dtype) of a header. Cached: the samples of a field mostly share one.
+def _layout(head: bytes, prefix: int) -> Layout:
+    """Cached: the samples of a field mostly share one. prefix: bytes before the header's text.
 
     numpy's own reader also takes headers of Python 2 (with a warning) and passes on its tokenizer's errors.
 
     Raises: ValueError and its like for a malformed header.
     """
-    header = ast.literal_eval(text.decode("utf-8" if version == 3 else "latin-1"))
+    header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
     shape, fortran = header["shape"], header["fortran_order"]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"shape {shape!r}")
@@ -86,4 +118,4 @@ def _header(text: bytes, version: int) -> tuple[tuple[int, ...], bool, np.dtype]
     dtype = npy_format.descr_to_dtype(header["descr"])
     if dtype.hasobject:
         raise ValueError(f"dtype {dtype} holds pickled objects, which are never loaded")
-    return shape, fortran, dtype
+    return Layout(head, shape, fortran, dtype, math.prod(shape) * dtype.itemsize)

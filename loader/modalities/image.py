@@ -28,6 +28,7 @@ from .fields import Buffer
 from .framing import Framing, Layout
 from .jpeg_header import JpegHeader, read_header
 from .orientation import UPRIGHT, turn_of, turned
+from .place import Place, nowhere
 
 # 89 million pixels, 256 MiB as RGB: the size from which Pillow warns of a decompression bomb.
 MAX_IMAGE_PX = 2**28 // 3
@@ -36,6 +37,7 @@ MAX_IMAGE_PX = 2**28 // 3
 # 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.
 _SPARE = 2
 
+_UINT8 = np.dtype(np.uint8)
 _PNG_DEPTH_AT = 24  # behind the signature, and length, name, width and height of IHDR
 
 # What Pillow's readers raise on damaged files, beside their own errors (which are OSErrors).
@@ -54,14 +56,15 @@ _DAMAGED = (
 )
 
 
-def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-    """An image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha).
+def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
+    """An image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha). In the memory
+    that `place` offers, where the image is a JPEG that is stored upright.
 
     Raises: DecodeFailed (not JPEG, PNG or WebP; damaged; truncated; more than MAX_IMAGE_PX pixels).
     """
     start = bytes(data[:12])
     if start[:2] == b"\xff\xd8":
-        return _jpeg(data)
+        return _jpeg(data, place)
     if start[:8] == b"\x89PNG\r\n\x1a\n":
         return _pillow(data, PngImagePlugin.PngImageFile, "png")
     if start[:4] == b"RIFF" and start[8:] == b"WEBP":
@@ -87,21 +90,26 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
     return _with_alpha(_part(pixels, framing.layout(pixels.shape[:2], UPRIGHT), 1), alpha)
 
 
-def _jpeg(data: Buffer) -> np.ndarray:
+def _jpeg(data: Buffer, place: Place) -> np.ndarray:
     header = read_header(data)
     _check_size(header.width_px, header.height_px, "jpg")
     if header.components not in (1, 3):
         return _pillow(data, JpegImagePlugin.JpegImageFile, "jpg")
-    return turned(_plain_jpeg(data, header, 1), header.turn)
+    out = None
+    if header.turn == UPRIGHT:
+        out = place((header.height_px, header.width_px, 3), _UINT8)
+    pixels = _plain_jpeg(data, header, 1, out)
+    return turned(pixels, header.turn) if out is None else out
 
 
-def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int) -> np.ndarray:
-    """uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation; scaled inside the inverse DCT."""
+def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
+    """uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation; scaled inside the inverse DCT. out:
+    memory of that size to decode into."""
     least = {}
     if divisor > 1:
         least = {"min_height": -(-header.height_px // divisor), "min_width": -(-header.width_px // divisor)}
     try:
-        pixels: np.ndarray = simplejpeg.decode_jpeg(data, "RGB", **least)
+        pixels: np.ndarray = simplejpeg.decode_jpeg(data, "RGB", buffer=out, **least)
     except (ValueError, MemoryError) as error:
         raise DecodeFailed(f"jpg: {error} ({len(data)} bytes)") from error
     return pixels

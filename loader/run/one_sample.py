@@ -47,11 +47,14 @@ class OneSample:
                 fetched, address, self._decoders, lambda field: draws.for_decoder(place, field)
             )
             decoded = perf_counter()
-            seen.sample("decode", decoded - start, place[1], address)
+            seen.spent("decode", decoded - start)
+            seen.slow("decode", decoded - start, place[1], lambda: address)
             if self._transform is None:
                 return sample
             sample = apply_transform(self._transform, sample, address, draws.for_transform(place))
-            seen.sample("transform", perf_counter() - decoded, place[1], address)
+            transform_s = perf_counter() - decoded
+            seen.spent("transform", transform_s)
+            seen.slow("transform", transform_s, place[1], lambda: address)
             return sample
         except Corrupt as error:
             return error

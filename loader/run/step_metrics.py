@@ -1,13 +1,13 @@
 """What making one batch took, and which sample of it took longest."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
 from ..dataset.address import SampleAddress
-from ..dataset.read import ShardRead
+from ..dataset.shard_read import ShardRead
 from ..storage import Span
 from ..storage.traffic import Traffic
 
@@ -84,40 +84,38 @@ class StepMetrics:
             verified = self.seconds.get("verify", 0.0) - before
             self.spent("fetch", max(0.0, perf_counter() - start - verified))
 
-    def sample(self, stage: str, seconds: float, source: str, address: SampleAddress) -> None:
-        """A stage is done with one sample. (No context manager: it would cost three times as much.)"""
-        self.spent(stage, seconds)
-        if self.slowest is None or seconds > self.slowest.seconds:
-            self._saw(stage, seconds, source, address)
-
     def read(self, source: str, read: ShardRead) -> None:
         """One shard's share of a fetch is there."""
         self.spent("verify", read.verify_s)
-        self._saw("fetch", read.fetch_s, source, read.first, read.path, read.span)
+        self.slow("fetch", read.fetch_s, source, read.first, (read.path, read.span))
 
-    def _saw(
+    def slow(
         self,
         stage: str,
         seconds: float,
         source: str,
-        address: SampleAddress,
-        path: str | None = None,
-        span: Span | None = None,
+        address: Callable[[], SampleAddress],
+        read: tuple[str, Span] | None = None,
     ) -> None:
-        """Keep a sample if none was slower; without a path and a span, with the place of its largest field."""
+        """Keep a sample if none was slower; without the shard and bytes that were read, with the place of its largest
+        field. address: asked only for a sample that is kept."""
         with self._lock:
-            if (self.slowest is not None and seconds <= self.slowest.seconds) or not address.fields:
+            if self.slowest is not None and seconds <= self.slowest.seconds:
                 return
-            if path is None or span is None:
-                place = max(address.fields.values(), key=lambda one: one.nbytes)
-                path, span = place.path, Span(place.offset, place.nbytes)
+            at = address()
+            if not at.fields:
+                return
+            if read is None:
+                place = max(at.fields.values(), key=lambda one: one.nbytes)
+                read = place.path, Span(place.offset, place.nbytes)
+            path, span = read
             self.slowest = SlowSample(
                 step=self.step,
                 stage=stage,
                 seconds=seconds,
                 source=source,
-                key=address.key,
-                version=address.version,
+                key=at.key,
+                version=at.version,
                 path=path,
                 offset=span.offset,
                 nbytes=span.nbytes,

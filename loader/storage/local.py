@@ -12,11 +12,13 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from .disk_errors import disk_error, fsync_directory, make_directories, no_links, upload_size
+from .disk_runs import Piece, Run, cut, neighbours, runs_of
 from .disk_walk import walk
 from .keys import TEMPORARY, check_key, check_prefix, check_span
 from .ranges import plan_reads, slice_reads
@@ -73,6 +75,53 @@ class LocalStore(Opened):
         finally:
             os.close(descriptor)
         return [Blob(piece, found) for piece in slice_reads(spans, reads, data)]
+
+    def read_each(
+        self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
+    ) -> tuple[list[bytes], str]:
+        """The bytes of (offset, nbytes) spans in the order given, and the file's etag. Raises: as `get_ranges`.
+
+        What `get_ranges` does, at a third of its cost: only spans that lie close behind each other share a read, since
+        another one from the page cache costs no more than cutting pieces out of a larger one.
+        """
+        runs = neighbours(spans)
+        descriptor, status = self._open(key)
+        try:
+            found = self._pinned(key, status, etag)
+            count_request(len(runs))
+            with _disk(self._base + key):
+                data = [os.pread(descriptor, nbytes, offset) for offset, nbytes, _ in runs]
+            for i, (offset, nbytes, _) in enumerate(runs):
+                if len(data[i]) != nbytes:  # a long one, or the end of the file
+                    data[i] = self._pread(key, descriptor, status.st_size, offset, nbytes)
+        finally:
+            os.close(descriptor)
+        return cut(spans, runs, data), found
+
+    def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
+        """Fill the buffers of pieces from one file, and give its etag. Pieces that lie close behind each other share a
+        read: sorted by offset is best.
+
+        Raises: ObjectNotFound; Changed; Corrupt where the file ends too early, some buffers filled.
+        """
+        runs, short = runs_of(pieces), list[Run]()
+        descriptor, status = self._open(key)
+        try:
+            found = self._pinned(key, status, etag)
+            count_request(len(runs))
+            with _disk(self._base + key):
+                for run in runs:
+                    if os.preadv(descriptor, run.buffers, run.offset) != run.nbytes:
+                        short.append(run)
+            for run in short:  # it is longer than the kernel reads at once, or than the file
+                offset = run.offset
+                for buffer in run.buffers:
+                    view = memoryview(buffer).cast("B")
+                    view[:] = self._pread(key, descriptor, status.st_size, offset, len(view))
+                    offset += len(view)
+        finally:
+            os.close(descriptor)
+        return found
 
     def put(self, key: str, data: bytes) -> None:
         self._write(key, lambda out: _write_all(out, data), os.replace)
@@ -189,6 +238,15 @@ class LocalStore(Opened):
             if isinstance(error, AlreadyExists | InvalidStore):
                 raise
             raise disk_error("write", target, error) from error
+
+
+@contextmanager
+def _disk(path: str) -> Iterator[None]:
+    """Raises: what the operating system says of a read, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error("read", path, error) from error
 
 
 def _path_of(url: str) -> str:

@@ -96,12 +96,12 @@ def test_the_steps_add_up_to_the_whole(versions, workers):
 
 
 def test_a_step_counts_its_own_requests(tmp_path):
-    """Of one part, every later step is one read; what another loader does at the same time is not in it."""
+    """Of one part, read whole, every later step is one read; what another loader does at the same time is not in it."""
     root = loader.Root(tmp_path / "root")
     with root.write("d") as writer:
         for i in range(64):
             writer.add(f"k{i}", {"cls": i})
-    plan = loader.plan({"d": writer.version}, seed=1, global_batch=8)
+    plan = loader.plan({"d": writer.version}, seed=1, global_batch=64)
     stop = threading.Event()
 
     def elsewhere():

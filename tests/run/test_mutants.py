@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset import read
+from loader.dataset import read, shard_read
 from loader.run import assemble, draws, fetch, prefetch, rank_slots, substitute
 from loader.run import loader as run_loader
 
@@ -155,14 +155,15 @@ def draws_without_the_epoch(patch):
 
 
 def checksum_not_checked(patch):
-    patch.setattr(read, "crc32c", lambda data: Equal())
+    for module in (read, shard_read):
+        patch.setattr(module, "crc32c", lambda data: Equal())
 
 
 def second_read_not_checked(patch):
-    def refetch(store, address, place, pins, on_refetch):
-        return store.get_range(place.path, place.offset, place.nbytes).data
+    def again(self, address, place, said_by=""):
+        return self.store.get_range(place.path, place.offset, place.nbytes).data
 
-    patch.setattr(read, "_refetch", refetch)
+    patch.setattr(shard_read.Reading, "again", again)
 
 
 def substitutes_one_attempt_further(patch):
@@ -211,7 +212,7 @@ def records_of_the_substitute_instead(patch):
 
 
 def store_errors_taken_for_corruption(patch):
-    real = read._get_ranges
+    real = shard_read.Reading.ranges
 
     def typed(*arguments):
         try:
@@ -219,8 +220,11 @@ def store_errors_taken_for_corruption(patch):
         except loader.errors.StoreError as error:
             raise loader.errors.Corrupt(str(error)) from error
 
-    patch.setattr(read, "_get_ranges", typed)
-    patch.setattr(read, "_refetch", lambda *arguments: (_ for _ in ()).throw(loader.errors.Corrupt("gone")))
+    def gone(*arguments):
+        raise loader.errors.Corrupt("gone")
+
+    patch.setattr(shard_read.Reading, "ranges", typed)
+    patch.setattr(shard_read.Reading, "again", gone)
 
 
 @pytest.fixture

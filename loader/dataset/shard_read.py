@@ -1,0 +1,109 @@
+"""What every read of shards shares: pinned ETags, errors with the sample's address, a second read, and timing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
+from ..storage import RangeReader, Span
+from ..storage.local import LocalStore
+from .address import FieldAddress, SampleAddress
+from .shard import crc32c
+
+AddressOf = Callable[[int], SampleAddress]
+"""Number of a sample in the list at hand -> its address; asked only when something has to be told of it."""
+
+
+class ShardRead(NamedTuple):
+    """What one shard's share of a read took: `span` is from the first to the last byte that was wanted of `path`,
+    `first` gives the address of the sample at the head of the list; second reads are in `fetch_s`."""
+
+    first: Callable[[], SampleAddress]
+    path: str
+    span: Span
+    fetch_s: float
+    verify_s: float
+
+
+OnRead = Callable[[ShardRead], None]
+
+
+class Reading(NamedTuple):
+    """How shards are read. pins: shard path -> ETag seen at its first read; a shard that was replaced since raises
+    Changed. on_refetch: called before each read that is repeated. on_read: told of each shard's share, in the thread
+    that read it."""
+
+    store: RangeReader
+    pins: dict[str, str]
+    on_refetch: Callable[[], None] = lambda: None
+    on_read: OnRead = lambda _: None
+
+    def ranges(
+        self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str
+    ) -> list[bytes]:
+        """The bytes of (offset, nbytes) spans, in order. first, field: what is wanted first, for errors. Raises:
+        Corrupt when the shard ends too early; the other leaves with that address."""
+        store, etag = self.store, self.pins.get(path)
+        if isinstance(store, LocalStore):
+            with self.told(first, field):
+                data, found = store.read_each(path, spans, etag=etag)
+            self.pin(path, found)
+            return data
+        with self.told(first, field):
+            blobs = store.get_ranges(path, [Span(*span) for span in spans], etag=etag)
+        for blob in blobs:
+            self.pin(path, blob.etag)
+        return [blob.data for blob in blobs]
+
+    @contextmanager
+    def told(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
+        """Errors of the store get the address of what was wanted first; Corrupt does not say for whom it is true."""
+        try:
+            yield
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                f"{first().describe(field)}: the shard is gone ({error}); restore it from a mirror"
+            ) from error
+        except StoreError as error:
+            error.add_note(f"while reading {first().describe(field)}")
+            raise
+
+    def pin(self, path: str, etag: str) -> None:
+        """Raises: Changed."""
+        if self.pins.setdefault(path, etag) != etag:
+            raise Changed(
+                f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "
+                "wrote there, and run penstock verify"
+            )
+
+    def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
+        """A flipped bit on the way is cured by a second read; one on the disk is not. Raises: Corrupt; Changed."""
+        self.on_refetch()
+        advice = (
+            f"Run penstock verify {address.version}; restore the shard from a mirror or exclude the sample"
+        )
+        try:
+            blob = self.store.get_range(place.path, place.offset, place.nbytes, self.pins.get(place.path))
+        except Corrupt as error:
+            raise Corrupt(f"{address.describe(place.field)} is cut off: {error}. {advice}") from error
+        self.pin(place.path, blob.etag)
+        found = crc32c(blob.data)
+        if found != place.crc32c:
+            raise Corrupt(
+                f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, {said_by} says {place.crc32c:08x}, "
+                f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"
+            )
+        return blob.data
+
+    def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
+        """A whole field of a sample, by a second read."""
+        try:
+            return self.again(address, address.fields[field])
+        except Corrupt as error:
+            return error
+
+
+def extent(spans: Sequence[tuple[int, int]]) -> Span:
+    """From the first byte of all (offset, nbytes) spans to the last."""
+    low = min((offset for offset, _ in spans), default=0)
+    return Span(low, max((offset + nbytes for offset, nbytes in spans), default=0) - low)

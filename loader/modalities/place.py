@@ -1,0 +1,12 @@
+"""Where a decoder may put what it decodes: rows of a batch, so that nothing is copied once more."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+Place = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
+"""(shape, dtype) of a result -> memory for just that, C-contiguous and writable, or None: the decoder makes its own."""
+
+
+def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """The `Place` that offers none."""

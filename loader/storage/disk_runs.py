@@ -1,0 +1,80 @@
+"""Which reads serve a set of spans of one file on a disk, or fill a set of buffers: neighbours share one."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+_MAX_GAP_BYTES = 4096
+"""Reading so much more costs less than another call."""
+_MAX_BUFFERS = 512
+"""Of one read; the kernel takes 1,024."""
+_GAP = bytearray(_MAX_GAP_BYTES)  # what lies between pieces: every thread writes here, nobody reads
+
+Buffer = Any
+"""What `os.preadv` writes into: a memoryview, a bytearray, a numpy array; C-contiguous and writable."""
+Piece = tuple[int, int, Sequence[Buffer]]
+"""(offset, nbytes, buffers of together so many bytes, to be filled from there on)."""
+
+
+class Run(NamedTuple):
+    """Bytes [offset, offset + nbytes) of a file, and where they go."""
+
+    offset: int
+    nbytes: int
+    buffers: list[Buffer]
+
+
+def runs_of(pieces: Sequence[Piece]) -> list[Run]:
+    """Pieces put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
+    runs: list[Run] = []
+    start = end = 0
+    buffers: list[Buffer] = []
+    for offset, nbytes, filled in pieces:
+        gap = offset - end
+        if buffers and 0 <= gap <= _MAX_GAP_BYTES and len(buffers) + len(filled) < _MAX_BUFFERS:
+            if gap:
+                buffers.append(memoryview(_GAP)[:gap])
+            buffers.extend(filled)
+        else:
+            if buffers:
+                runs.append(Run(start, end - start, buffers))
+            start, buffers = offset, list(filled)
+        end = offset + nbytes
+    if buffers:
+        runs.append(Run(start, end - start, buffers))
+    return runs
+
+
+Neighbours = tuple[int, int, list[int]]
+"""(offset, nbytes, numbers of the spans in it, ascending by offset)."""
+
+
+def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
+    """(offset, nbytes) spans put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
+    runs: list[Neighbours] = []
+    first = end = 0
+    numbers: list[int] = []
+    for i in sorted(range(len(spans)), key=spans.__getitem__):
+        offset, nbytes = spans[i]
+        if numbers and 0 <= offset - end <= _MAX_GAP_BYTES:
+            numbers.append(i)
+        else:
+            if numbers:
+                runs.append((first, end - first, numbers))
+            first, numbers = offset, [i]
+        end = offset + nbytes
+    if numbers:
+        runs.append((first, end - first, numbers))
+    return runs
+
+
+def cut(spans: Sequence[tuple[int, int]], runs: Sequence[Neighbours], data: Sequence[bytes]) -> list[bytes]:
+    """The bytes of each span, from those of its run."""
+    out = [b""] * len(spans)
+    for (start, _, numbers), body in zip(runs, data, strict=True):
+        if len(numbers) == 1:
+            out[numbers[0]] = body
+            continue
+        for i in numbers:
+            offset, nbytes = spans[i]
+            out[i] = body[offset - start : offset - start + nbytes]
+    return out

@@ -53,7 +53,8 @@ prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)
 fuzz: $(READY) ## 10,000 damaged files through audit, cutter and decoders (CASES=500 for fewer)
 	$(BIN)/python -m fuzz --cases $(or $(CASES),10000)
 
-bench: $(READY) ## the benchmarks; writes docs/benchmarks.md
+bench: $(READY) ## the benchmarks, against peers in .peers; writes docs/benchmarks.md (25 minutes)
+	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the demo and every cache, keep .venv

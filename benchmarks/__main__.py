@@ -1,70 +1,76 @@
-"""`python -m benchmarks [--rounds N] [--images N]`: run everything, write docs/benchmarks.md."""
+"""`python -m benchmarks`: measure, and write docs/benchmarks.md. `python -m benchmarks.peers` installs the peers."""
 
 import argparse
 import platform
-import statistics
-import sys
+import shutil
 import tempfile
 from pathlib import Path
 
-from . import images
+from . import page
+from .rows import PEERS, ROWS
+from .throughput import Bench, measure
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-PEER = "torch DataLoader over files"
-LIMIT = "L2 (bare decode, 2 threads)"
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rows", default=",".join(ROWS), help="of: %(default)s")
+    options.add_argument("--peers", default=",".join(PEERS), help="of: %(default)s")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--scale", type=float, default=1, help="data sets of this part of their size")
+    options.add_argument("--folder", type=Path, help="keep the data sets here (5 GB a kind)")
+    options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
+    options.add_argument(
+        "--out", type=Path, help="write the page here; that of a full run is docs/benchmarks.md"
+    )
+    return options
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--images", type=int, default=4096, help="images per round and contestant")
-    options.add_argument("--out", type=Path, default=PAGE)
-    given = options.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        runners = images.contestants(Path(folder))
-        rates: dict[str, list[float]] = {name: [] for name in runners}
-        for number in range(given.rounds + 1):
-            for name, run in runners.items():
-                rate = run(given.images)
-                if number:  # the first round warms caches
-                    rates[name].append(rate)
-                print(f"round {number} {name}: {rate:.0f}/s", file=sys.stderr)
-    given.out.write_text(page(rates, given.rounds, given.images))
-    print(given.out.read_text())
+    given = parser().parse_args()
+    out = given.out or (PAGE if not command_options(given) else None)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = run(Bench(folder, given.peers.split(","), given.scale), given, keep=bool(given.folder))
+    if out:
+        out.write_text(text)
+    print(text)
     return 0
 
 
-def page(rates: dict[str, list[float]], rounds: int, n_images: int) -> str:
-    """The page docs/benchmarks.md."""
+def run(bench: Bench, given: argparse.Namespace, keep: bool) -> str:
+    sections: list[str] = []
+    verdicts: list[str] = []
+    names = given.rows.split(",")
+    for at, name in enumerate(names):
+        row = ROWS[name]
+        turns, spread, failed = measure(bench, row, given.rounds)
+        sections += page.throughput(row, turns, spread, failed | bench.failed, bench.mean_bytes(row))
+        verdicts += [
+            f"| {row.title} | {line}" for aim in row.aims if (line := page.verdict(turns, aim)) is not None
+        ]
+        if not keep and not any(ROWS[later].kind == row.kind for later in names[at + 1 :]):
+            for path in bench.folder.glob(f"{row.kind}*"):
+                shutil.rmtree(path)
+    return page.whole(
+        command=f"python -m benchmarks {command_options(given)}".strip(),
+        machine=f"{platform.machine()}, Python {platform.python_version()}, 2 cores",
+        note=given.note,
+        versions=bench.versions,
+        verdicts=verdicts,
+        sections=sections,
+    )
 
-    def ratio(name: str, to: str) -> str:
-        pairs = [a / b for a, b in zip(rates[name], rates[to], strict=True)]
-        return f"{statistics.median(pairs):.2f} ({min(pairs):.2f}-{max(pairs):.2f})"
 
-    lines = [
-        "# Benchmarks",
-        "",
-        f"Made by `python -m benchmarks --rounds {rounds} --images {n_images}` (`make bench`) on {platform.machine()},",
-        f"Python {platform.python_version()}, 2 cores. Contestants take turns inside every round, so a machine whose",
-        "speed drifts slows all of them; a ratio is the median over rounds of the ratio",
-        "within a round, with its range.",
-        "",
-        "## Images: 256 px JPEG, decoded, shuffled, batches of 64, 2 workers, warm page cache",
-        "",
-        "| contestant | images/s (median) | of L2 | of torch DataLoader over files |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, values in rates.items():
-        lines.append(
-            f"| {name} | {statistics.median(values):.0f} | {ratio(name, LIMIT)} | {ratio(name, PEER)} |"
-        )
-    lines += [
-        "",
-        "L2 decodes the same JPEGs with the same decoder (simplejpeg) on both cores and does nothing else.",
-        "The peer reads one file per image with the same decoder in two worker processes.",
-        "",
-    ]
-    return "\n".join(lines)
+def command_options(given: argparse.Namespace) -> str:
+    """Of the command, what changes the figures."""
+    names = ("rows", "peers", "rounds", "scale")
+    defaults = vars(parser().parse_args([]))
+    return " ".join(
+        f"--{name} {getattr(given, name)}" for name in names if getattr(given, name) != defaults[name]
+    )
 
 
 if __name__ == "__main__":

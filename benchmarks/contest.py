@@ -1,0 +1,112 @@
+"""The parent's side: contestants as processes, of which one runs at a time while all others are stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+LISTS = Path(__file__).parent / "peers"
+ENVIRONMENTS = ROOT / ".peers"
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""torch's own threads, for everybody. With two, each array that is put together in the contestant's own process waits,
+spinning, for whoever has the other core."""
+
+
+class PeerError(Exception):
+    """What a contestant answered instead of a measurement."""
+
+
+def python_of(peer: str) -> Path:
+    """The Python of a peer's environment; the project's own for what needs no other."""
+    if not (LISTS / f"{peer}.txt").exists():
+        return Path(sys.executable)
+    return ENVIRONMENTS / peer / "bin" / "python"
+
+
+def failure_of(peer: str) -> str:
+    """Why a peer has no environment to run in, or ""."""
+    failed = ENVIRONMENTS / peer / "failed.txt"
+    if failed.exists():
+        return f"does not install: {failed.read_text()}"
+    return "" if python_of(peer).exists() else "not installed: python -m benchmarks.peers"
+
+
+class Runner:
+    """A contestant's process, with all that it starts in a process group of its own."""
+
+    def __init__(self, peer: str, log: Path) -> None:
+        """Raises: PeerError where the peer's environment is not there."""
+        if failed := failure_of(peer):
+            raise PeerError(failed)
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            [python_of(peer), "-m", "benchmarks.contestant", peer],
+            cwd=ROOT,
+            env=os.environ | ONE_THREAD,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            bufsize=0,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, do: str, **given: Any) -> Any:
+        """The reply to a request. Raises: PeerError."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **given}).encode() + b"\n")
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            raise PeerError(f"its process ended with {self._process.wait()} in {do!r}")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise PeerError(reply["error"])
+        return reply
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the group run meanwhile; it is stopped again behind it, so that it takes nothing from the next one."""
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def close(self) -> None:
+        """End the process, and then whatever of its group is left."""
+        self._signal(signal.SIGCONT)
+        with suppress(PeerError):
+            self.ask("close")
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)

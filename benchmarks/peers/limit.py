@@ -1,0 +1,92 @@
+"""The machine's own limit: a bare loop on every core that reads random samples and decodes them into one buffer."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..contestant import Task
+from ..data import Data
+
+VERSION = ""
+
+
+def prepare(data: Data, folder: Any) -> None:
+    """Nothing: it reads the records as they are."""
+
+
+class Bare:
+    """`loop(task, rng)` gives a function that serves one batch of random samples; each process has its own."""
+
+    def __init__(self, task: Task, loop: Callable[[Task, np.random.Generator], Callable[[], None]]) -> None:
+        self._task, self._loop = task, loop
+
+    def rate(self, seconds: float) -> tuple[int, float]:
+        """Samples and seconds of all processes together."""
+        fork = multiprocessing.get_context("fork")
+        start, counts = fork.Barrier(self._task.workers), fork.SimpleQueue()
+
+        def work(seed: int) -> None:
+            serve, done = self._loop(self._task, np.random.default_rng(seed)), 0
+            serve()
+            start.wait()
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                serve()
+                done += self._task.batch
+            counts.put(done)
+
+        workers = [fork.Process(target=work, args=(seed,)) for seed in range(self._task.workers)]
+        for one in workers:
+            one.start()
+        for one in workers:
+            one.join()
+        return sum(counts.get() for _ in workers), seconds
+
+
+def reads(task: Task, rng: np.random.Generator) -> Callable[[], None]:
+    """pread of each record."""
+    file, offsets = os.open(task.data.path, os.O_RDONLY), task.data.offsets.tolist()
+
+    def serve() -> None:
+        for i in rng.integers(0, len(task.data), task.batch).tolist():
+            os.pread(file, offsets[i + 1] - offsets[i], offsets[i])
+
+    return serve
+
+
+def decodes(task: Task, rng: np.random.Generator) -> Callable[[], None]:
+    """pread of each JPEG, decoded into the same memory."""
+    import simplejpeg
+
+    file, offsets = os.open(task.data.path, os.O_RDONLY), task.data.offsets.tolist()
+    out = np.empty((256, 256, 3), np.uint8)
+
+    def serve() -> None:
+        for i in rng.integers(0, len(task.data), task.batch).tolist():
+            jpeg = os.pread(file, offsets[i + 1] - offsets[i], offsets[i])
+            simplejpeg.decode_jpeg(jpeg, buffer=out)
+
+    return serve
+
+
+def gathers(task: Task, rng: np.random.Generator) -> Callable[[], None]:
+    """Rows of the mapped file copied into the same batch; records are of one length."""
+    rows = np.memmap(task.data.path, np.uint8, "r").reshape(len(task.data), -1)
+    out = np.empty((task.batch, rows.shape[1]), np.uint8)
+
+    def serve() -> None:
+        np.take(rows, rng.integers(0, len(rows), task.batch), axis=0, out=out, mode="clip")
+
+    return serve
+
+
+ROWS = {
+    "images": {"bare loop: pread and decode": lambda task: Bare(task, decodes)},
+    "raw": {"bare loop: pread": lambda task: Bare(task, reads)},
+    "latents": {"bare loop: gather from the mapped file": lambda task: Bare(task, gathers)},
+    "tokens": {"bare loop: gather from the mapped file": lambda task: Bare(task, gathers)},
+}

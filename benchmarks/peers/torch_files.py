@@ -1,0 +1,105 @@
+"""torch's DataLoader with its own shuffle: over a file per image, or a memory map of equal records."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ..contestant import Task
+from ..data import LATENT, Data
+
+VERSION = torch.__version__
+
+
+def prepare(data: Data, folder: Path) -> None:
+    """A file per image, a thousand to a folder; equal records are mapped where they lie."""
+    folder.mkdir(parents=True)
+    for i in range(len(data) if data.kind == "images" else 0):
+        path = folder / f"{i // 1000:03d}" / f"{i:06d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data[i])
+
+
+class Files(Dataset[Any]):
+    def __init__(self, folder: Path, n: int, decode: bool) -> None:
+        self.paths = [f"{folder}/{i // 1000:03d}/{i:06d}.jpg" for i in range(n)]
+        self.decode = decode
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.paths[index], "rb") as file:
+            data = file.read()
+        if not self.decode:
+            return data
+        import simplejpeg
+
+        return torch.from_numpy(simplejpeg.decode_jpeg(data))
+
+
+class Mapped(Dataset[Any]):
+    """A sample at a time, as most write it."""
+
+    def __init__(self, data: Data) -> None:
+        rows = np.memmap(data.path, np.uint8, "r").reshape(len(data), -1)
+        if data.kind == "tokens":
+            self.fields = [rows.view(np.uint16)]
+        else:
+            shape, dtype = LATENT
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            self.fields = [
+                rows[:, :size].view(dtype).reshape(len(rows), *shape),
+                rows[:, size:].view(np.int32),
+            ]
+
+    def __len__(self) -> int:
+        return len(self.fields[0])
+
+    def __getitem__(self, index: int) -> Any:
+        fields = tuple(torch.from_numpy(field[index].copy()) for field in self.fields)
+        return fields[0] if len(fields) == 1 else fields
+
+
+class MappedBatches(Mapped):
+    """A batch at a time: `__getitems__`, which torch's fetcher asks for first."""
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        fields = tuple(torch.from_numpy(field[indices]) for field in self.fields)
+        return fields[0] if len(fields) == 1 else fields
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def serve(task: Task, workers: int, whole_batches: bool = False) -> Iterator[Any]:
+    if task.data.kind == "images":
+        source: Dataset[Any] = Files(task.folder, len(task.data), task.decode)
+    else:
+        source = (MappedBatches if whole_batches else Mapped)(task.data)
+    raw = task.data.kind == "images" and not task.decode
+    loader = DataLoader(
+        source,
+        task.batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        collate_fn=as_it_is if raw or whole_batches else None,
+    )
+    while True:
+        for batch in loader:
+            yield tuple(batch) if task.data.kind == "latents" else batch
+
+
+WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+ONE_BY_ONE = WORKERS | {"in process": lambda task: serve(task, 0)}
+MAPPED = ONE_BY_ONE | {
+    "2 workers, a batch per read": lambda task: serve(task, task.workers, True),
+    "in process, a batch per read": lambda task: serve(task, 0, True),
+}
+ROWS = {"images": WORKERS, "raw": ONE_BY_ONE, "latents": MAPPED, "tokens": MAPPED}

@@ -1,0 +1,116 @@
+"""What is measured: the rows of the page, what each is to reach, and what bounds penstock in it now."""
+
+from dataclasses import dataclass, field
+
+OURS, LIMIT = "penstock", "limit"
+TORCH = "torch_files"
+
+PEERS = (
+    LIMIT,
+    OURS,
+    TORCH,
+    "webdataset",
+    "streaming",
+    "litdata",
+)
+"""Modules of benchmarks/peers, in the order of the tables."""
+
+TITLES = {
+    LIMIT: "limit",
+    TORCH: "torch DataLoader",
+    "hf_datasets": "HF datasets",
+    "streaming": "mosaicml-streaming",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """Ours against theirs: "limit", a peer's name, or the fastest of "workers", "in process" or "any"."""
+
+    of: str
+    at_least: float
+    ours: str = "any"
+
+    @property
+    def text(self) -> str:
+        ours = (
+            "" if self.ours == "any" else f", ours {self.ours if self.ours != 'workers' else 'with workers'}"
+        )
+        theirs = {
+            LIMIT: "the limit",
+            "any": "the fastest peer",
+            "workers": "the fastest peer with workers",
+            "in process": "the fastest peer in process",
+        }
+        return f"{theirs.get(self.of, TITLES.get(self.of, self.of))}{ours}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A kind of samples, served in a way, by everybody. samples: how many the data set has."""
+
+    name: str
+    title: str
+    kind: str
+    samples: int
+    batch: int = 64
+    decode: bool = False
+    aims: tuple[Aim, ...] = field(default=())
+    limit: str
+    bound: str
+
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row(
+            name="images",
+            title="Images: 256 px JPEG, decoded, batches of 64",
+            kind="images",
+            samples=20_000,
+            decode=True,
+            aims=(
+                Aim(of=LIMIT, at_least=0.95),
+                Aim(of="any", at_least=1.3),
+                Aim(of=TORCH, at_least=2),
+            ),
+            limit="Two processes, each reading JPEGs at random places of one file and decoding them into one and the "
+            "same buffer, with the decoder that everybody has here (simplejpeg).",
+            bound="the decoder, and what Python does per sample beside it.",
+        ),
+        Row(
+            name="raw",
+            title="Images: the same, raw bytes",
+            kind="images",
+            samples=20_000,
+            aims=(
+                Aim(of="workers", at_least=7, ours="workers"),
+                Aim(of="in process", at_least=1.5, ours="in process"),
+            ),
+            limit="Two processes, each reading JPEGs at random places of one file; nothing is kept.",
+            bound="Python's work per sample: finding its place, checking its CRC-32C, making its row.",
+        ),
+        Row(
+            name="latents",
+            title="Latents: float16 [4, 64, 64] and int32 [77], batches of 64",
+            kind="latents",
+            samples=20_000,
+            aims=(
+                Aim(of="workers", at_least=7, ours="workers"),
+                Aim(of="in process", at_least=2.5, ours="in process"),
+            ),
+            limit="Two processes, each copying random records of one mapped file into one and the same batch.",
+            bound="Python's work per sample: two fields are found, checked and parsed as .npy each.",
+        ),
+        Row(
+            name="tokens",
+            title="Tokens: uint16 [2048], batches of 32",
+            kind="tokens",
+            samples=100_000,
+            batch=32,
+            aims=(Aim(of="any", at_least=2), Aim(of="workers", at_least=10)),
+            limit="Two processes, each copying random records of one mapped file into one and the same batch.",
+            bound="Python's work per sample.",
+        ),
+    )
+}

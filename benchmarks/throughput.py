@@ -1,0 +1,130 @@
+"""Steady speed: contestants that are open side by side take turns; all but one are stopped."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from .contest import PeerError, Runner
+from .data import Data, make
+from .rows import LIMIT, TITLES, Row
+
+WARM_S, TURN_S, CHECKED = 0.25, 0.6, 20
+
+Turns = dict[str, list[dict[str, Any]]]
+"""Name of a contestant -> what each of its turns measured."""
+
+
+class Bench:
+    """Peers, their data in a folder, and the log that their libraries write."""
+
+    def __init__(self, folder: Path, peers: Iterable[str], scale: float = 1) -> None:
+        self.folder, self.scale = folder, scale
+        self.log = folder / "peers.log"
+        self.known: dict[str, dict[str, Any]] = {}
+        self.failed: dict[str, str] = {}
+        for peer in peers:
+            try:
+                with self.runner(peer) as runner:
+                    self.known[peer] = runner.ask("hello")
+            except PeerError as error:
+                self.failed[peer] = str(error)
+                say(f"{peer}: {error}")
+
+    def runner(self, peer: str) -> Runner:
+        """Raises: PeerError."""
+        return Runner(peer, self.log)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {peer: hello["version"] for peer, hello in self.known.items() if hello["version"]}
+
+    def data(self, row: Row) -> Path:
+        """The row's samples, made at its first use."""
+        folder = self.folder / row.kind
+        if not folder.exists():
+            say(f"making {row.kind}")
+            make(row.kind, folder, max(20 * row.batch, round(row.samples * self.scale)))
+        return folder
+
+    def mean_bytes(self, row: Row) -> float:
+        """Stored bytes of a sample."""
+        return Data(row.kind, self.data(row)).mean_bytes
+
+    def prepared(self, row: Row, peer: str) -> Path:
+        """The row's samples in a peer's format, made at the first use. Raises: PeerError."""
+        data, folder = self.data(row), self.folder / f"{row.kind}-{peer}"
+        if not folder.exists():
+            with self.runner(peer) as runner:
+                runner.ask("prepare", kind=row.kind, data=str(data), folder=str(folder))
+        return folder
+
+    def task(self, row: Row, peer: str, label: str) -> dict[str, Any]:
+        """The `Task` of a contestant, as JSON. Raises: PeerError."""
+        scratch = self.folder / "scratch" / f"{row.name}-{peer}-{label}".replace(" ", "-")
+        scratch.mkdir(parents=True, exist_ok=True)
+        return {
+            "kind": row.kind,
+            "data": str(self.data(row)),
+            "folder": str(self.prepared(row, peer)),
+            "scratch": str(scratch),
+            "batch": row.batch,
+            "decode": row.decode,
+        }
+
+    def ways(self, name: str) -> list[tuple[str, str]]:
+        """(peer, label) of all who take part in a row."""
+        return [(peer, label) for peer, hello in self.known.items() for label in hello["rows"].get(name, [])]
+
+
+def title(peer: str, label: str) -> str:
+    return f"{TITLES.get(peer, peer)}, {label}"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(
+    bench: Bench, row: Row, rounds: int, turn_s: float = TURN_S
+) -> tuple[Turns, dict[str, float], dict[str, str]]:
+    """(turns, twentieths of the data set that a batch has samples of, why others have no turns), by contestant.
+
+    Round 0 warms: worker processes begin, files come into the page cache, and samples are checked against what they
+    should be. The order of the contestants moves on by one each round.
+    """
+    turns: Turns = {}
+    spread: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    with ExitStack() as stack:
+        runners: dict[str, Runner] = {}
+        for peer, label in bench.ways(row.name):
+            name = title(peer, label)
+            try:
+                task = bench.task(row, peer, label)
+                runners[name] = stack.enter_context(bench.runner(peer))
+                with runners[name].running():
+                    runners[name].ask("open", row=row.name, label=label, task=task)
+                    first = runners[name].ask("turn", warm_s=WARM_S, seconds=turn_s)
+                    if peer != LIMIT:
+                        spread[name] = checked(runners[name].ask("check", n=CHECKED))
+                say(f"{row.name}, {name}: {first['samples'] / first['seconds']:.0f}/s at first")
+            except PeerError as error:
+                failed[name] = str(error)
+                say(f"{row.name}, {name}: {error}")
+        names = [name for name in runners if name not in failed]
+        for number in range(rounds):
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                with runners[name].running():
+                    turn = runners[name].ask("turn", warm_s=WARM_S, seconds=turn_s)
+                turns.setdefault(name, []).append(turn)
+            say(f"{row.name}: round {number + 1} of {rounds}")
+    return {name: turns[name] for name in names}, spread, failed
+
+
+def checked(found: Mapping[str, Any]) -> float:
+    """Raises: PeerError."""
+    if found["wrong"]:
+        raise PeerError(f"{found['wrong']} samples were not what was written")
+    return float(found["groups"])

@@ -20,6 +20,7 @@ from .modalities.excerpt import audio
 from .modalities.photo import image
 from .modalities.video import video
 from .order.bucket import bucket
+from .order.pack import pack
 from .order.plan import Plan
 from .order.views import synthetic
 from .run.batch import Batch
@@ -47,6 +48,7 @@ __all__ = [
     "explain",
     "image",
     "open_plan",
+    "pack",
     "plan",
     "read_ledger",
     "source",

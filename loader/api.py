@@ -14,6 +14,7 @@ from .order.bucket import BucketBy
 from .order.content import Source
 from .order.content import source as _source
 from .order.mixture import Weight
+from .order.pack import PackBy, pack
 from .order.plan import Plan, Schedule, make_plan
 from .order.quarantine import QuarantineKeys
 from .order.ramp import GlobalBatch
@@ -29,7 +30,7 @@ def plan(
     seed: int,
     global_batch: GlobalBatch,
     bucket_by: BucketBy | str | None = None,
-    pack: object = None,
+    pack: PackBy | None = None,
     schedule: Schedule | None = None,
     quarantine: QuarantineKeys | Sequence[tuple[int, QuarantineKeys]] | None = None,
     boundary: str = "fill",
@@ -44,8 +45,9 @@ def plan(
     quarantine: {name: [sample keys]}, or [(step, {name: [sample keys]}), ...] each from its step on: known-bad samples,
     whose slots get substitutes; finding their ordinals reads the versions' key columns once.
     allow_repeats: accept a source, or a bucket of one, smaller than its batch. boundary: "fill", or for one source
-    "mask": a batch at the end of an epoch is then padded, and no batch holds a sample twice. pack has its place in
-    the plan's format; another value than None is refused until the order does it.
+    "mask": a batch at the end of an epoch is then padded, and no batch holds a sample twice.
+    pack: `loader.pack("tokens.npy", length=2048)`: samples are documents, and a slot is a sequence of them; the table
+    of which is made once, from the indexes, and kept under the root.
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
     """
@@ -96,9 +98,15 @@ def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
     """The view that a plan's spec names. Raises: InvalidPlan; VersionNotFound; VersionRetired."""
     if spec.get("kind") == "synthetic":
         return synthetic(spec["n"], spec["name"])
+    if spec.get("kind") == "packed":
+        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"])
+        documents = reopen(root, spec["documents"])
+        if not isinstance(documents, View):
+            raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
+        return documents.packed(asked)
     if spec.get("kind") != "version":
         raise InvalidPlan(
-            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version' and 'synthetic'"
+            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed' and 'synthetic'"
         )
     version = root.open(spec["version"])
     return View(version, spec["fields"], spec["where"], spec["where_present"])

@@ -13,8 +13,34 @@ from .dataset.version import Version
 from .dataset.view import View
 from .errors import InvalidRuntime
 from .order.assign import rank_slice
+from .order.keys import I64
+from .order.packed_view import PackedView
 from .order.plan import Plan
+from .order.slots import Slots
+from .run.addresses import sequence_address
+from .run.pieces import pieces_of
+from .run.recipe import stored_view
 from .run.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedPiece:
+    """A piece of a document in a packed sequence: tokens [start, stop) of the document, from token `at` of the sequence
+    on, with this number in `segment_ids`. masked: its document is quarantined at the step, so that its place holds
+    padding. address, provenance: of the document."""
+
+    segment_id: int
+    start: int
+    stop: int
+    at: int
+    masked: bool
+    address: SampleAddress
+    provenance: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        own = {name: getattr(self, name) for name in ("segment_id", "start", "stop", "at", "masked")}
+        return {**own, **self.address.to_json(), "provenance": self.provenance}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +50,7 @@ class Explanation:
     slot: its number in the global batch's canonical order; epoch, position: in its source; attempt: 0, or which
     substitute this is for a quarantined sample (what was corrupt when it was read is in the ledger); address: where
     its bytes lie; provenance: raw_uri, raw_sha256, unit_id, run_id, asset_key ... as far as the writer recorded them.
+    pieces: of a packed sequence, which has no bytes of its own: the documents it is made of.
     """
 
     step: int
@@ -35,9 +62,10 @@ class Explanation:
     root: str
     address: SampleAddress
     provenance: dict[str, str]
+    pieces: tuple[ExplainedPiece, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Plain JSON; `pieces` is there for a packed sequence."""
         return {
             "step": self.step,
             "slot": self.slot,
@@ -48,6 +76,7 @@ class Explanation:
             "root": self.root,
             **self.address.to_json(),
             "provenance": self.provenance,
+            **({"pieces": [one.to_json() for one in self.pieces]} if self.pieces else {}),
         }
 
     def __str__(self) -> str:
@@ -64,6 +93,12 @@ class Explanation:
                 f"  {name:<11} {self.root}/{at.path} bytes [{at.offset}:{at.offset + at.nbytes}] crc32c {at.crc32c:08x}"
             )
         lines.extend(f"  {name:<11} {value}" for name, value in self.provenance.items())
+        for one in self.pieces:
+            bad = ", masked: quarantined" if one.masked else ""
+            lines.append(
+                f"  segment {one.segment_id:<3} tokens [{one.start}:{one.stop}] of {one.address.key!r} at "
+                f"[{one.at}:{one.at + one.stop - one.start}]{bad}"
+            )
         return "\n".join(lines)
 
 
@@ -90,16 +125,21 @@ def explain(
         mine = wanted[slots.source[wanted] == index]
         if not len(mine):
             continue
-        if not isinstance(source.view, View):
+        view = stored_view(source.view)
+        if view is None:
             raise InvalidRuntime(
                 f"source {name!r} has no bytes to explain; it is a {type(source.view).__name__}"
             )
-        version = source.view.version
-        with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
-            addresses = version.address(slots.ordinal[mine], source.view.fields, pool.map)
-        for number, address, row in zip(
-            mine.tolist(), addresses, provenance(version, addresses), strict=True
-        ):
+        version = view.version
+        pieces: dict[int, list[ExplainedPiece]] = {}
+        if isinstance(source.view, PackedView):
+            addresses = [sequence_address(source.view, one) for one in slots.ordinal[mine].tolist()]
+            rows: list[dict[str, str]] = [{} for _ in addresses]
+            pieces = _pieces(plan, step, slots, mine, view)
+        else:
+            addresses = _addresses(view, slots.ordinal[mine])
+            rows = provenance(version, addresses)
+        for number, address, row in zip(mine.tolist(), addresses, rows, strict=True):
             out[number] = Explanation(
                 step=step,
                 slot=number,
@@ -110,8 +150,35 @@ def explain(
                 root=version.store.url,
                 address=address,
                 provenance=row,
+                pieces=tuple(pieces.get(number, ())),
             )
     return [out[number] for number in wanted.tolist()]
+
+
+def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
+    with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
+        return view.version.address(ordinals, view.fields, pool.map)
+
+
+def _pieces(plan: Plan, step: int, slots: Slots, mine: I64, view: View) -> dict[int, list[ExplainedPiece]]:
+    """slot -> the pieces of the sequence that it holds. mine: slots of one source, whose documents are `view`."""
+    found = pieces_of(plan, step, slots, mine)
+    addresses = _addresses(view, found.of.document)
+    out: dict[int, list[ExplainedPiece]] = {}
+    for i, (address, row) in enumerate(zip(addresses, provenance(view.version, addresses), strict=True)):
+        start = int(found.of.start[i])
+        out.setdefault(int(found.slot[i]), []).append(
+            ExplainedPiece(
+                segment_id=int(found.of.place[i]) + 1,
+                start=start,
+                stop=start + int(found.of.length[i]),
+                at=int(found.of.at[i]),
+                masked=bool(found.held[i]),
+                address=address,
+                provenance=row,
+            )
+        )
+    return out
 
 
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:

@@ -120,6 +120,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "explain",
         "image",
         "open_plan",
+        "pack",
         "plan",
         "read_ledger",
         "source",

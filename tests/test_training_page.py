@@ -46,7 +46,20 @@ def run(name: str, steps: int, *launcher: str) -> list[tuple[int, int]]:
 
 
 def test_every_script_is_tried() -> None:
-    assert set(SCRIPTS) == {"data", "plain", "ddp", "stateful", "lightning", "accelerate", "jax"}
+    assert set(SCRIPTS) == {"data", "plain", "ddp", "stateful", "lightning", "accelerate", "jax", "packed"}
+
+
+def test_packed_documents(place: Path) -> None:
+    Path("train.py").write_text(SCRIPTS["packed"])
+    command = [sys.executable, "-W", "error", "train.py", "30"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "packed from 400 documents" in done.stdout
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", done.stdout)]
+    assert len(losses) == 30
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from .find import live_ordinals
 from .parquet import parse_table, table_bytes
 
 if TYPE_CHECKING:
+    from ..order.pack import PackBy
+    from ..order.packed_view import PackedView
     from .version import Version
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,12 @@ class View:
         from .split import split
 
         return split(self, by, edges)
+
+    def packed(self, asked: "PackBy") -> "PackedView":
+        """The packed sequences of this view's documents, as `loader.pack()` asks. See `dataset.pack.packed`."""
+        from .pack import packed
+
+        return packed(self, asked)
 
     def __len__(self) -> int:
         return len(self._table) if self._is_filtered else len(self.version)

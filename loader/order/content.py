@@ -10,6 +10,7 @@ from .canonical import content_hash
 from .interleave import Interleaving, Turn
 from .lanes import LaneShape, frozen_shape
 from .mixture import Segment, Stream, Weight
+from .pack import Packing
 from .quarantine import Quarantine
 from .views import OrderView
 from .whole import MAX_GLOBAL_BATCH, whole
@@ -110,6 +111,7 @@ class PlanContent:
     boundary: str = FILL
     allow_repeats: bool = False
     buckets: Interleaving | None = None
+    pack: Packing | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
     hash: str = field(init=False)
 
@@ -194,7 +196,7 @@ class PlanContent:
             "sources": {name: planned.to_json() for name, planned in self.sources.items()},
             "segments": [segment.to_json() for segment in self.segments],
             "bucket_by": None if self.buckets is None else self.buckets.to_json(),
-            "pack": None,
+            "pack": None if self.pack is None else self.pack.to_json(),
             "quarantine": self.quarantine.to_json(),
         }
 

@@ -37,7 +37,16 @@ def _source_line(name: str, one: Mapping[str, Any]) -> str:
     )
     end = one["exhausted_at_step"]
     exhausted = "never exhausted" if end is None else f"exhausted (and begun again) at step {end}"
-    return f"source {name!r}: {one['samples']} samples of view {one['view']}; {reading}{live}; {exhausted}"
+    packed = one["pack"]
+    samples = f"{one['samples']} samples" if packed is None else _packed(one["samples"], packed)
+    return f"source {name!r}: {samples} of view {one['view']}; {reading}{live}; {exhausted}"
+
+
+def _packed(n: int, one: Mapping[str, Any]) -> str:
+    return (
+        f"{n} sequences of {one['length']} tokens, packed from {one['documents']} documents with {one['tokens']} "
+        f"tokens in {one['pieces']} pieces ({100 * one['efficiency']:.2f} % of the places hold a token)"
+    )
 
 
 def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from .assign import rank_slice
 from .boundary import MASK, epoch_steps
 from .content import ORDER_VERSION, PlanContent, PlannedSource
 from .mixture import Segment
+from .packed_view import PackedView
 
 
 def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
@@ -15,7 +16,8 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
     world_size: data-parallel ranks. steps_per_s: optimizer steps per second.
     sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share (of an epoch, read
     less evenly), live_chunks and live_bytes (what a loader holds to read every chunk once, over all ranks), and
-    exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has.
+    exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has. pack: None, or
+    documents, length, tokens, pieces, and efficiency: the share of the sequences' places that hold a token.
     segments: start_step, end_step (None: endless), global_batch (without buckets), per source its weight of
     total_weight slots of a batch, samples_per_step and steps_per_epoch; per bucket its batch and its turns of
     total_turns steps; all as means over steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples,
@@ -68,7 +70,23 @@ def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
         "live_chunks": live_chunks,
         "live_bytes": shape.live_samples * one.view.mean_sample_bytes if live_chunks else 0,
         "exhausted_at_step": plan.step_of(one.name, one.shape.n - 1),
+        "pack": _pack_facts(one.view) if isinstance(one.view, PackedView) else None,
     }
+
+
+def _pack_facts(view: PackedView) -> dict[str, Any]:
+    return {
+        "documents": len(view.documents),
+        "length": view.packing.length,
+        "tokens": view.table.n_tokens,
+        "pieces": view.table.n_pieces,
+        "efficiency": view.efficiency,
+    }
+
+
+def _reads(one: PlannedSource) -> float:
+    """Mean number of stored samples that a slot is made of."""
+    return one.view.table.n_pieces / len(one.view) if isinstance(one.view, PackedView) else 1.0
 
 
 def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s: float) -> dict[str, Any]:
@@ -82,9 +100,10 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
         "bytes": sum(
             one["samples_per_step"] * plan.sources[name].view.mean_sample_bytes for name, one in rates.items()
         ),
-        "requests": sum(one["samples_per_step"] for one in rates.values()),
+        "requests": sum(one["samples_per_step"] * _reads(plan.sources[name]) for name, one in rates.items()),
         "chunk_requests": sum(
-            one["samples_per_step"] / plan.sources[name].shape.chunk for name, one in rates.items()
+            one["samples_per_step"] * _reads(plan.sources[name]) / plan.sources[name].shape.chunk
+            for name, one in rates.items()
         ),
     }
     following = plan.segments[number + 1 :]

@@ -17,6 +17,8 @@ from .content import PlanContent, PlannedSource, Source, plan_source, source
 from .describe import describe
 from .facts import plan_facts
 from .mixture import Weight, chain_segments, integer_weights
+from .pack import PackBy
+from .packed_sources import pack_sources
 from .quarantine import QuarantineKeys, quarantine_of
 from .ramp import GlobalBatch, joined, ramp_of
 from .slots import Slots
@@ -112,7 +114,7 @@ def make_plan(
     seed: int,
     global_batch: GlobalBatch,
     bucket_by: BucketBy | str | None = None,
-    pack: object = None,
+    pack: PackBy | None = None,
     schedule: Schedule | None = None,
     quarantine: QuarantineKeys | Sequence[tuple[int, QuarantineKeys]] | None = None,
     boundary: str = FILL,
@@ -129,14 +131,16 @@ def make_plan(
     allow_repeats: let a source, or a bucket of one, be smaller than its batch.
     quarantine: {name: keys of samples that no slot holds}, or [(step, {name: keys}), ...], each from its step on.
     boundary: "fill", a batch at an epoch's end goes on into the next epoch; "mask", of one source, it ends in padding.
-    pack: a place for what order version 1 does not do; only None is accepted.
+    pack: pack(...); the samples are then documents, and the slots hold packed sequences of them.
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
-    _refuse_unsupported(pack)
     ramp = ramp_of(global_batch)
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"views = {views!r}: a mapping of at least one source name to its view is needed")
+    packing = None
+    if pack is not None:
+        views, packing = pack_sources(views, pack, bucket_by)
     planned = {name: plan_source(name, given) for name, given in views.items()}
     planned = {name: planned[name] for name in sorted(planned)}
     weights = {name: given.weight if isinstance(given, Source) else 1 for name, given in views.items()}
@@ -146,6 +150,7 @@ def make_plan(
         "global_batch": ramp[0][1],
         "boundary": boundary,
         "allow_repeats": allow_repeats,
+        "pack": packing,
         "quarantine": quarantine_of(quarantine, {name: one.view for name, one in planned.items()}),
     }
     if bucket_by is None:
@@ -194,8 +199,3 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
     if not starts or starts[0][0] > 0:
         starts.insert(0, (0, integer_weights(weights)))
     return starts
-
-
-def _refuse_unsupported(pack: object) -> None:
-    if pack is not None:
-        raise InvalidPlan(f"pack = {pack!r}: order version 1 does not do this yet; only None is accepted")

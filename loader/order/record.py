@@ -10,6 +10,7 @@ from .canonical import content_hash
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
 from .lanes import MAX_SAMPLES, LaneShape
 from .mixture import chain_segments
+from .pack import Packing
 from .plan import Plan, segment_starts
 from .quarantine import Quarantine, QuarantineList
 from .views import OrderView
@@ -45,6 +46,7 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
     content["quarantine"] = Quarantine(
         tuple(_quarantine_list(one, {part.source for part in sources.values()}) for one in d["quarantine"])
     )
+    content["pack"] = None if d.get("pack") is None else Packing.from_json(d["pack"])
     by = d.get("bucket_by")
     if isinstance(by, dict):
         edges = None if by["edges"] is None else tuple(map(str, by["edges"]))

@@ -59,6 +59,8 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
             },
             "turns": [segment.to_json() for segment in dealt],
         }
+    if plan.pack is not None:
+        decided["pack"] = plan.pack.to_json()
     if listed := plan.quarantine.to_json(step, (one.source for one in used)):
         decided["quarantine"] = content_hash("q", {"lists": listed})[:_SHORT_ID]
     segments = [segment.to_json() for segment in begun]

@@ -47,11 +47,12 @@ def substitutes(
 
 def planned_slots(plan: PlanContent, step: int) -> Slots:
     """The slots of a step, with substitutes where samples are quarantined. O(B) and a substitute's cost for each.
+    A packed sequence keeps its place: of it, quarantined documents are masked.
 
     Raises InvalidRuntime for a step that cannot be; InvalidPlan when all substitutes of a slot are quarantined.
     """
     slots = slots_at(plan, step)
-    if not plan.quarantine:
+    if not plan.quarantine or plan.pack is not None:
         return slots
     planned = list(plan.sources.values())
     for index in np.unique(slots.source).tolist():

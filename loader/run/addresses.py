@@ -7,7 +7,9 @@ from ..dataset.read import Map
 from ..dataset.shard import crc32c
 from ..dataset.view import View
 from ..order.keys import I64
+from ..order.packed_view import PackedView, sequence_key
 from ..order.slots import Slots
+from .recipe import stored_view
 
 
 def addresses_of(views: list[View], slots: Slots, wanted: I64, run: Map) -> dict[int, SampleAddress]:
@@ -20,6 +22,22 @@ def addresses_of(views: list[View], slots: Slots, wanted: I64, run: Map) -> dict
             found = view.version.address(slots.ordinal[mine], view.fields, run)
             out.update(zip(mine.tolist(), found, strict=True))
     return {slot: out[slot] for slot in wanted.tolist()}
+
+
+def sequence_address(view: PackedView, number: int) -> SampleAddress:
+    """What a packed sequence is called; its bytes lie where its documents do."""
+    documents = stored_view(view)
+    assert documents is not None
+    version = documents.version
+    return SampleAddress(
+        key=sequence_key(number),
+        version=version.name,
+        version_id=version.id,
+        part=f"pack-{view.spec()['table'][:12]}",
+        row=number,
+        ordinal=number,
+        fields={},
+    )
 
 
 def sample_crc(address: SampleAddress) -> int:

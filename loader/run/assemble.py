@@ -16,10 +16,12 @@ from .addresses import addresses_of, sample_crc
 from .batch import Batch, fields_nbytes
 from .collate import Allocate, BatchRows, collate, gathered
 from .decode import decoders
-from .fetch import Fetch, Fetched
+from .delivered import Delivered
+from .fetch import Fetch
 from .metrics import Metrics
 from .node_reads import NodeReads
 from .one_sample import OneSample
+from .packed_slots import PackedSlots
 from .rank_slots import RankSlots, rank_slots, real_slots
 from .recipe import Recipe
 from .step_metrics import StepMetrics
@@ -51,6 +53,8 @@ class Assembler:
         self._reads = NodeReads(cache, recipe.plan, self._views, metrics)
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         self._one_sample = OneSample(recipe, by_field, self._fetch)
+        packed = recipe.plan.pack is not None
+        self._packed = PackedSlots(recipe, by_field, self._fetch, run) if packed else None
         self._substitute = Substitute(recipe, self._fetch, self._one_sample, run)
 
     def close(self) -> None:
@@ -73,13 +77,12 @@ class Assembler:
         with seen.timed("plan"):
             mine = rank_slots(recipe, step)
         slots, real = mine.slots, mine.real
-        with seen.timed("address"):
-            addresses = addresses_of(self._views, slots, mine.wanted, self._run)
-        data = self._fetch(slots, addresses, seen)
+        substitutions: list[Substitution] = []
+        rows_of = BatchRows(len(mine.mine), self._allocate or np.empty)
+        made = (self._packed or self._plain)(mine, rows_of, substitutions, seen)
         with seen.timed("address"):
             self._reads.look_ahead(step, self._future)
-        substitutions: list[Substitution] = []
-        samples = self._samples(mine, addresses, data, substitutions, seen)
+        samples = made.samples
         with seen.timed("collate"):
             rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.mine.tolist()]
             like = next(iter(samples.values())) if mine.shape_only else None
@@ -87,21 +90,21 @@ class Assembler:
             fields, mask = finished(rows, recipe.framework, like=like)
         names = plan.source_names
         ids = [
-            (names[slots.source[slot]], addresses[slot].key) if ok else None
+            (names[slots.source[slot]], made.keys[slot]) if ok else None
             for slot, ok in zip(mine.mine.tolist(), mine.valid.tolist(), strict=True)
         ]
         digest = delivered_digest(
             step,
             real,
             slot_identities(plan, slots)[real],
-            np.array([sample_crc(addresses[slot]) for slot in real.tolist()], np.int64),
+            np.array([made.crcs[slot] for slot in real.tolist()], np.int64),
         )
         nbytes = fields_nbytes(fields)
         seen.count("batches")
         seen.count("samples", len(real))
         seen.count("decoded_bytes", nbytes)
-        for index, made in enumerate(np.bincount(slots.source[real], minlength=len(names)).tolist()):
-            seen.samples[names[index]] = made
+        for index, count in enumerate(np.bincount(slots.source[real], minlength=len(names)).tolist()):
+            seen.samples[names[index]] = count
         weight = len(real) * recipe.world.world_size / len(slots)
         return Batch(
             step=step,
@@ -122,20 +125,19 @@ class Assembler:
     def _future(self, step: int) -> list[SampleAddress]:
         """Where the rank's samples of a step lie; none after the last epoch."""
         slots, real = real_slots(self.recipe, step)
+        if self._packed is not None:
+            return self._packed.addresses(step, slots, real)
         return list(addresses_of(self._views, slots, real, self._run).values())
 
-    def _samples(
-        self,
-        mine: RankSlots,
-        addresses: dict[int, SampleAddress],
-        data: dict[int, Fetched],
-        substitutions: list[Substitution],
-        seen: StepMetrics,
-    ) -> dict[int, dict[str, Any]]:
-        """slot -> decoded sample; arrays of the rank's own slots lie in the batch's memory. For a corrupt sample a
-        substitute is decoded, and takes its place in the slots and `addresses`."""
-        rows, first = BatchRows(len(mine.mine), self._allocate or np.empty), int(mine.mine[0])
-        out: dict[int, dict[str, Any]] = {}
+    def _plain(
+        self, mine: RankSlots, rows: BatchRows, substitutions: list[Substitution], seen: StepMetrics
+    ) -> Delivered:
+        """A stored sample per slot; arrays of the rank's own slots lie in the batch's memory. For a corrupt sample a
+        substitute is decoded, and takes its place in the slots."""
+        with seen.timed("address"):
+            addresses = addresses_of(self._views, mine.slots, mine.wanted, self._run)
+        data = self._fetch(mine.slots, addresses, seen)
+        first, out = int(mine.mine[0]), {}
         placing_s = 0.0
         for slot, address in list(addresses.items()):
             sample = self._one_sample(mine.slots, slot, address, data.pop(slot), seen)
@@ -145,4 +147,8 @@ class Assembler:
             out[slot] = rows.take(slot - first, sample) if 0 <= slot - first < len(rows) else sample
             placing_s += perf_counter() - start
         seen.spent("collate", placing_s)
-        return out
+        return Delivered(
+            samples=out,
+            keys={slot: address.key for slot, address in addresses.items()},
+            crcs={slot: sample_crc(address) for slot, address in addresses.items()},
+        )

@@ -43,9 +43,10 @@ class Ledger:
         self._raise_failed([future for future in self._pending if future.done()])
         for attempts in [list(some) for _, some in groupby(substitutions, lambda one: one.slot)]:
             logger.warning(
-                "step %d slot %d: a corrupt sample was substituted (%s)",
+                "step %d slot %d: a corrupt sample was %s (%s)",
                 attempts[0].step,
                 attempts[0].slot,
+                "substituted" if attempts[0].attempt else "masked",
                 attempts[0].error,
             )
             self._pending.append(self._thread().submit(self._put, attempts))

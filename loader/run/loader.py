@@ -11,7 +11,6 @@ from typing import Any, Literal, TextIO
 
 from ..cache.spec import NodeCache, node_cache
 from ..dataset.read import Map
-from ..dataset.view import View
 from ..errors import InvalidRuntime
 from ..order.boundary import MASK
 from ..order.plan import Plan
@@ -25,7 +24,7 @@ from .exposition import exposition
 from .ledger import Ledger
 from .metrics import Metrics
 from .prefetch import Prefetch
-from .recipe import Recipe
+from .recipe import Recipe, stored_views
 from .status import Status, shown
 from .step_metrics import SlowSample
 from .world import World
@@ -89,8 +88,9 @@ class Loader:
             position_limit=limit,
             substitute=on_corrupt == "substitute",
         )
-        views = {name: source.view for name, source in plan.sources.items()}
-        stores = {name: view.version.store for name, view in views.items() if isinstance(view, View)}
+        stores = {
+            name: view.version.store for name, view in zip(plan.source_names, recipe.views, strict=True)
+        }
         self._ledger = Ledger(plan, self.world, stores)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
@@ -300,5 +300,4 @@ def _whole(name: str, value: object, low: int) -> int:
 
 def _all_local(plan: Plan) -> bool:
     """Whether every source lies on this machine: threads per range read only pay where a read waits."""
-    stores: Iterable[Any] = (getattr(source.view, "version", None) for source in plan.sources.values())
-    return all(version is None or is_local(version.store) for version in stores)
+    return all(is_local(view.version.store) for view in stored_views(plan))

@@ -10,6 +10,7 @@ from ..cache.store import CachedStore, Content
 from ..dataset.address import SampleAddress
 from ..dataset.version import Version
 from ..dataset.view import View
+from ..order.packed_view import PackedView
 from ..order.plan import Plan, PlannedSource
 from ..storage import RangeReader, Span, is_local
 from .metrics import Metrics
@@ -96,7 +97,9 @@ def working_set_bytes(sources: Sequence[PlannedSource], views: Sequence[View], p
         stored.setdefault(version.id, {}).update(whole)
         # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
         alone = sum(-(-body["nbytes"] // max(body["n_rows"], 1)) + page_bytes for body in bodies.values())
-        if shape.chunk == 1:
+        if isinstance(source.view, PackedView):  # a sequence's documents lie anywhere in their block
+            needed = sum(whole.values())
+        elif shape.chunk == 1:
             needed = shape.n * alone
         else:
             per_sample = min(-(-sum(whole.values()) // shape.n), alone)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from ..dataset.view import View
 from ..errors import InvalidRuntime
 from ..order.assign import rank_slice
+from ..order.packed_view import PackedView
 from ..order.plan import Plan
+from ..order.views import OrderView
 from .decode import Decode, Transform
 from .world import World
 
@@ -27,8 +29,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
+        if self.plan.pack is not None and self.decode is False:
+            raise InvalidRuntime(
+                "decode=False with a packed plan: its sequences are made of decoded tokens; leave it True"
+            )
         for name, source in self.plan.sources.items():
-            if not isinstance(source.view, View):
+            if stored_view(source.view) is None:
                 raise InvalidRuntime(
                     f"source {name!r} is a {type(source.view).__name__} without bytes; a Loader needs views of "
                     "versions (loader.synthetic is for planning only)"
@@ -36,5 +42,17 @@ class Recipe:
 
     @property
     def views(self) -> list[View]:
-        """Of the plan's sources, in their order."""
-        return [source.view for source in self.plan.sources.values() if isinstance(source.view, View)]
+        """What is read of the plan's sources, in their order."""
+        return stored_views(self.plan)
+
+
+def stored_views(plan: Plan) -> list[View]:
+    """The views of versions that a plan reads, source by source; of a packed source, its documents'."""
+    views = (stored_view(source.view) for source in plan.sources.values())
+    return [view for view in views if view is not None]
+
+
+def stored_view(view: OrderView) -> View | None:
+    """What is read of a view: itself, or the documents of a packed one; None for one without bytes."""
+    found = view.documents if isinstance(view, PackedView) else view
+    return found if isinstance(found, View) else None

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from ..dataset.address import SampleAddress
 from ..errors import Corrupt, DecodeFailed
+from ..order.plan import Plan
+from ..order.slots import Slots
 from ..storage.spec import redact
 
 LEDGER_FORMAT = 1
@@ -14,12 +16,13 @@ MAX_ERROR_CHARS = 2000  # a decoder may quote what it was given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitution:
-    """Attempt `attempt` (1 to 8) to fill one slot of a step, and the sample whose corruption made it necessary.
+    """Attempt `attempt` (1 to 8) to fill one slot of a step, and the sample whose corruption made it necessary. Of a
+    packed sequence: attempt 0, a document that was masked; nothing stands in for it, `substitute` is "".
 
     slot: its number in the global batch's canonical order; source, epoch, position: as `explain` has them.
     stage: "checksum" (the bytes are not those written) or "decode" (they are, and the decoder refused them).
     error: without secrets. address: of the corrupt sample; for attempt 2 that is the first substitute, and so on.
-    substitute, substitute_ordinal: key and version ordinal of the sample taken instead, of the same version.
+    substitute, substitute_ordinal: key and version ordinal of the sample taken instead, of the same version; "" and -1.
     """
 
     step: int
@@ -68,6 +71,25 @@ class Substitution:
         return Substitution(
             **{name: line[name] for name in (*own, *rest)}, address=SampleAddress.from_json(line)
         )
+
+
+def masked(
+    plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
+) -> Substitution:
+    """The entry of a corrupt document that is masked in its sequence. documents: a slot per piece, `number` is its."""
+    return Substitution(
+        step=step,
+        slot=slot,
+        source=plan.source_names[int(documents.source[number])],
+        epoch=int(documents.epoch[number]),
+        position=int(documents.position[number]),
+        attempt=0,
+        stage=stage_of(error),
+        error=error_text(error),
+        address=address,
+        substitute="",
+        substitute_ordinal=-1,
+    )
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:

@@ -12,7 +12,19 @@ from math import sqrt
 import numpy as np
 
 from loader.errors import PlanMismatch
-from loader.order import assign, digest, keys, lanes, mixture, permutation, plan, substitutes
+from loader.order import (
+    assign,
+    digest,
+    keys,
+    lanes,
+    mixture,
+    pack_table,
+    packed_view,
+    permutation,
+    plan,
+    substitutes,
+    views,
+)
 from loader.order import synthetic as synthetic_view
 
 
@@ -456,3 +468,68 @@ def every_epoch_is_whole_batches(made, epochs):
         order = np.argsort(position)
         assert position[order].tolist() == list(range(epoch * n, (epoch + 1) * n))
         assert ordinal[order].tolist() == epoch_order(one.shape, made.seed, name, epoch).tolist()
+
+
+# packing
+
+
+def packing_is_the_reference(reference, tokens, length):
+    made = pack_table.pack_documents(
+        np.arange(len(tokens), dtype=np.int64), np.array(tokens, np.int64), length
+    )
+    got = [[] for _ in range(len(made))]
+    for sequence, *piece in made.rows(0, made.n_pieces).tolist():
+        got[sequence].append(tuple(piece))
+    assert got == reference.packed(tokens, length, pack_table.BLOCK_DOCUMENTS)
+
+
+def every_token_is_in_one_place(tokens, length):
+    """Each token of each document once; no sequence too long, none empty; pieces lie one behind another."""
+    documents = np.arange(len(tokens), dtype=np.int64) * 3 + 1  # version ordinals are not row numbers
+    made = pack_table.pack_documents(documents, np.array(tokens, np.int64), length)
+    pieces = made.pieces(np.arange(len(made), dtype=np.int64))
+    held = Counter()
+    for document, start, taken in zip(pieces.document, pieces.start, pieces.length, strict=True):
+        held.update((int(document), int(start) + i) for i in range(int(taken)))
+    wanted = {(3 * number + 1, i) for number, n in enumerate(tokens) for i in range(n)}
+    assert set(held) == wanted
+    assert all(n == 1 for n in held.values())
+    assert made.n_tokens == len(wanted)
+    assert len(pieces) == made.n_pieces
+    filled = Counter()
+    for row, place, at, taken in zip(pieces.row, pieces.place, pieces.at, pieces.length, strict=True):
+        assert (int(place) == 0) == (int(at) == 0)
+        assert int(at) == filled[int(row)]
+        filled[int(row)] += int(taken)
+    assert sorted(filled) == list(range(len(made)))
+    assert all(0 < n <= length for n in filled.values())
+
+
+def blocks_are_independent(tokens, more, length, block=None):
+    """Documents added at the end leave the sequences of full blocks alone."""
+    block = block or pack_table.BLOCK_DOCUMENTS
+    one = pack_table.pack_documents(np.arange(len(tokens)), np.array(tokens, np.int64), length)
+    two = pack_table.pack_documents(
+        np.arange(len(tokens) + len(more)), np.array([*tokens, *more], np.int64), length
+    )
+    full = len(tokens) // block * block
+    rows = one.rows(0, one.n_pieces)
+    kept = rows[rows[:, 1] < full]
+    assert np.array_equal(two.rows(0, len(kept)), kept)
+
+
+class Documents(views.SyntheticView):
+    """Synthetic documents whose lengths are known, so that they can be packed."""
+
+    def packed(self, asked):
+        documents = np.arange(len(self), dtype=np.int64)
+        table = pack_table.pack_documents(documents, np.array(self.tokens, np.int64), asked.length)
+        return packed_view.PackedView(self, asked, self.dtype, table)
+
+
+def documents_of(tokens, name="docs", dtype="<u2"):
+    """A view of documents with so many tokens each."""
+    view = Documents(len(tokens), name)
+    object.__setattr__(view, "tokens", list(tokens))
+    object.__setattr__(view, "dtype", dtype)
+    return view

@@ -197,3 +197,28 @@ def bucketed_batch(seed, batches, shapes, sizes, segments, step):
         if here:
             mixed.append((before, here))
     return label, batch(seed, batches[label], shapes, mixed, own)
+
+
+def packed(tokens, length, block=2**14):
+    """Sequences of (document, start, length), by hand: blocks of documents, longest first, each into the fullest
+    sequence that holds it."""
+    out = []
+    for first in range(0, len(tokens), block):
+        pieces = []
+        for document in range(first, min(first + block, len(tokens))):
+            start = 0
+            while start < tokens[document]:
+                taken = min(length, tokens[document] - start)
+                pieces.append((document, start, taken))
+                start += taken
+        opened = []
+        for piece in sorted(pieces, key=lambda one: -one[2]):  # stable: of equal ones the first
+            fitting = [some for some in opened if sum(p[2] for p in some) + piece[2] <= length]
+            if fitting:
+                max(fitting, key=lambda some: sum(p[2] for p in some)).append(
+                    piece
+                )  # of equal ones the first
+            else:
+                opened.append([piece])
+        out += sorted(sorted(some) for some in opened)
+    return out

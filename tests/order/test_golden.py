@@ -1,5 +1,6 @@
 """The order's golden files: a change leaves them alone, or raises the order's version."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -122,6 +123,20 @@ def test_the_reference_gives_the_golden_boundary(saved, reference):
         rows = [[0, *slot] for slot in slots]
         assert rows[:4] == batch["first (source, i_k, epoch, ordinal)"]
         assert rows[-4:] == batch["last"]
+
+
+def test_the_reference_gives_the_golden_packing(saved, reference):
+    one = saved["packing"][0]
+    tokens = [i * 7919 % 613 * (9 if i % 10 == 0 else 1) for i in range(one["documents"])]
+    rows = [
+        [number, 2 * document, *rest]
+        for number, sequence in enumerate(reference.packed(tokens, one["length"]))
+        for document, *rest in sequence
+    ]
+    assert rows[:8] == one["first (sequence, document, start, length)"]
+    assert rows[-8:] == one["last"]
+    data = b"".join(value.to_bytes(8, "little") for row in rows for value in row)
+    assert hashlib.sha256(data).hexdigest() == one["sha256"]
 
 
 def test_golden_plans_and_states_are_still_read(saved):

@@ -4,6 +4,8 @@ A property that holds of a broken order is no property. Each case patches the re
 functions of properties.py that the other tests run, and expects its AssertionError.
 """
 
+import bisect
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from loader.order import (
     keys,
     lanes,
     mixture,
+    pack_table,
     permutation,
     plan,
     slots,
@@ -546,6 +549,65 @@ def masked_epochs(properties, reference):
         properties.every_epoch_is_whole_batches(made, 3)
 
 
+def worst_fit(patch):
+    patch.setattr(
+        pack_table,
+        "bisect_left",
+        lambda room, size: len(room) - 1 if room and room[-1] >= size else len(room),
+    )
+
+
+def nothing_packed_with_anything(patch):
+    patch.setattr(pack_table, "best_fit", lambda sizes, capacity: np.arange(len(sizes), dtype=np.int64))
+
+
+def the_last_opened_of_equal_ones(patch):
+    def last(room, size):
+        at = bisect.bisect_left(room, size)
+        while at + 1 < len(room) and room[at + 1] >> 5 == room[at] >> 5:
+            at += 1
+        return at
+
+    patch.setattr(pack_table, "bisect_left", last)
+
+
+def rests_of_long_documents_dropped(patch):
+    real = pack_table.pack_block
+    patch.setattr(
+        pack_table,
+        "pack_block",
+        lambda tokens, length: real(np.where(tokens > length, tokens // length * length, tokens), length),
+    )
+
+
+def pieces_of_a_document_begin_at_nought(patch):
+    real = pack_table.pack_block
+
+    def forgetful(tokens, length):
+        sequence, document, start, taken = real(tokens, length)
+        return sequence, document, np.zeros_like(start), taken
+
+    patch.setattr(pack_table, "pack_block", forgetful)
+
+
+def one_block_of_all(patch):
+    patch.setattr(pack_table, "BLOCK_DOCUMENTS", 2**60)
+
+
+def packed_by_hand(properties, reference):
+    tokens = [3, 25, 0, 7, 4, 3, 2, 3, 3, 9, 1, 1, 30, 5, 5, 5, 8, 2, 2, 11, 4, 6, 6, 1, 7, 3]
+    properties.packing_is_the_reference(reference, tokens, 10)
+
+
+def packed_whole(properties, reference):
+    properties.every_token_is_in_one_place([3, 25, 0, 7, 4, 3, 2, 30, 11], 10)
+
+
+def packed_in_blocks(properties, reference):
+    tokens = [1 + i * 7 % 13 for i in range(2**14 + 50)]
+    properties.blocks_are_independent(tokens, [9, 3, 12, 1] * 9, 20, block=2**14)
+
+
 def buckets_have_orders_of_their_own(properties, reference):
     properties.buckets_have_names_of_their_own()
 
@@ -598,6 +660,12 @@ CASES = [
     (buckets_begin_again_at_a_segment, bucketed_schedule),
     (a_buckets_segments_begin_at_the_plans_steps, bucketed_batches_are_the_reference),
     (leftovers_dropped, bucket_epochs),
+    (worst_fit, packed_by_hand),
+    (nothing_packed_with_anything, packed_by_hand),
+    (the_last_opened_of_equal_ones, packed_by_hand),
+    (rests_of_long_documents_dropped, packed_whole),
+    (pieces_of_a_document_begin_at_nought, packed_whole),
+    (one_block_of_all, packed_in_blocks),
     (an_epoch_without_its_rest, masked_epochs),
     (padding_taken_for_the_next_epoch, masked_epochs),
 ]

@@ -251,7 +251,7 @@ def test_a_plan_that_cannot_be_reopened(properties):
         ({"views": {"a": source(synthetic(50), weight=-1)}}, InvalidPlan, "'a'.*negative"),
         ({"bucket_by": "height"}, InvalidPlan, "'a'.*has no buckets.*buckets="),
         ({"bucket_by": 5}, InvalidPlan, "bucket_by = 5: loader.bucket"),
-        ({"pack": 1024}, InvalidPlan, "pack.*yet"),
+        ({"pack": 1024}, InvalidPlan, "pack = 1024: loader.pack"),
         ({"quarantine": ["x"]}, InvalidPlan, "quarantine entry 'x'"),
         ({"boundary": "drop"}, InvalidPlan, "boundary.*fill"),
         ({"allow_repeats": 1}, InvalidPlan, "allow_repeats = 1"),

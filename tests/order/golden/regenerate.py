@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from loader.order import (
+    PackedView,
     bucket,
     delivered_digest,
     make_plan,
+    pack,
     planned_digest,
     sample_rng_key,
     slot_identities,
@@ -28,6 +30,7 @@ from loader.order.content import ORDER_VERSION
 from loader.order.keys import key, mix64, sub
 from loader.order.lanes import LaneShape, locate
 from loader.order.mixture import integer_weights, quota_table
+from loader.order.pack_table import pack_documents
 from loader.order.permutation import perm
 
 HERE = Path(__file__).parent
@@ -212,6 +215,25 @@ def of_boundary():
     )
 
 
+def of_packing(n, length):
+    """Documents of i * 7919 mod 613 tokens, every tenth 9 times as long."""
+    number = np.arange(n, dtype=np.int64)
+    tokens = number * 7919 % 613 * np.where(number % 10, 1, 9)
+    table = pack_documents(2 * number, tokens, length)
+    view = PackedView(synthetic(2 * n, "docs"), pack("tokens.npy", length), "<u2", table)
+    return {
+        "documents": n,
+        "length": length,
+        "sequences": len(table),
+        "sha256": table.sha256,
+        "first (sequence, document, start, length)": table.rows(0, 8).tolist(),
+        "last": table.rows(table.n_pieces - 8, table.n_pieces).tolist(),
+        "view": view.id,
+        "identity": view.identity,
+        "spec": view.spec(),
+    }
+
+
 def golden():
     """Everything the golden file holds."""
     return {
@@ -228,6 +250,7 @@ def golden():
         "quarantine": of_quarantine(),
         "boundary": of_boundary(),
         "ramped plans": {name: of_plan(*given) for name, given in ramped_plans().items()},
+        "packing": [of_packing(300, 256), of_packing(40_000, 2048)],
         "plans": {name: of_plan(*given) for name, given in plans().items()},
     }
 

@@ -1,0 +1,171 @@
+"""A view of documents, packed: how long they are, and the table of their sequences, made once and kept in the root.
+
+    packs/<hash>.parquet        sequence, document, start, length; a row per piece
+
+The hash is of the question: view, field, length, and where lengths come from. Of the table's content a plan has the
+SHA-256, so a table that was changed is noticed.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
+from ..modalities.array import layout_of
+from ..modalities.fields import last_word
+from ..order.canonical import content_hash
+from ..order.pack import PackBy
+from ..order.pack_table import PackTable, pack_documents
+from ..order.packed_view import PackedView
+from .field_sizes import field_nbytes
+from .parquet import parse_table, table_bytes
+from .read import read_fields
+from .samples import live_values
+
+if TYPE_CHECKING:
+    from .view import View
+
+logger = logging.getLogger(__name__)
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+PACKING = 1  # of the rule that makes a table: another one gives other tables other names
+COLUMNS = ("sequence", "document", "start", "length")
+
+
+def packed(view: "View", asked: PackBy) -> PackedView:
+    """The view's packed sequences. Costs, once per root, the indexes of the field's group, and about a microsecond per
+    document; then reading the table. One document is read, for the dtype of all.
+
+    Raises: InvalidPlan for a view of more than the field, or documents that are no rows of tokens; Corrupt.
+    """
+    if last_word(asked.field) != "npy":
+        raise InvalidPlan(f"pack({asked.field!r}): an .npy field is needed, of one dimension")
+    if view.fields != (asked.field,):
+        raise InvalidPlan(
+            f"pack({asked.field!r}) of a view with the fields {list(view.fields)}: a sequence is made of several "
+            f"documents, and has their tokens only; pass version.select({asked.field!r})"
+        )
+    first = _Stored(view, asked.field)
+    table = _load(view, asked)
+    if table is None:
+        documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
+        tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
+        if (tokens < 0).any():
+            raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
+        table = _kept(view, asked, pack_documents(documents, tokens, asked.length))
+    return PackedView(view, asked, first.dtype, table)
+
+
+class _Stored:
+    """How a field's documents are stored: as the view's first one says, which is read for it."""
+
+    def __init__(self, view: "View", field: str) -> None:
+        self._version, self._field = view.version, field
+        if not len(view):
+            raise InvalidPlan("pack: the view has no samples")
+        where = view.version_ordinals(np.zeros(1, np.int64))
+        addresses = view.version.address(where, [field])
+        (found,) = read_fields(view.version.store, addresses)
+        stored = layout_of(found[field])
+        if len(stored.shape) != 1:
+            raise InvalidPlan(
+                f"pack({field!r}): {addresses[0].describe(field)} is {stored.dtype} {list(stored.shape)}; one "
+                "dimension is needed"
+            )
+        self.dtype, self._itemsize = stored.dtype.str, stored.dtype.itemsize
+        self._start = len(stored.head)
+
+    def counts(self) -> Int64s:
+        """int64 per live sample of the version: its tokens; negative where its bytes do not come out."""
+        nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
+        count, rest = np.divmod(nbytes - self._start, self._itemsize)
+        count[rest != 0] = -1
+        return count
+
+
+def _counted(view: "View", asked: PackBy) -> Int64s:
+    """int64 per live sample of the version: the column of lengths, -1 where it is null. Raises: InvalidPlan."""
+    assert asked.lengths is not None
+    values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
+    if not values.dtype.is_integer():
+        raise InvalidPlan(f"pack(lengths={asked.lengths!r}) is {values.dtype}; whole numbers are needed")
+    counts: Int64s = values.fill_null(-1).to_numpy().astype(np.int64)
+    return counts
+
+
+def _no_count(view: "View", asked: PackBy, documents: Int64s, found: Int64s) -> str:
+    (first,) = view.version.keys(documents[:1])
+    if asked.lengths:
+        return (
+            f"pack(lengths={asked.lengths!r}): {len(documents)} documents have no number of tokens, such as {first!r}; "
+            f'leave them out with where("{asked.lengths} >= 0")'
+        )
+    return (
+        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, have bytes that are not those of an "
+        "array like the first one's; store all in one dtype, or name a column with pack(lengths=)"
+    )
+
+
+def _path(view: "View", asked: PackBy) -> str:
+    question = {
+        "packing": PACKING,
+        "view": view.id,
+        "field": asked.field,
+        "length": asked.length,
+        "lengths": asked.lengths,
+    }
+    return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
+
+
+def _load(view: "View", asked: PackBy) -> PackTable | None:
+    store, path = view.version.store, _path(view, asked)
+    try:
+        data = store.get(path).data
+    except ObjectNotFound:
+        return None
+    name = f"{store.url}/{path}"
+    table = parse_table(data, name)
+    try:
+        columns = [table[column].to_numpy() for column in COLUMNS]
+    except KeyError as error:
+        raise Corrupt(
+            f"{name} is no table of packed sequences: {error}; delete it, it is made again"
+        ) from error
+    _check(name, columns, len(view.version), asked.length)
+    return PackTable(*columns)
+
+
+def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
+    """Raises: Corrupt for rows that no packing gives."""
+    sequence, document, start, taken = columns
+    ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
+    whole = ascends and all(column.dtype == np.int64 for column in columns)
+    if whole and len(sequence):
+        whole = bool(
+            (document >= 0).all()
+            and (document < documents).all()
+            and (start >= 0).all()
+            and (taken > 0).all()
+            and int(np.bincount(sequence, taken).max()) <= length
+        )
+    if not whole:
+        raise Corrupt(f"{name} is no table of packed sequences; delete it, it is made again")
+
+
+def _kept(view: "View", asked: PackBy, table: PackTable) -> PackTable:
+    """The table, stored for other ranks and runs; one that another process stored meanwhile is taken instead."""
+    store, path = view.version.store, _path(view, asked)
+    rows = table.rows(0, table.n_pieces)
+    columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
+    try:
+        store.put_if_absent(path, table_bytes(columns, "pack"))
+    except AlreadyExists:
+        saved = _load(view, asked)
+        return table if saved is None else saved
+    except Forbidden:
+        logger.warning("the root is read-only here: %s was not saved, each process packs the documents", path)
+    except StoreError as error:
+        logger.warning("%s was not saved (%s); each process packs the documents", path, error)
+    return table

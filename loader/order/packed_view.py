@@ -1,0 +1,76 @@
+"""A view of packed sequences, numbered 0..N-1: what L1 shuffles in a plan with packing."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from .canonical import content_hash
+from .keys import I64
+from .pack import PackBy, Packing
+from .pack_table import PackTable
+from .views import OrderView
+
+
+class PackedView:
+    """Immutable. documents: the view that was packed. asked: the question. packing: how a sequence is laid out."""
+
+    def __init__(self, documents: OrderView, asked: PackBy, dtype: str, table: PackTable) -> None:
+        """dtype: of the tokens. Raises: InvalidPlan for one that is none of whole numbers, or has no such pad_id."""
+        self.documents, self.asked, self.table = documents, asked, table
+        self.packing = Packing(field=asked.field, length=asked.length, pad_id=asked.pad_id, dtype=dtype)
+        self._sha256 = table.sha256
+
+    def __repr__(self) -> str:
+        return f"PackedView({self.documents!r}, {len(self)} sequences of {self.packing.length})"
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def id(self) -> str:
+        """Content hash: of the documents' view and the table; not of how a sequence is laid out."""
+        return content_hash("w", {"documents": self.documents.id, **self._made_of()})
+
+    @property
+    def identity(self) -> str:
+        """What names a sequence for ever, with its number: the documents' version, the field and the table."""
+        named = "\n".join([self.documents.identity, self.asked.field, self._sha256])
+        return "k-" + hashlib.sha256(named.encode()).hexdigest()
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        return self.packing.length * int(self.packing.dtype[2:])
+
+    def spec(self) -> dict[str, Any]:
+        """What a plan stores to open the view again."""
+        return {
+            "kind": "packed",
+            "documents": self.documents.spec(),
+            "lengths": self.asked.lengths,
+            **self._made_of(),
+        }
+
+    def version_ordinals(self, x: I64) -> I64:
+        """A sequence's number, in every view of it."""
+        return x
+
+    def keys(self, version_ordinals: I64) -> list[str]:
+        """A sequence's name is its number in the table."""
+        return [sequence_key(number) for number in version_ordinals.tolist()]
+
+    def ordinals(self, keys: Sequence[str]) -> I64:
+        """Version ordinals of *documents*: what a quarantine names."""
+        return self.documents.ordinals(keys)
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the sequences' places that hold a token: the rest is padding."""
+        return self.table.n_tokens / max(1, len(self) * self.packing.length)
+
+    def _made_of(self) -> dict[str, Any]:
+        return {"field": self.asked.field, "length": self.asked.length, "table": self._sha256}
+
+
+def sequence_key(number: int) -> str:
+    """The key of a packed sequence: `sequence-000000000012`."""
+    return f"sequence-{number:012d}"

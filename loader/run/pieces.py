@@ -1,0 +1,101 @@
+"""The pieces of documents that packed slots are made of, and the arrays that they make."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dataset.shard import crc32c
+from ..order.keys import I64
+from ..order.pack import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, Packing
+from ..order.pack_table import Pieces
+from ..order.packed_view import PackedView
+from ..order.plan import Plan
+from ..order.slots import Slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotPieces:
+    """slot: int64 [pieces], the slot that each belongs to, ascending by source. at, of: the rest about them.
+    documents: a slot per piece, that holds its document. held: bool, quarantined: not read."""
+
+    slot: I64
+    of: Pieces
+    documents: Slots
+    held: NDArray[np.bool_]
+
+
+def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:
+    """The pieces of the packed sequences in these slots (int64 numbers) of a step, source by source."""
+    found: list[tuple[I64, Pieces, NDArray[np.bool_]]] = []
+    for index, one in enumerate(plan.sources.values()):
+        mine = wanted[slots.source[wanted] == index]
+        assert isinstance(one.view, PackedView)
+        pieces = one.view.table.pieces(slots.ordinal[mine])
+        found.append((mine[pieces.row], pieces, plan.quarantine.holds(one.source, step, pieces.document)))
+    slot = np.concatenate([owner for owner, _, _ in found])
+    columns = {
+        name: np.concatenate([getattr(pieces, name) for _, pieces, _ in found])
+        for name in Pieces.__dataclass_fields__
+    }
+    of = Pieces(**columns)
+    documents = Slots(
+        source=slots.source[slot],
+        position=slots.position[slot],
+        epoch=slots.epoch[slot],
+        ordinal=of.document,
+        view_ordinal=of.document,
+        valid=np.ones(len(of), np.bool_),
+        attempt=np.zeros(len(of), np.int8),
+    )
+    return SlotPieces(
+        slot=slot, of=of, documents=documents, held=np.concatenate([held for _, _, held in found])
+    )
+
+
+def laid_out(
+    packing: Packing, pieces: Pieces, numbers: Sequence[int], tokens: Mapping[int, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """One sequence. numbers: its pieces. tokens: number of a piece -> its tokens; a piece without is masked.
+
+    field -> [length], the tokens' dtype, `pad_id` where there is none. `<field>.position_ids` -> int32 [length], from 0
+    in each piece. `<field>.segment_ids` -> int32 [length], 1 for the sequence's first piece and so on, 0 where there is
+    no token. `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
+    """
+    length, name = packing.length, packing.field
+    out = np.full(length, packing.pad_id, np.dtype(packing.dtype).newbyteorder("="))
+    position, segment = np.zeros(length, np.int32), np.zeros(length, np.int32)
+    loss = np.zeros(length, np.bool_)
+    for number in numbers:
+        if number not in tokens:
+            continue
+        at, n = int(pieces.at[number]), int(pieces.length[number])
+        out[at : at + n] = tokens[number]
+        position[at : at + n] = np.arange(n, dtype=np.int32)
+        segment[at : at + n] = pieces.place[number] + 1
+        loss[at + 1 : at + n] = True
+    return {
+        name: out,
+        f"{name}.{POSITION_IDS}": position,
+        f"{name}.{SEGMENT_IDS}": segment,
+        f"{name}.{LOSS_MASK}": loss,
+    }
+
+
+def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, int]) -> int:
+    """CRC-32C over the pieces of a sequence: u64 document, u64 start, u32 length, u32 CRC-32C of the document's field,
+    little-endian; of a masked one, which has no entry in `crcs`, length and CRC are 0."""
+    return crc32c(
+        b"".join(
+            struct.pack(
+                "<QQII",
+                int(pieces.document[number]),
+                int(pieces.start[number]),
+                int(pieces.length[number]) if number in crcs else 0,
+                crcs.get(number, 0),
+            )
+            for number in numbers
+        )
+    )

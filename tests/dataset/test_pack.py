@@ -1,0 +1,252 @@
+"""What packing reads of a version, and the table that it leaves in the root."""
+
+import io
+import logging
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.dataset.field_sizes import field_nbytes
+from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
+
+FIELD = "tokens.npy"
+LENGTHS = [5, 0, 17, 3, 40, 8, 8, 1, 2, 29, 16, 7, 12, 4, 4, 31]
+
+
+def tokens(number, n, dtype=np.uint16):
+    return (np.arange(n) + number).astype(dtype)
+
+
+def write(root, lengths=LENGTHS, name="docs", first=0, **options):
+    with root.write(name, groups={"wav": "audio"}, **{"part_samples": 5, **options}) as writer:
+        for number, n in enumerate(lengths, first):
+            writer.add(
+                f"k{number:02d}",
+                {FIELD: tokens(number, n), "txt": "x" * number, "wav": bytes(number)},
+                metadata={
+                    "n": n,
+                    "half": n / 2,
+                    "n_or_null": n if number % 2 else None,
+                    "kind": "ab"[number % 2],
+                },
+            )
+    return writer.version
+
+
+def held(view):
+    """key -> tokens in the table."""
+    table = view.table
+    pieces = table.pieces(np.arange(len(table)))
+    counts = dict.fromkeys(pieces.document.tolist(), 0)
+    for document, length in zip(pieces.document.tolist(), pieces.length.tolist(), strict=True):
+        counts[document] += length
+    keys = view.documents.keys(np.array(list(counts), np.int64))
+    return dict(zip(keys, counts.values(), strict=True))
+
+
+def by_key(lengths=LENGTHS, first=0):
+    return {f"k{number:02d}": n for number, n in enumerate(lengths, first) if n}
+
+
+def packed(view, length=16, **more):
+    return view.packed(loader.pack(FIELD, length, **more))
+
+
+def test_lengths_come_from_the_index(root):
+    version = write(root)
+    sizes = np.concatenate(list(field_nbytes(version, FIELD)))
+    buffer = io.BytesIO()
+    np.save(buffer, tokens(0, 40))
+    assert sizes.max() == len(buffer.getvalue())
+    keys = version.keys(np.arange(len(version)))
+    assert {key: (n - 128) // 2 for key, n in zip(keys, sizes.tolist(), strict=True) if n > 128} == by_key()
+    assert held(packed(version.select(FIELD))) == by_key()
+    assert held(packed(version.select(FIELD), lengths="n")) == by_key()
+
+
+def test_views_exclusions_and_missing_groups(root):
+    write(root)
+    root.exclude("docs@1", ["k04", "k10"], reason="bad")
+    version = write(root, [6, 9], first=16)
+    everything = by_key([*LENGTHS, 6, 9])
+    live = {key: n for key, n in everything.items() if key not in ("k04", "k10")}
+    assert held(packed(version.select(FIELD))) == live
+    some = version.select(FIELD).where("n > 7 AND kind = 'a'")
+    assert held(packed(some)) == {key: n for key, n in live.items() if n > 7 and int(key[1:]) % 2 == 0}
+    later = root.add_group("docs@latest", "more", {"more.npy": lambda sample: np.arange(4)})
+    assert held(packed(later.select(FIELD))) == live
+
+
+def test_the_table_is_a_file_that_anybody_reads(root):
+    view = packed(write(root).select(FIELD))
+    (info,) = root.store.list("packs/")
+    table = pq.read_table(io.BytesIO(root.store.get(info.key).data))
+    assert table.column_names == ["sequence", "document", "start", "length"]
+    rows = np.column_stack([column.to_numpy() for column in table.columns])
+    assert np.array_equal(rows, view.table.rows(0, view.table.n_pieces))
+
+
+def test_it_is_made_once_and_reads_one_document(root, stores):
+    """The indexes, the first time; of the shards, the first document, for the dtype of all."""
+    write(root)
+    root.store = stores.Counting(root.store)
+    calls = []
+    for _ in range(2):
+        root.store.calls.clear()
+        view = packed(root.open("docs@1").select(FIELD))
+        calls.append((root.store.calls["get", "data"], root.store.calls["get_ranges", "data"]))
+        assert held(view) == by_key()
+    parts = len(view.documents.version.parts)
+    assert calls[0][0] - calls[1][0] == parts
+    assert [media for _, media in calls] == [1, 1]
+
+
+def test_a_root_that_cannot_be_written_only_costs_each_process_the_work(root, caplog):
+    version = write(root)
+    inner = root.store
+
+    class ReadOnly:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def put_if_absent(self, key, data):
+            raise Forbidden("read-only")
+
+    version.store = ReadOnly()
+    with caplog.at_level(logging.WARNING, "loader.dataset.pack"):
+        view = packed(version.select(FIELD))
+    assert "read-only here" in caplog.text
+    assert held(view) == by_key()
+    assert not list(inner.list("packs/"))
+
+
+def test_the_table_that_was_stored_first_is_taken(root):
+    """Two processes at once: both go on with one table."""
+    version = write(root)
+    inner = root.store
+    other = packed(write(root, [4, 4], name="others").select(FIELD))
+    (theirs,) = inner.list("packs/")
+    data = inner.get(theirs.key).data
+
+    class Slower:
+        """Finds nothing at first; another process stores a table before ours is there."""
+
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def put_if_absent(self, key, mine):
+            if key.startswith("packs/"):
+                inner.put_if_absent(key, data)
+            inner.put_if_absent(key, mine)
+
+    version.store = Slower()
+    assert packed(version.select(FIELD)).table.sha256 == other.table.sha256
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda data: data[:-30], "not a readable Parquet"),
+        (lambda data: columns(sequence=[0, 2], document=[0, 1], start=[0, 0], length=[4, 4]), "no table"),
+        (lambda data: columns(sequence=[1, 1], document=[0, 1], start=[0, 0], length=[4, 4]), "no table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, 16], start=[0, 0], length=[4, 4]), "no table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, -1], start=[0, 0], length=[4, 4]), "no table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 0], length=[4, 13]), "no table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, -1], length=[4, 3]), "no table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1], length=[4, 0]), "no table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0.5, 1], length=[4, 1]), "no table"),
+        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1]), "no table"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path, change, says):
+    with loader.Root(str(tmp_path)) as root:
+        version = write(root)
+        packed(version.select(FIELD))
+        (info,) = root.store.list("packs/")
+        path = tmp_path / info.key
+        path.write_bytes(change(path.read_bytes()))
+        with pytest.raises(Corrupt, match=says):
+            packed(root.open("docs@1").select(FIELD))
+
+
+def columns(**values):
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    pq.write_table(pa.table(values), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "says"),
+    [
+        (
+            (FIELD, "txt"),
+            {"field": FIELD},
+            r"the fields \['tokens.npy', 'txt'\].*version.select\('tokens.npy'\)",
+        ),
+        (("txt",), {"field": "txt"}, "an .npy field is needed"),
+        ((FIELD,), {"field": FIELD, "lengths": "half"}, "Float64; whole numbers"),
+        (
+            (FIELD,),
+            {"field": FIELD, "lengths": "n_or_null"},
+            "8 documents have no number of tokens, such as 'k",
+        ),
+        ((FIELD,), {"field": FIELD, "lengths": "n - 1"}, "have no number of tokens, such as 'k01'"),
+    ],
+)
+def test_what_cannot_be_packed(root, fields, asked, says):
+    with pytest.raises(InvalidPlan, match=says):
+        write(root).select(*fields).packed(loader.pack(length=16, **asked))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ([np.zeros((2, 3), np.uint16)], r"is uint16 \[2, 3\]; one dimension"),
+        ([np.zeros(3, np.float32)], "holds float32; tokens are whole numbers"),
+        ([np.zeros(3, np.uint16), np.zeros(3, np.uint8)], "1 documents, such as .* bytes that are not those"),
+    ],
+)
+def test_arrays_that_cannot_be_packed(root, arrays, says):
+    with root.write("docs") as writer:
+        for number, array in enumerate(arrays):
+            writer.add(f"k{number}", {FIELD: array})
+    with pytest.raises(InvalidPlan, match=says):
+        loader.plan({"d": writer.version}, seed=1, global_batch=1, pack=loader.pack(FIELD, 8))
+
+
+def test_an_unknown_column_is_named(root):
+    with pytest.raises(FieldNotFound, match="'n_tokens'"):
+        packed(write(root).select(FIELD), lengths="n_tokens")
+
+
+def test_a_view_without_samples(root):
+    with pytest.raises(InvalidPlan, match="no samples"):
+        packed(write(root).select(FIELD).where("n > 99"))
+
+
+def test_a_damaged_index_is_refused(tmp_path):
+    with loader.Root(str(tmp_path)) as root:
+        write(root)
+        path = sorted(tmp_path.glob("data/*/*/media-*.index.parquet"))[0]
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(Corrupt, match="CRC-32C"):
+            list(field_nbytes(root.open("docs@1"), FIELD))
+
+
+def test_a_sequence_is_named_by_its_number(root):
+    view = packed(write(root).select(FIELD))
+    assert view.keys(np.array([0, 12])) == ["sequence-000000000000", "sequence-000000000012"]
+    assert view.ordinals(["k03", "nothing"]).tolist() == [
+        view.documents.ordinals(["k03"])[0],
+        -1,
+    ]
+    assert repr(view).startswith("PackedView(View(")
+    assert view.mean_sample_bytes == 32
+    with pytest.raises(InvalidRuntime):
+        view.documents.version.address(np.array([999]), [FIELD])

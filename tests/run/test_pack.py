@@ -1,0 +1,384 @@
+"""Packed sequences out of a Loader: every token of every document, laid out as docs/order.md says."""
+
+import functools
+import io
+import json
+import operator
+import struct
+from itertools import islice
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset.pack import COLUMNS
+from loader.dataset.parquet import table_bytes
+from loader.errors import (
+    Corrupt,
+    DecodeFailed,
+    InvalidPlan,
+    InvalidRuntime,
+    PlanMismatch,
+    TooManyCorrupt,
+    TransformFailed,
+)
+from loader.order.digest import identity_hash
+from loader.order.keys import hash_fields, sub
+
+FIELD = "tokens.npy"
+PACK = loader.pack(FIELD, 32, pad_id=9)
+
+
+def tokens(number, n):
+    """The document's own number and places: what a batch holds tells where it is from."""
+    return (number * 100 + np.arange(n)).astype(np.int32)
+
+
+LENGTHS = [int(n) for n in np.random.default_rng(8).integers(0, 40, 60)] + [100, 64, 0, 33]
+
+
+def write(root, name="docs", lengths=LENGTHS, **options):
+    with root.write(name, **options) as writer:
+        for number, n in enumerate(lengths):
+            writer.add(
+                f"{name}-{number:03d}",
+                {FIELD: tokens(number, n), "txt": str(number)},
+                metadata={"n": n, "wrong": n + (number == 59)},
+                source={"raw_uri": f"s3://raw/{number}"},
+            )
+    return writer.version
+
+
+@pytest.fixture(scope="module")
+def docs():
+    with loader.Root("memory://run-pack") as root:
+        yield write(root, part_samples=20)
+
+
+def plan_of(version, batch=6, pack=PACK, **more):
+    return loader.plan({"docs": version.select(FIELD)}, seed=3, global_batch=batch, pack=pack, **more)
+
+
+def numpy_loader(plan, rank=0, world=1, **more):
+    return loader.Loader(plan, rank, world, framework="numpy", **{"workers": 0, **more})
+
+
+def arrays(batch):
+    return [
+        batch[name]
+        for name in (FIELD, *(f"{FIELD}.{one}" for one in ("position_ids", "segment_ids", "loss_mask")))
+    ]
+
+
+def read_back(batches):
+    """number of a document -> its tokens, by the segments of the batches alone. Checks what lies beside them."""
+    found = {}
+    for batch in batches:
+        for row in np.flatnonzero(np.asarray(batch.mask)):
+            held, position, segment, loss = (one[row] for one in arrays(batch))
+            for number in sorted(set(segment.tolist()) - {0}):
+                mine = np.flatnonzero(segment == number)
+                assert np.array_equal(mine, np.arange(mine[0], mine[0] + len(mine)))
+                assert position[mine].tolist() == list(range(len(mine)))
+                assert loss[mine].tolist() == [False] + [True] * (len(mine) - 1)
+                found.setdefault(int(held[mine[0]]) // 100, []).append(held[mine].tolist())
+            assert (held[segment == 0] == 9).all()
+            assert not loss[segment == 0].any()
+            assert not position[segment == 0].any()
+    return {number: functools.reduce(operator.iadd, sorted(pieces), []) for number, pieces in found.items()}
+
+
+@pytest.mark.parametrize("boundary", ["fill", "mask"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_is_every_token_of_every_document_once(docs, workers, boundary):
+    plan = plan_of(docs, boundary=boundary)
+    with numpy_loader(plan, workers=workers, epochs=1) as batches:
+        seen = list(batches)
+    assert read_back(seen) == {number: tokens(number, n).tolist() for number, n in enumerate(LENGTHS) if n}
+    assert {batch[FIELD].shape[1] for batch in seen} == {32}
+
+
+def test_a_batch_is_what_its_table_says(docs):
+    """Row by row from `plan.batch_ids`, `explain` and the documents alone."""
+    plan = plan_of(docs)
+    with numpy_loader(plan) as batches:
+        for step in (0, 3, 40):
+            batch = batches.batch_at(step)
+            assert batch.ids == plan.batch_ids(step)
+            for row, one in enumerate(loader.explain(plan, step)):
+                assert batch.ids[row] == ("docs", one.address.key)
+                held, position, segment, loss = (np.full(32, fill) for fill in (9, 0, 0, 0))
+                for piece in one.pieces:
+                    number, n = int(piece.address.key[-3:]), piece.stop - piece.start
+                    here = slice(piece.at, piece.at + n)
+                    held[here] = tokens(number, LENGTHS[number])[piece.start : piece.stop]
+                    position[here], segment[here] = np.arange(n), piece.segment_id
+                    loss[here] = np.arange(n) > 0
+                    assert piece.provenance == {"raw_uri": f"s3://raw/{number}"}
+                for got, wanted in zip(arrays(batch), (held, position, segment, loss), strict=True):
+                    assert got[row].tolist() == wanted.tolist()
+            dtypes = [one.dtype for one in arrays(batch)]
+            assert dtypes == [np.int32, np.int32, np.int32, np.bool_]
+    assert "segment 1   tokens [" in str(loader.explain(plan, 0, slot=0)[0])
+    assert json.dumps(loader.explain(plan, 0)[0].to_json())
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(
+    worlds=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    runs=st.lists(st.integers(0, 4), min_size=4, max_size=4),
+)
+def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(docs, worlds, runs):
+    plan = plan_of(docs, boundary="mask")
+    state, step = plan.state(0), 0
+    with numpy_loader(plan) as alone:
+        for world, n in zip(worlds, runs, strict=False):
+            ranks = [numpy_loader(plan, rank, world) for rank in range(world)]
+            for one in ranks:
+                one.load_state_dict(state)
+            for _ in range(n):
+                parts, whole = [next(one) for one in ranks], alone.batch_at(step)
+                for name in whole.fields:
+                    assert np.array_equal(np.concatenate([part[name] for part in parts]), whole[name])
+                assert [one for part in parts for one in part.ids] == whole.ids
+                assert sum(part.digest for part in parts) % 2**64 == whole.digest
+                step += 1
+            (state,) = {json.dumps(one.state_dict()): one.state_dict() for one in ranks}.values()
+            for one in ranks:
+                one.close()
+    assert state["step"] == step
+
+
+def test_the_delivered_digest_is_the_formula(docs):
+    plan = plan_of(docs)
+    view = plan.sources["docs"].view
+    with numpy_loader(plan) as batches:
+        batch = batches.batch_at(2)
+    total = 0
+    for slot, one in enumerate(loader.explain(plan, 2)):
+        packed = b""
+        for piece in one.pieces:
+            crc = piece.address.fields[FIELD].crc32c
+            packed += struct.pack("<QQII", piece.address.ordinal, piece.start, piece.stop - piece.start, crc)
+        own = sub(identity_hash(view.identity), one.address.ordinal)
+        total += sub(sub(sub(sub(hash_fields("delivered"), 2), slot), own), google_crc32c.value(packed))
+    assert batch.digest == total % 2**64
+
+
+def test_frameworks_and_padded_slots(docs):
+    plan = plan_of(docs, batch=7, boundary="mask")
+    last = -(-len(plan.sources["docs"].view) // 7) - 1
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+        batch = batches.batch_at(last)
+    assert batch[FIELD].dtype == torch.int32
+    assert batch[f"{FIELD}.loss_mask"].dtype == torch.bool
+    padded = ~batch.mask
+    assert padded.any()
+    assert not batch[f"{FIELD}.segment_ids"][padded].any()
+    assert not batch[f"{FIELD}.loss_mask"][padded].any()
+
+
+def test_a_transform_gets_the_sequence_and_its_own_generator(docs):
+    plan = plan_of(docs)
+    with numpy_loader(plan, transform=with_a_number) as batches:
+        batch, again = batches.batch_at(5), batches.batch_at(5)
+    assert batch["drawn"].tolist() == again["drawn"].tolist()
+    assert len(set(batch["drawn"].tolist())) == 6
+    assert batch["n"].tolist() == (batch[f"{FIELD}.segment_ids"] > 0).sum(axis=1).tolist()
+    with (
+        numpy_loader(plan, transform=lambda sample, rng: None) as batches,
+        pytest.raises(TransformFailed, match=r"docs@1/pack-.* sample 'sequence-"),
+    ):
+        batches.batch_at(0)
+
+
+def with_a_number(sample, rng):
+    return {**sample, "n": int((sample[f"{FIELD}.segment_ids"] > 0).sum()), "drawn": int(rng.integers(10**9))}
+
+
+def test_a_mixture_of_packed_sources(memory_root):
+    a, b = write(memory_root, "a"), write(memory_root, "b", [5] * 90)
+    plan = loader.plan(
+        {"a": loader.source(a.select(FIELD), 3), "b": b.select(FIELD)}, seed=1, global_batch=8, pack=PACK
+    )
+    with numpy_loader(plan) as batches:
+        for batch in islice(batches, 6):
+            assert [source for source, _ in batch.ids].count("b") == 2
+            for row, one in enumerate(loader.explain(plan, batch.step)):
+                got = batch[FIELD][row][batch[f"{FIELD}.segment_ids"][row] > 0]
+                held = [
+                    tokens(int(piece.address.key[-3:]), piece.stop)[piece.start :] for piece in one.pieces
+                ]
+                assert got.tolist() == np.concatenate(held).tolist()
+    assert {one.key.split("/")[0] for one in memory_root.store.list("packs/")} == {"packs"}
+
+
+def masked_documents(plan, batch, bad):
+    """Whether a batch is as it is without a quarantine, with padding in the places of these documents."""
+    with numpy_loader(
+        loader.plan({"docs": plan.sources["docs"].view.documents}, seed=3, global_batch=6, pack=PACK)
+    ) as plain:
+        whole = plain.batch_at(batch.step)
+    met = 0
+    for row, one in enumerate(loader.explain(plan, batch.step)):
+        for piece in one.pieces if batch.ids[row] else ():
+            here = slice(piece.at, piece.at + piece.stop - piece.start)
+            if piece.address.key in bad:
+                met += 1
+                for name, blank in zip(whole.fields, (9, 0, 0, False), strict=True):
+                    assert (batch[name][row][here] == blank).all()
+            else:
+                for name in whole.fields:
+                    assert np.array_equal(batch[name][row][here], whole[name][row][here])
+    assert [one for one in batch.ids if one] == whole.ids[: int(batch.mask.sum())]
+    assert (batch.digest != whole.digest) == (bool(met) or not batch.mask.all())
+    return met
+
+
+def spoiled(root, watched, keys, version):
+    """Wrong bytes for these documents, at every read."""
+    addresses = {one.key: one for one in version.address(np.arange(len(version)), [FIELD])}
+    store = watched(root)
+    places = [addresses[key].fields[FIELD] for key in keys]
+
+    def change(key, offset, data):
+        for at in places:
+            if key == at.path and offset <= at.offset < offset + len(data):
+                data = bytearray(data)
+                data[at.offset - offset + at.nbytes - 1] ^= 1
+                data = bytes(data)
+        return data
+
+    store.change = change
+    return root.open(version.name)
+
+
+def test_quarantined_documents_are_masked_and_not_read(memory_root, watched):
+    """Their bytes are wrong in the store, and nobody notices."""
+    bad = {"docs-002", "docs-060", "docs-017"}
+    version = spoiled(memory_root, watched, bad, write(memory_root))
+    spoil, memory_root.store.change = memory_root.store.change, lambda key, offset, data: data
+    plan = plan_of(version, quarantine=[(2, {"docs": sorted(bad)})])
+    with numpy_loader(plan, on_corrupt="raise") as batches:
+        seen = [next(batches) for _ in range(2)]
+        memory_root.store.change = spoil
+        seen += islice(batches, 16)
+    memory_root.store.change = lambda key, offset, data: data
+    assert sum(masked_documents(plan, batch, set()) for batch in seen[:2]) == 0
+    assert sum(masked_documents(plan, batch, bad) for batch in seen[2:]) > 3
+    explained = [piece for step in range(2, 18) for one in loader.explain(plan, step) for piece in one.pieces]
+    assert {piece.address.key for piece in explained if piece.masked} == bad
+    again = loader.open_plan(memory_root, plan.save(memory_root))
+    assert again.hash == plan.hash
+
+
+def test_corrupt_documents_are_masked_listed_and_budgeted(memory_root, watched):
+    bad = {"docs-002", "docs-060"}
+    version = spoiled(memory_root, watched, bad, write(memory_root))
+    plan = plan_of(version)
+    with numpy_loader(plan, corrupt_budget=0.5) as batches:
+        seen = list(islice(batches, 9))
+    memory_root.store.change = lambda key, offset, data: data
+    assert sum(masked_documents(plan, batch, bad) for batch in seen) > 3
+    listed = [one for batch in seen for one in batch.substitutions]
+    assert {one.address.key for one in listed} == bad
+    assert {(one.attempt, one.stage, one.substitute, one.substitute_ordinal) for one in listed} == {
+        (0, "checksum", "", -1)
+    }
+    ledger = loader.read_ledger(memory_root, plan)
+    assert sorted(one.identity for one in ledger) == sorted(one.identity for one in listed)
+    good = plan_of(version, quarantine={"docs": sorted(bad)})
+    with numpy_loader(good) as batches:
+        for batch in seen:
+            again = batches.batch_at(batch.step)
+            assert all(np.array_equal(batch[name], again[name]) for name in batch.fields)
+            assert batch.digest == again.digest
+
+
+def test_no_corrupt_document_past_the_budget_or_with_raise(memory_root, watched):
+    version = spoiled(memory_root, watched, {"docs-002"}, write(memory_root))
+    plan = plan_of(version)
+    with (
+        numpy_loader(plan, on_corrupt="raise", epochs=1) as batches,
+        pytest.raises(Corrupt, match="'docs-002'"),
+    ):
+        list(batches)
+    with (
+        numpy_loader(plan, corrupt_budget=0, epochs=1) as batches,
+        pytest.raises(TooManyCorrupt, match="'docs-002'"),
+    ):
+        list(batches)
+
+
+def test_a_document_that_does_not_decode_is_masked(memory_root):
+    def refuses_17(data, rng=None):
+        array = np.load(io.BytesIO(data))
+        if len(array) and array[0] == 1700:
+            raise DecodeFailed("no")
+        return array
+
+    plan = plan_of(write(memory_root))
+    with numpy_loader(plan, decode={FIELD: refuses_17}, epochs=1) as batches:
+        seen = list(batches)
+    assert sum(masked_documents(plan, batch, {"docs-017"}) for batch in seen) == 1
+    assert [one.stage for batch in seen for one in batch.substitutions] == ["decode"]
+
+
+def test_lengths_from_a_column(memory_root):
+    version = write(memory_root)
+    plain, named = plan_of(version), plan_of(version, pack=loader.pack(FIELD, 32, pad_id=9, lengths="n"))
+    assert named.sources["docs"].view.table.sha256 == plain.sources["docs"].view.table.sha256
+    assert named.slots(3).ordinal.tolist() == plain.slots(3).ordinal.tolist()
+    wrong = plan_of(version, pack=loader.pack(FIELD, 32, lengths="wrong"))
+    with (
+        numpy_loader(wrong, epochs=1) as batches,
+        pytest.raises(
+            InvalidPlan, match=r"sample 'docs-0.* is int32 \[\d+\]; it was packed as int32 \[\d+\]"
+        ),
+    ):
+        list(batches)
+
+
+def test_documents_of_another_dtype_are_refused(memory_root):
+    with memory_root.write("docs") as writer:
+        writer.add("a", {FIELD: np.arange(8, dtype=np.uint16)})
+        writer.add("b", {FIELD: np.arange(8, dtype=np.int16)})
+    plan = plan_of(writer.version, batch=1)
+    with (
+        numpy_loader(plan, epochs=1) as batches,
+        pytest.raises(InvalidPlan, match=r"is int16.*packed as uint16|is uint16.*packed as int16"),
+    ):
+        list(batches)
+
+
+def test_a_plan_is_opened_with_the_table_that_it_was_made_with(tmp_path, watched):
+    root = loader.Root(str(tmp_path))
+    version = write(root)
+    plan = plan_of(version)
+    plan.save(root)
+    (saved,) = root.store.list("packs/")
+    store = watched(root)
+    again = loader.open_plan(root, plan.hash)
+    assert again.hash == plan.hash
+    assert not any(key.endswith(".index.parquet") for verb, key in store.requests if verb == "get")
+    with numpy_loader(plan) as one, numpy_loader(again) as other:
+        assert one.batch_at(4).digest == other.batch_at(4).digest
+    other = loader.pack(FIELD, 32, pad_id=9, lengths="wrong")
+    halves = plan_of(version, pack=other).sources["docs"].view.table
+    rows = halves.rows(0, halves.n_pieces)
+    (tmp_path / saved.key).unlink()
+    columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
+    store.inner.put_if_absent(saved.key, table_bytes(columns, "pack"))
+    with pytest.raises(PlanMismatch, match="is not the view that was planned"):
+        loader.open_plan(root, plan.hash)
+    root.close()
+
+
+def test_bytes_cannot_be_packed(docs):
+    with pytest.raises(InvalidRuntime, match="decode=False with a packed plan"):
+        loader.Loader(plan_of(docs), 0, 1, decode=False)

@@ -93,6 +93,7 @@ def gathered(
     """`collate` up to the framework, which is not imported: its arrays are numpy's. (Tensors in the samples, which only
     somebody who imported torch can have made, are stacked for torch.)"""
     torch = sys.modules.get("torch") if framework == "torch" else None
+    torch = torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
     real = [sample for sample in samples if sample is not None]
     examples = real or ([] if like is None else [like])
     fields: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .dataset.part import Part
@@ -97,7 +98,7 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
     """The view that a plan's spec names. Raises: InvalidPlan; VersionNotFound; VersionRetired."""
     if spec.get("kind") == "synthetic":
-        return synthetic(spec["n"], spec["name"])
+        return replace(synthetic(spec["n"], spec["name"]), first=spec.get("first", 0))
     if spec.get("kind") == "packed":
         asked = pack(spec["field"], spec["length"], lengths=spec["lengths"])
         documents = reopen(root, spec["documents"])
@@ -109,7 +110,7 @@ def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
             f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed' and 'synthetic'"
         )
     version = root.open(spec["version"])
-    return View(version, spec["fields"], spec["where"], spec["where_present"])
+    return View(version, spec["fields"], spec["where"], spec["where_present"], spec.get("first", 0))
 
 
 def write_part(

@@ -80,7 +80,7 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        instead = f", substitute {self.attempt} for a quarantined sample" if self.attempt else ""
+        instead = f", substitute {self.attempt} for a quarantined or removed sample" if self.attempt else ""
         lines = [
             f"step {self.step} slot {self.slot}: source {self.source!r}, epoch {self.epoch}, position {self.position}"
             + instead,

@@ -40,6 +40,12 @@ class SelectTable:
         """The set as `pack` writes it."""
         return self._bytes[: -(-self._n // 8)].tobytes()
 
+    def rank(self, n: int) -> int:
+        """How many members are less than n."""
+        block, bits = divmod(n, BLOCK_BITS)
+        row = self._bytes.reshape(-1, BLOCK_BITS // 8)[block : block + 1]
+        return int(self._before[block]) + int(np.unpackbits(row, bitorder="little")[:bits].sum())
+
     def select(self, x: Int64s) -> Int64s:
         """int64 members: the x-th smallest, 0 <= x < len(self)."""
         if not len(x):

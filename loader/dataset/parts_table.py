@@ -114,6 +114,11 @@ class PartsTable:
         return unpack(self._live[position].packed(), int(self.n_rows[position]))
 
     @property
+    def with_exclusions(self) -> list[int]:
+        """Positions of the parts of which rows are excluded, ascending."""
+        return sorted(self._live)
+
+    @property
     def has_exclusions(self) -> bool:
         return bool(self._live)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ..order.views import Delta
 from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
 from .find import live_ordinals
@@ -28,12 +29,20 @@ CHUNK_BITS = 2**20
 
 
 class View:
-    """Immutable; `select` and `where` give narrower views. Pickles as its version, fields and predicate."""
+    """Immutable; `select` and `where` give narrower views. Pickles as its version, fields and predicate.
+
+    first: samples before this live ordinal of the version are left out (see `since`)."""
 
     def __init__(
-        self, version: "Version", fields: Sequence[str], predicate: str | None, where_present: bool = False
+        self,
+        version: "Version",
+        fields: Sequence[str],
+        predicate: str | None,
+        where_present: bool = False,
+        first: int = 0,
     ) -> None:
         self.version, self.predicate, self.where_present = version, predicate, where_present
+        self.first = first
         self.fields = tuple(dict.fromkeys(fields))
         self._groups = sorted({version.group_of(field) for field in self.fields})
         self._lock = threading.Lock()
@@ -45,7 +54,7 @@ class View:
             raise FieldNotFound(self._missing_share())
 
     def __reduce__(self) -> Any:
-        return View, (self.version, self.fields, self.predicate, self.where_present)
+        return View, (self.version, self.fields, self.predicate, self.where_present, self.first)
 
     def __repr__(self) -> str:
         where = f" where {self.predicate}" if self.predicate else ""
@@ -53,18 +62,29 @@ class View:
 
     def select(self, *fields: str, where_present: bool = False) -> "View":
         """The same samples with these fields. Raises: FieldNotFound."""
-        return View(
-            self.version, fields or self.version.fields, self.predicate, where_present or self.where_present
-        )
+        present = where_present or self.where_present
+        return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
 
     def where(self, predicate: str) -> "View":
         """The samples of this view for which an SQL expression is true too."""
         both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
-        return View(self.version, self.fields, both, self.where_present)
+        return View(self.version, self.fields, both, self.where_present, self.first)
+
+    def of_version(self, version: "Version") -> "View":
+        """The same fields and predicate of another version. Raises: FieldNotFound."""
+        return View(version, self.fields, self.predicate, self.where_present)
+
+    def since(self, old: "View") -> Delta:
+        """What is new in this view, of a later version, and what was removed. See `dataset.delta.delta_of`."""
+        from .delta import delta_of
+
+        return delta_of(self, old)
 
     def narrowed(self, predicate: str, members: Bools) -> "View":
         """`where(predicate)` for a caller who has evaluated it: members is bool [len(version)], of the result."""
         view = self.where(predicate)
+        if self.first:
+            return view  # its table is that of all of the version's samples, which members is not
         saved = view._load()
         view._members = view._kept(members) if saved is None else saved
         return view
@@ -72,7 +92,9 @@ class View:
     def members(self) -> Bools:
         """bool [len(version)]: which live ordinals of the version are in the view."""
         n = len(self.version)
-        return unpack(self._table.packed(), n) if self._is_filtered else np.ones(n, bool)
+        members = unpack(self._table.packed(), n) if self.is_filtered else np.ones(n, bool)
+        members[: self.first] = False
+        return members
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
         """label -> the samples of one bucket, as `loader.bucket(by, edges=)` says. See `dataset.split.split`."""
@@ -87,13 +109,12 @@ class View:
         return packed(self, asked)
 
     def __len__(self) -> int:
-        return len(self._table) if self._is_filtered else len(self.version)
+        return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped
 
     @property
     def id(self) -> str:
         """The content hash of L0: of the version and of what narrows it, not of the fields."""
-        body = {"version": self.version.id, "where": self.predicate, "groups": self._partial}
-        return "w-" + hashlib.sha256(canonical(body)).hexdigest()
+        return self._id({"first": self.first} if self.first else {})
 
     @property
     def identity(self) -> str:
@@ -120,11 +141,13 @@ class View:
             "where_present": self.where_present,
             "n": len(self),
             "id": self.id,
+            **({"first": self.first} if self.first else {}),
         }
 
     def version_ordinals(self, x: Int64s) -> Int64s:
         """int64 view ordinals -> int64 live ordinals of the version."""
-        return self._table.select(x) if self._is_filtered else x
+        x = x + self._skipped if self.first else x
+        return self._table.select(x) if self.is_filtered else x
 
     def keys(self, version_ordinals: Int64s) -> list[str]:
         """Sample keys of live ordinals of the version."""
@@ -135,8 +158,18 @@ class View:
         return live_ordinals(self.version, keys)
 
     @property
-    def _is_filtered(self) -> bool:
+    def is_filtered(self) -> bool:
+        """Whether it leaves out samples of its version by a predicate, or because they lack a field."""
         return self.predicate is not None or bool(self._partial)
+
+    @property
+    def _skipped(self) -> int:
+        """Samples of the view as it would be without `first`, that precede it."""
+        return self._table.rank(self.first) if self.first and self.is_filtered else self.first
+
+    def _id(self, more: dict[str, Any]) -> str:
+        body = {"version": self.version.id, "where": self.predicate, "groups": self._partial, **more}
+        return "w-" + hashlib.sha256(canonical(body)).hexdigest()
 
     def _coverage(self, group: str) -> int:
         return int(self.version.manifest["groups"][group]["n_parts"])
@@ -163,7 +196,7 @@ class View:
 
     @property
     def _path(self) -> str:
-        return f"views/{self.id.removeprefix('w-')}.parquet"
+        return f"views/{self._id({}).removeprefix('w-')}.parquet"  # whatever `first` is, it is one table
 
     def _load(self) -> SelectTable | None:
         try:

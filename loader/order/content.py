@@ -1,12 +1,13 @@
 """What a plan is made of: everything that decides data, frozen and hashed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
 from .boundary import FILL, MASK, check_boundary, epoch_steps
 from .canonical import content_hash
+from .growth import GrownStream, Growth, Stage, delta_name, grown_streams, whole_name
 from .interleave import Interleaving, Turn
 from .lanes import LaneShape, frozen_shape
 from .mixture import Segment, Stream, Weight
@@ -43,18 +44,29 @@ def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSource:
-    """One source as the plan froze it; with buckets, one bucket of it (name: `photos/b3`, bucket: `b3`)."""
+    """One source as the plan froze it; with buckets, one bucket of it (name: `photos/b3`, bucket: `b3`); of a source
+    that grows, one of its views: growth 1 adds the samples `photos+1` (delta) and makes `photos#1` of all."""
 
     name: str
     view: OrderView
     view_id: str
     shape: LaneShape
     bucket: str | None = None
+    growth: int = 0
+    delta: bool = False
 
     @property
     def source(self) -> str:
-        """The source's name without its bucket: what weights are given to."""
+        """The source's name without its bucket or growth: what weights are given to."""
+        if self.growth:
+            suffix = delta_name if self.delta else whole_name
+            return self.name.removesuffix(suffix("", self.growth))
         return self.name if self.bucket is None else self.name.removesuffix(f"/{self.bucket}")
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream of positions that it is read in: the source's, or the bucket's."""
+        return self.source if self.growth else self.name
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,6 +77,8 @@ class PlannedSource:
             "lanes": self.shape.lanes,
             "h": self.shape.rounds_h,
             **({} if self.bucket is None else {"bucket": self.bucket}),
+            **({"growth": self.growth} if self.growth else {}),
+            **({"delta": True} if self.delta else {}),
         }
 
 
@@ -99,7 +113,8 @@ def plan_source(name: str, given: OrderView | Source, bucket: str | None = None)
 class PlanContent:
     """Validated content of a plan.
 
-    sources: by name, in order of name (the index of `Slots.source`); with buckets, one per source and bucket.
+    sources: by name, in order of name (the index of `Slots.source`); with buckets, one per source and bucket; of
+    sources that grow, one per view. grown: by step, then source.
     segments: weights by source; with buckets without bases, which the buckets' own segments have.
     global_batch: slots of step 0; later segments may have another number.
     """
@@ -113,6 +128,8 @@ class PlanContent:
     buckets: Interleaving | None = None
     pack: Packing | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
+    grown: tuple[Growth, ...] = ()
+    grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +138,9 @@ class PlanContent:
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
         check_boundary(self.boundary, self.sources, len(self.segments), self.buckets is not None)
+        sizes = {name: one.shape.n for name, one in self.sources.items()}
+        streams = grown_streams(self.grown, sizes, lambda step: self.streams[None].used_before(step))
+        object.__setattr__(self, "grown_streams", streams)
         if not self.allow_repeats and self.boundary != MASK:
             self._refuse_repeats()
         object.__setattr__(self, "hash", content_hash("p", self.to_json()))
@@ -131,7 +151,11 @@ class PlanContent:
         for stream in self.streams.values():
             for segment, batch in zip(stream.segments, stream.batch_sizes, strict=True):
                 largest |= {name: max(batch, largest.get(name, 0)) for name in sorted(segment.weights)}
-        small = [(name, batch) for name, batch in largest.items() if self.sources[name].shape.n < batch]
+        small = [
+            (name, largest[one.stream])
+            for name, one in self.sources.items()
+            if not one.delta and one.shape.n < largest.get(one.stream, 0)
+        ]
         if not small:
             return
         name, batch = small[0]
@@ -153,7 +177,14 @@ class PlanContent:
         """bucket label -> what its batches are drawn from; without buckets one stream, under None."""
         if self.buckets is not None:
             return dict(self.buckets.streams.items())
-        return {None: Stream(names=self.source_names, batch=self.global_batch, segments=self.segments)}
+        names = tuple(name for name, one in self.sources.items() if not one.growth)
+        return {None: Stream(names=names, batch=self.global_batch, segments=self.segments)}
+
+    def stream_of(self, source: str) -> GrownStream:
+        """What the positions of a source, or a bucket of one, hold."""
+        if source in self.grown_streams:
+            return self.grown_streams[source]
+        return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
 
     def turn(self, step: int) -> Turn:
         """What the batch of a step (>= 0) is drawn from; with buckets, whose turn it is."""
@@ -164,14 +195,14 @@ class PlanContent:
     def step_of(self, name: str, position: int) -> int | None:
         """The step that takes position `position` of the stream of a source (or of a bucket of one: `photos/b3`);
         None where no step does. Costs a pass over a mixture table per segment."""
+        one = self.sources[name]
         if self.boundary == MASK:
             epoch, i = divmod(position, self.sources[name].shape.n)
             return epoch * epoch_steps(self.sources[name].shape.n, self.global_batch) + i // self.global_batch
-        label = self.sources[name].bucket
-        own = self.streams[label].step_of(name, position)
-        if own is None or self.buckets is None or label is None:
+        own = self.streams[one.bucket].step_of(one.stream, position)
+        if own is None or self.buckets is None or one.bucket is None:
             return own
-        return self.buckets.turns.step_of(label, own)
+        return self.buckets.turns.step_of(one.bucket, own)
 
     @property
     def batch_range(self) -> tuple[int, int]:
@@ -198,7 +229,18 @@ class PlanContent:
             "bucket_by": None if self.buckets is None else self.buckets.to_json(),
             "pack": None if self.pack is None else self.pack.to_json(),
             "quarantine": self.quarantine.to_json(),
+            **({"grown": self.grown_json(self.grown)} if self.grown else {}),
         }
+
+    def grown_json(self, growths: Iterable[Growth]) -> list[dict[str, Any]]:
+        """position: of the source's stream, at which a growth takes effect."""
+        start = {
+            (name, at): one.start for name, s in self.grown_streams.items() for at, one in enumerate(s.stages)
+        }
+        return [
+            {"step": one.step, "source": one.source, "position": start[one.source, one.number]}
+            for one in growths
+        ]
 
     def checked_step(self, step: int) -> int:
         """step as an int. Raises InvalidRuntime: not a whole number >= 0, or positions beyond int64."""

@@ -19,6 +19,7 @@ def describe(facts: Mapping[str, Any]) -> str:
     lines.append(f"working set of all sources {facts['live_bytes']} bytes over all ranks")
     if len(facts["sources"]) > 1 and facts["first_exhausted"] is not None:
         lines.append(f"first exhausted: {facts['first_exhausted']!r}")
+    lines += [_growth_line(one) for one in facts["growths"]]
     for segment in facts["segments"]:
         lines += _segment_lines(segment, facts)
     return "\n".join(lines)
@@ -46,6 +47,21 @@ def _packed(n: int, one: Mapping[str, Any]) -> str:
     return (
         f"{n} sequences of {one['length']} tokens, packed from {one['documents']} documents with {one['tokens']} "
         f"tokens in {one['pieces']} pieces ({100 * one['efficiency']:.2f} % of the places hold a token)"
+    )
+
+
+def _growth_line(one: Mapping[str, Any]) -> str:
+    mixed = f"{one['left_of_epoch']} samples left of its epoch are mixed with {one['new']} new ones, then"
+    mixed = mixed if one["left_of_epoch"] else "its"
+    start = (
+        "never (it grows again before)"
+        if one["whole_from_step"] is None
+        else f"from step {one['whole_from_step']}"
+    )
+    removed = f"; {one['removed']} removed samples are in no slot" if one["removed"] else ""
+    return (
+        f"from step {one['step']} source {one['source']!r} grows: {mixed} epochs are "
+        f"of the {one['samples']} samples of view {one['view']}, {start}{removed}"
     )
 
 

@@ -6,6 +6,7 @@ from ..errors import InvalidRuntime
 from .assign import rank_slice
 from .boundary import MASK, epoch_steps
 from .content import ORDER_VERSION, PlanContent, PlannedSource
+from .growth import Growth, whole_name
 from .mixture import Segment
 from .packed_view import PackedView
 
@@ -18,6 +19,8 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
     less evenly), live_chunks and live_bytes (what a loader holds to read every chunk once, over all ranks), and
     exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has. pack: None, or
     documents, length, tokens, pieces, and efficiency: the share of the sequences' places that hold a token.
+    growths: step, source, and of its new view: view, samples, left_of_epoch and new (samples mixed), removed, and
+    whole_from_step, the first step with samples of an epoch of the whole view (None: it grows again before).
     segments: start_step, end_step (None: endless), global_batch (without buckets), per source its weight of
     total_weight slots of a batch, samples_per_step and steps_per_epoch; per bucket its batch and its turns of
     total_turns steps; all as means over steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples,
@@ -45,6 +48,7 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
         "world_size": world_size,
         "steps_per_s": steps_per_s,
         "sources": sources,
+        "growths": [_growth_facts(plan, one) for one in plan.grown],
         "live_bytes": sum(one["live_bytes"] for one in sources.values()),
         "first_exhausted": min(known)[1] if known else None,
         "segments": [
@@ -69,8 +73,31 @@ def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
         "tail_share": (shape.n - shape.body) / shape.n,
         "live_chunks": live_chunks,
         "live_bytes": shape.live_samples * one.view.mean_sample_bytes if live_chunks else 0,
-        "exhausted_at_step": plan.step_of(one.name, one.shape.n - 1),
+        "exhausted_at_step": None
+        if (last := _last_position(plan, one)) is None
+        else plan.step_of(one.name, last),
         "pack": _pack_facts(one.view) if isinstance(one.view, PackedView) else None,
+    }
+
+
+def _last_position(plan: PlanContent, one: PlannedSource) -> int | None:
+    """Of the first epoch of a view, in its source's stream; None where it has none."""
+    return plan.stream_of(one.stream).last_of(one.growth, one.delta)
+
+
+def _growth_facts(plan: PlanContent, growth: Growth) -> dict[str, Any]:
+    stage = plan.grown_streams[growth.source].stages[growth.number]
+    whole_view = plan.sources[whole_name(growth.source, growth.number)]
+    is_read = _last_position(plan, whole_view) is not None
+    return {
+        "step": growth.step,
+        "source": growth.source,
+        "view": whole_view.view_id,
+        "samples": whole_view.shape.n,
+        "left_of_epoch": stage.origin - stage.start - stage.delta,
+        "new": stage.delta,
+        "removed": len(growth.removed),
+        "whole_from_step": plan.step_of(growth.source, stage.origin) if is_read else None,
     }
 
 

@@ -5,7 +5,7 @@ plan.slots(step)        the global batch of a step, in canonical order
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..errors import InvalidPlan
@@ -16,6 +16,7 @@ from .canonical import canonical_json
 from .content import PlanContent, PlannedSource, Source, plan_source, source
 from .describe import describe
 from .facts import plan_facts
+from .grow import grown_content
 from .mixture import Weight, chain_segments, integer_weights
 from .pack import PackBy
 from .packed_sources import pack_sources
@@ -97,6 +98,18 @@ class Plan(PlanContent):
     def bucket(self, step: int) -> str | None:
         """The label of the bucket that a step's batch is of; None in a plan without buckets."""
         return self.turn(self.checked_step(step)).bucket
+
+    def grow(self, views: Mapping[str, Any], step: int) -> "Plan":
+        """This plan, but that sources go on under later versions from a step on; steps before it stay as they are.
+
+        views: source name -> view of a later version, with the predicate and fields of the one before, or the version
+        alone, which then gets them; or `source(view, chunk=, lanes=)`. What is left of the source's epoch is mixed with
+        the new samples in proportion, so that both end together; then epochs are of all samples. Samples that the later
+        version has no more are in no slot from `step` on. May be called again, for a later step.
+        Raises InvalidPlan for a version that does not go on from the one before, and for plans with buckets or padding;
+        EmptyView; BatchTooLarge.
+        """
+        return replace(self, **grown_content(self, views, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
         """What the plan will do, as numbers; nothing is read. See `loader.order.facts.plan_facts`."""

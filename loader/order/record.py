@@ -8,6 +8,8 @@ from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
 from .bucketed import bucketed_segments, interleave_parts
 from .canonical import content_hash
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
+from .grow import growths_again
+from .growth import Growth, whole_name
 from .lanes import MAX_SAMPLES, LaneShape
 from .mixture import chain_segments
 from .pack import Packing
@@ -56,7 +58,9 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
         buckets = interleave_parts(by["by"], edges, sources, starts, batch)
         plan = Plan(sources=sources, segments=bucketed_segments(starts), buckets=buckets, **content)
     else:
-        segments = chain_segments(starts, list(sources), d["global_batch"], _batches(d["segments"]))
+        names = [name for name, one in sources.items() if not one.growth]
+        segments = chain_segments(starts, names, d["global_batch"], _batches(d["segments"]))
+        content["grown"] = _growths(d.get("grown", []), sources)
         plan = Plan(sources=sources, segments=segments, **content)
     wanted = content_hash("p", d)
     if plan.hash != wanted:
@@ -85,6 +89,22 @@ def _check_fields(d: dict[str, Any]) -> None:
             )
     for number, entry in enumerate(d["segments"]):
         _need(f"segments[{number}]", entry, {"start_step": int, "weights": dict, "base": dict})
+
+
+def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Growth, ...]:
+    """Which samples were added and removed follows from the views, opened again. Raises InvalidPlan."""
+    if not isinstance(entries, list):
+        raise InvalidPlan(f"the plan's JSON is damaged: grown is {entries!r}, not a list")
+    steps: list[tuple[int, str]] = []
+    for number, entry in enumerate(entries):
+        _need(f"grown[{number}]", entry, {"step": int, "source": str, "position": int})
+        step, name = whole(f"grown[{number}]: step", entry["step"], 0, 2**53), entry["source"]
+        steps.append((step, name))
+        if whole_name(name, sum(one == name for _, one in steps)) not in sources:
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: grown[{number}] has no view of {name!r} in sources"
+            )
+    return growths_again(sources, steps)
 
 
 def _batches(segments: Sequence[Mapping[str, Any]]) -> dict[int, int]:
@@ -141,7 +161,15 @@ def _reopened(
             f"source {name!r} is not the view that was planned: {', '.join(differences)}. Open the version "
             "that the plan names, or make a new plan"
         )
-    return PlannedSource(name=name, view=view, view_id=view.id, shape=shape, bucket=entry.get("bucket"))
+    return PlannedSource(
+        name=name,
+        view=view,
+        view_id=view.id,
+        shape=shape,
+        bucket=entry.get("bucket"),
+        growth=whole(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
+        delta=entry.get("delta") is True,
+    )
 
 
 def _changed(saved: dict[str, Any], made: dict[str, Any]) -> str:

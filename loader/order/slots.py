@@ -11,6 +11,7 @@ from .content import PlanContent, PlannedSource
 from .keys import I64
 from .lanes import locate
 from .mixture import stream_slots
+from .places import places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +19,10 @@ class Slots:
     """The global batch of one step in canonical order; every array has length B, the global batch of that step.
 
     source: int32, index into plan.source_names. position: int64, i_k in the source's endless stream.
-    epoch: int64, position // N. view_ordinal: int64 in [0, N). ordinal: int64, the version ordinal, which
-    together with the version's id names the sample for ever. valid: bool, False at padding, whose position and
-    ordinals are -1. attempt: int8, 0 for the slot's own sample, else the number of the substitute that it holds.
+    epoch: int64, position // N, unless its source grew. view_ordinal: int64 in [0, N). ordinal: int64, the version
+    ordinal, which together with the version's id names the sample for ever. valid: bool, False at padding, whose
+    position and ordinals are -1. attempt: int8, 0 for the slot's own sample, else the number of the substitute that it
+    holds.
     """
 
     source: NDArray[np.int32]
@@ -47,20 +49,18 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
     if plan.boundary == MASK:
         k = np.zeros(stream.batch, np.int64)
         epoch, in_epoch = whole_epochs(planned[0].shape.n, stream.batch, turn.step)
-        samples = np.array([planned[0].shape.n], np.int64)[k]
+        position = epoch * planned[0].shape.n + in_epoch
     else:
         segment = stream.segment_at(turn.step)
         k, position = stream_slots(segment, stream.names, turn.step, stream.batch_in(segment))
-        if turn.bucket is not None:
+        if stream.names != plan.source_names:  # buckets, or views of sources that grow
             names = plan.source_names
             k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
-        samples = np.array([one.shape.n for one in planned], dtype=np.int64)[k]
-        epoch = position // samples
-        in_epoch = position - epoch * samples
+        k, epoch, in_epoch = places(plan, k, position)
     lanes = np.array([one.shape.lanes for one in planned], dtype=np.int64)
     order = canonical_order(k, in_epoch, lanes)
-    k, samples, epoch, in_epoch = k[order], samples[order], epoch[order], in_epoch[order]
-    valid = in_epoch < samples
+    k, position, epoch, in_epoch = k[order], position[order], epoch[order], in_epoch[order]
+    valid = in_epoch < np.array([one.shape.n for one in planned], dtype=np.int64)[k]
     view_ordinal = np.full(len(k), -1, np.int64)
     ordinal = np.full(len(k), -1, np.int64)
     for index in np.unique(k):
@@ -70,7 +70,7 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
         ordinal[mine] = one.view.version_ordinals(view_ordinal[mine])
     return Slots(
         source=k.astype(np.int32),
-        position=np.where(valid, epoch * samples + in_epoch, -1),
+        position=np.where(valid, position, -1),
         epoch=epoch,
         ordinal=ordinal,
         view_ordinal=view_ordinal,

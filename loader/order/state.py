@@ -8,7 +8,8 @@ on from them. Steps after `step` may be planned differently; whatever decided ea
               "sources": {name: [view id (18 characters), n, chunk, lanes, h]}},
      "digest": "<planned digest of batch step - 1, or '' at step 0>"}
 
-With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}.
+With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]};
+of a source that grew each view is one, and `past` has "grown": [...begun...].
 """
 
 from typing import Any
@@ -44,7 +45,10 @@ def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
 
 def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     begun = [segment for segment in plan.segments if segment.start_step < step]
-    used = [one for one in plan.sources.values() if any(one.source in segment.weights for segment in begun)]
+    names = {name for segment in begun for name in segment.weights}
+    grown = [one for one in plan.grown if one.step < step and one.source in names]
+    views = {(one.source, one.number) for one in grown} | {(name, 0) for name in names}
+    used = [one for one in plan.sources.values() if (one.source, one.growth) in views]
     decided: dict[str, Any] = {
         "order": ORDER_VERSION,
         "seed": plan.seed,
@@ -61,6 +65,8 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         }
     if plan.pack is not None:
         decided["pack"] = plan.pack.to_json()
+    if grown:
+        decided["grown"] = plan.grown_json(grown)
     if listed := plan.quarantine.to_json(step, (one.source for one in used)):
         decided["quarantine"] = content_hash("q", {"lists": listed})[:_SHORT_ID]
     segments = [segment.to_json() for segment in begun]

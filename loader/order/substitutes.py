@@ -7,6 +7,7 @@ import numpy as np
 from ..errors import InvalidPlan
 from .content import PlanContent
 from .keys import key
+from .places import held_back, places
 from .slots import Slots, ordinals_at, slots_at
 
 MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not bad luck
@@ -21,9 +22,9 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
     """
     planned = list(plan.sources.values())[source]
     n = planned.shape.n
-    epoch, in_epoch = divmod(int(position), n)
-    where = np.array([[epoch], [in_epoch]], dtype=np.int64)
-    own = int(ordinals_at(plan.seed, planned, where[0], where[1])[0])
+    stream = np.array([plan.source_names.index(planned.stream)], np.int64)
+    _, (epoch,), (in_epoch,) = (one.tolist() for one in places(plan, stream, np.array([position], np.int64)))
+    own = int(ordinals_at(plan.seed, planned, *np.array([[epoch], [in_epoch]], np.int64))[0])
     drawn = key(plan.seed, planned.name, "substitute", epoch, in_epoch, attempt) % max(1, n - 1)
     view_ordinal = (own + 1 + drawn) % n
     ordinal = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))
@@ -38,10 +39,9 @@ def substitutes(
     after: the attempt that the slot holds already (0: its own sample). Samples that are quarantined at the step are
     passed over.
     """
-    name = list(plan.sources.values())[source].source
     for attempt in range(after + 1, MAX_ATTEMPTS + 1):
         view_ordinal, ordinal = substitute(plan, source, position, attempt)
-        if not plan.quarantine.holds(name, step, np.array([ordinal], np.int64))[0]:
+        if not held_back(plan, source, step, np.array([ordinal], np.int64))[0]:
             yield attempt, view_ordinal, ordinal
 
 
@@ -52,12 +52,12 @@ def planned_slots(plan: PlanContent, step: int) -> Slots:
     Raises InvalidRuntime for a step that cannot be; InvalidPlan when all substitutes of a slot are quarantined.
     """
     slots = slots_at(plan, step)
-    if not plan.quarantine or plan.pack is not None:
+    if plan.pack is not None or not (plan.quarantine or any(len(one.removed) for one in plan.grown)):
         return slots
     planned = list(plan.sources.values())
     for index in np.unique(slots.source).tolist():
         name, mine = planned[index].source, np.flatnonzero(slots.source == index)
-        for slot in mine[plan.quarantine.holds(name, step, slots.ordinal[mine])].tolist():
+        for slot in mine[held_back(plan, index, step, slots.ordinal[mine])].tolist():
             position = int(slots.position[slot])
             found = next(substitutes(plan, step, index, position), None)
             if found is None:

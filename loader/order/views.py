@@ -43,19 +43,50 @@ class OrderView(Protocol):
         """The version ordinals (int64) of sample keys; -1 for a key that no live sample of the version has."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Delta:
+    """What a version has that an earlier one has not.
+
+    view: the samples of the parts that are new, None where there are none. first: the version ordinal from which on
+    samples are new. removed: version ordinals (int64, ascending) in the earlier version that are no longer live.
+    """
+
+    view: OrderView | None
+    first: int
+    removed: I64
+
+
+def delta_since(source: str, view: OrderView, old: OrderView) -> Delta:
+    """What a view has that an earlier view of the same source has not. Raises InvalidPlan where it does not go on from
+    it, or is of another kind."""
+    if not hasattr(view, "since") or type(view) is not type(old):
+        raise InvalidPlan(
+            f"source {source!r} reads a {type(old).__name__}, which a {type(view).__name__} does not go on from"
+        )
+    try:
+        delta: Delta = view.since(old)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"source {source!r}: {error}") from None
+    return delta
+
+
 @dataclass(frozen=True, slots=True)
 class SyntheticView:
     """A view without bytes: for planning, tests and measurements at any scale. Costs no memory.
 
-    buckets: (label, samples) pairs, which `split` gives whatever it is asked by; empty: it cannot be split."""
+    buckets: (label, samples) pairs, which `split` gives whatever it is asked by; empty: it cannot be split.
+    first: samples before this ordinal are left out."""
 
     n_samples: int
     name: str = "synthetic"
     buckets: tuple[tuple[str, int], ...] = ()
+    first: int = 0
 
     @property
     def id(self) -> str:
         named = framed("synthetic") + framed(self.name) + framed(self.n_samples)
+        if self.first:
+            named += framed(self.first)
         return "w-" + hashlib.sha256(named).hexdigest()
 
     @property
@@ -63,14 +94,25 @@ class SyntheticView:
         return f"synthetic-{self.name}-{self.n_samples}"
 
     def __len__(self) -> int:
-        return self.n_samples
+        return self.n_samples - self.first
 
     @property
     def mean_sample_bytes(self) -> int:
         return 0
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "synthetic", "name": self.name, "n": self.n_samples}
+        first = {"first": self.first} if self.first else {}
+        return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
+
+    def since(self, old: "SyntheticView") -> Delta:
+        """A synthetic view of the same name grows by having more samples. Raises: InvalidPlan."""
+        if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
+            raise InvalidPlan(
+                f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
+                f"{old.n_samples}: the same name and at least as many samples are needed"
+            )
+        new = SyntheticView(self.n_samples, self.name, first=old.n_samples)
+        return Delta(view=new if len(new) else None, first=old.n_samples, removed=np.zeros(0, np.int64))
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, SyntheticView]":
         """label -> a synthetic view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
@@ -81,7 +123,7 @@ class SyntheticView:
         return {label: SyntheticView(n, f"{self.name}/{label}") for label, n in self.buckets}
 
     def version_ordinals(self, x: I64) -> I64:
-        return np.asarray(x, dtype=np.int64)
+        return np.asarray(x, dtype=np.int64) + self.first
 
     def keys(self, version_ordinals: I64) -> list[str]:
         return [f"{ordinal:012d}" for ordinal in version_ordinals.tolist()]

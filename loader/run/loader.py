@@ -264,13 +264,13 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
             f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() says "
             "how many steps an epoch is)"
         )
-    if len(plan.sources) != 1:
+    names = plan.streams[None].names
+    if len(names) != 1:
         raise InvalidRuntime(
-            f"epochs = {epochs} with {len(plan.sources)} sources, whose epochs end at different steps; use steps="
+            f"epochs = {epochs} with {len(names)} sources, whose epochs end at different steps; use steps="
         )
-    (name,) = plan.source_names
-    limit = epochs * len(plan.sources[name].view)
-    last = plan.step_of(name, limit - 1)
+    limit = plan.stream_of(names[0]).epoch_start(epochs)
+    last = plan.step_of(names[0], limit - 1)
     assert last is not None  # the last segment has no end, and the only source has a weight in it
     # (with "mask" the plan itself pads)
     return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit

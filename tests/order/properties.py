@@ -6,15 +6,17 @@ They look the code up at call time (`lanes.locate`, not `locate`), so that a pla
 
 import itertools
 from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
 from math import sqrt
 
 import numpy as np
 
-from loader.errors import PlanMismatch
+from loader.errors import InvalidPlan, PlanMismatch
 from loader.order import (
     assign,
     digest,
+    growth,
     keys,
     lanes,
     mixture,
@@ -26,6 +28,8 @@ from loader.order import (
     views,
 )
 from loader.order import synthetic as synthetic_view
+from loader.order.slots import slots_at
+from loader.order.views import Delta
 
 
 def shape_of(n, chunk, lane_count, h):
@@ -433,6 +437,129 @@ def quarantine_is_part_of_the_past():
         (made([(2, {"a": bad["a"][:2]})]), held),
     ):
         assert "quarantine" in (refusal(other, theirs) or "")
+
+
+# Growing versions
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A view of a version that is a list of live keys; later ones lack some of them and have more at the end."""
+
+    version_keys: tuple[str, ...]
+    first: int = 0
+    mean_sample_bytes: int = 10
+
+    @property
+    def id(self):
+        return f"w-{hash((self.version_keys, self.first))}"
+
+    @property
+    def identity(self):
+        return f"v-{hash(self.version_keys)}"
+
+    def __len__(self):
+        return len(self.version_keys) - self.first
+
+    def spec(self):
+        return {"kind": "listed", "keys": list(self.version_keys), "first": self.first}
+
+    def version_ordinals(self, x):
+        return x + self.first
+
+    def keys(self, version_ordinals):
+        return [self.version_keys[at] for at in version_ordinals.tolist()]
+
+    def ordinals(self, keys):
+        there = {key: at for at, key in enumerate(self.version_keys)}
+        return np.array([there.get(key, -1) for key in keys], np.int64)
+
+    def since(self, old):
+        kept = [key for key in old.version_keys if key in self.version_keys]
+        if list(self.version_keys[: len(kept)]) != kept:
+            raise InvalidPlan("not a later version")
+        removed = [at for at, key in enumerate(old.version_keys) if key not in self.version_keys]
+        new = Listed(self.version_keys, len(kept))
+        return Delta(view=new if len(new) else None, first=len(kept), removed=np.array(removed, np.int64))
+
+
+def versions(counts, gone):
+    """Views of successive versions: the first of counts[0] samples, each later one with counts[g] new ones and without
+    the samples numbered gone[g] (modulo) among those of the one before."""
+    out = [Listed(tuple(f"0/{i}" for i in range(counts[0])))]
+    for number, (count, holes) in enumerate(zip(counts[1:], gone, strict=True), 1):
+        old = out[-1].version_keys
+        removed = {old[hole % len(old)] for hole in holes}
+        kept = [key for key in old if key not in removed]
+        out.append(Listed((*kept, *(f"{number}/{i}" for i in range(count)))))
+    return out
+
+
+def grown_stream_is_written_out(reference, n, growths, more):
+    """growths: (positions since the one before, new samples, removed ones)."""
+    sizes, stages, whole = {"a": n}, [growth.Stage(start=0, origin=0, epoch=0, n=n)], n
+    starts = list(itertools.accumulate(gap for gap, _, _ in growths))
+    for number, (start, (_, new, removed)) in enumerate(zip(starts, growths, strict=True), 1):
+        whole = max(1, whole - removed) + new
+        sizes |= {f"a+{number}": new, f"a#{number}": whole}
+        stages.append(stages[-1].after(start, whole, new))
+    count = (starts[-1] if starts else 0) + more
+    stream = growth.GrownStream(tuple(stages))
+    number, new, epoch, inside = stream.places(np.arange(count, dtype=np.int64))
+    names = [
+        f"a+{g}" if d else (f"a#{g}" if g else "a")
+        for g, d in zip(number.tolist(), new.tolist(), strict=True)
+    ]
+    got = list(zip(names, epoch.tolist(), inside.tolist(), strict=True))
+    wanted = reference.grown_stream("a", sizes, starts, count)
+    assert got == wanted
+    assert epoch.tolist() == sorted(epoch.tolist())
+    for one in range(int(epoch[-1]) + 1):
+        assert stream.epoch_start(one) == epoch.tolist().index(one)
+    for last in (count - 1, 0):  # alone as in an array
+        alone = [part.tolist() for part in stream.places(np.array([last], np.int64))]
+        assert alone == [[part[last].item()] for part in (number, new, epoch, inside)]
+
+
+def held_back_under_later_versions():
+    """A slot holds its own sample, or the first substitute that is neither quarantined nor removed by that step."""
+    views = versions([40, 20, 10], [{0, 5}, {1, 11, 21, 29}])
+    made = plan.make_plan({"a": views[0]}, seed=3, global_batch=10, quarantine=[(1, {"a": ["0/7", "0/20"]})])
+    made = made.grow({"a": views[1]}, 2).grow({"a": views[2]}, 4)
+    gone = {1: {"0/7", "0/20"}}
+    for step, old, new in ((2, 0, 1), (4, 1, 2)):
+        gone[step] = set(views[old].version_keys) - set(views[new].version_keys)
+    substituted = 0
+    for step in range(30):
+        taken, own = made.slots(step), slots_at(made, step)
+        held = set().union(*(keys for start, keys in gone.items() if start <= step))
+        for slot, (k, position) in enumerate(
+            zip(taken.source.tolist(), taken.position.tolist(), strict=True)
+        ):
+            live = list(made.sources.values())[k].view.version_keys
+            attempts = [substitutes.substitute(made, k, position, attempt)[1] for attempt in range(1, 9)]
+            chain = [int(own.ordinal[slot]), *attempts]
+            wanted = next(attempt for attempt, at in enumerate(chain) if live[at] not in held)
+            assert (int(taken.attempt[slot]), int(taken.ordinal[slot])) == (wanted, chain[wanted])
+            substituted += wanted > 0
+    assert substituted > 10
+
+
+def growths_are_part_of_the_past():
+    """A growth before the state's step cannot change; one at that step or later can."""
+    before = plan.make_plan({"a": synthetic_view(50, "a")}, seed=3, global_batch=20)
+
+    def grown(n, step):
+        return before.grow({"a": synthetic_view(n, "a")}, step)
+
+    state = before.state(4)
+    assert refusal(grown(60, 4), state) is None
+    assert grown(60, 4).state(4) == state
+    state = grown(60, 4).state(5)
+    assert refusal(grown(60, 4).grow({"a": synthetic_view(90, "a")}, 5), state) is None
+    for other in (before, grown(60, 3), grown(61, 4)):
+        why = refusal(other, state) or ""
+        assert "grown: " in why or "source 'a#1' n: " in why
 
 
 def refusal(made, state):

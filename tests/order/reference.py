@@ -4,7 +4,7 @@ vectorised code. It imports nothing from `loader`."""
 import functools
 import hashlib
 import math
-from collections import Counter
+from collections import Counter, deque
 from fractions import Fraction
 
 M64 = 2**64
@@ -161,6 +161,30 @@ def masked_batch(seed, size, name, shape, step):
         (epoch * n + i, epoch, locate(shape, seed, name, epoch, i)) if i < n else (-1, epoch, -1)
         for i in positions
     ]
+
+
+def grown_stream(name, sizes, growths, count):
+    """The first `count` positions of a source that grows, written out: [(view, epoch, position in it)]. sizes: view ->
+    samples; growths: the positions at which they take effect, ascending."""
+    out, queue, epoch, number = [], deque(), 0, 0
+    left = list(growths)
+    while len(out) < count:
+        while left and left[0] == len(out):
+            left.pop(0)
+            number += 1
+            if queue:  # of the epoch that is not over
+                new = [(f"{name}+{number}", epoch - 1, i) for i in range(sizes.get(f"{name}+{number}", 0))]
+                total, old = len(queue) + len(new), iter(queue)
+                queue, news = deque(), iter(new)
+                for j in range(total):
+                    due = math.floor(Fraction((j + 1) * len(new), total))
+                    queue.append(next(news) if due > math.floor(Fraction(j * len(new), total)) else next(old))
+        if not queue:
+            view = f"{name}#{number}" if number else name
+            queue = deque((view, epoch, i) for i in range(sizes[view]))
+            epoch += 1
+        out.append(queue.popleft())
+    return out
 
 
 def turn_shares(weights, sizes, batches):

@@ -139,6 +139,41 @@ def test_the_reference_gives_the_golden_packing(saved, reference):
     assert hashlib.sha256(data).hexdigest() == one["sha256"]
 
 
+def test_the_reference_gives_the_golden_batches_of_ramps_and_growths(saved, reference):
+    for one in (*saved["ramped plans"].values(), *saved["grown plans"].values()):
+        made = one["plan"]
+        shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
+        segments = [(s["start_step"], s["weights"]) for s in made["segments"]]
+        sizes = [s.get("batch", made["global_batch"]) for s in made["segments"]]
+        names, grown = sorted(shapes), made.get("grown", [])
+        starts = {name: [g["position"] for g in grown if g["source"] == name] for name in names}
+        counts = {view: shape[0] for view, shape in shapes.items()}
+        written = {
+            name: reference.grown_stream(name, counts, starts[name], 100 * 1000) for name in segments[0][1]
+        }
+        for batch in one["batches"]:
+            if batch["step"] > 1000:
+                continue  # the reference writes the stream out
+            placed = []
+            for name, position in reference.stream(segments, sizes, batch["step"]):
+                view, epoch, i = written[name][position]
+                placed.append((view, position, epoch, i))
+            order = reference.canonical([(view, i) for view, _, _, i in placed], shapes)
+            rows = []
+            for view, i in order:
+                found = next(one for one in placed if (one[0], one[3]) == (view, i))
+                placed.remove(found)
+                where = (shapes[view], made["seed"], view, found[2], i)
+                rows.append([names.index(view), found[1], found[2], reference.locate(*where)])
+            for wanted, part in (
+                (batch["first (source, i_k, epoch, ordinal)"], rows[:4]),
+                (batch["last"], rows[-4:]),
+            ):
+                first = [made["sources"][names[k]]["view"].get("first", 0) for k, *_ in part]
+                got = [[k, p, e, ordinal + at] for (k, p, e, ordinal), at in zip(part, first, strict=True)]
+                assert got == wanted
+
+
 def test_golden_plans_and_states_are_still_read(saved):
     quarantined = saved["quarantine"]
     made = plan_from_json(quarantined["plan"], lambda spec: synthetic(spec["n"], spec["name"]))

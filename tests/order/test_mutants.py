@@ -5,6 +5,7 @@ functions of properties.py that the other tests run, and expects its AssertionEr
 """
 
 import bisect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +14,18 @@ from loader.order import (
     assign,
     boundary,
     digest,
+    growth,
     interleave,
     keys,
     lanes,
     mixture,
     pack_table,
     permutation,
+    places,
     plan,
     slots,
     source,
+    state,
     substitutes,
     synthetic,
 )
@@ -206,6 +210,80 @@ def a_ramp_forgets_the_weights(patch):
         return [(start, dict(starts).get(start, starts[0][1])) for start, _ in mixed], batches
 
     patch.setattr(plan, "joined", forgetful)
+
+
+def new_samples_too_early(patch):
+    """The share of new samples rounded up: the last old one would come after the end."""
+    real = growth.Stage.new_before
+    patch.setattr(growth.Stage, "new_before", lambda stage, j: real(stage, j + 1))
+
+
+def new_samples_first(patch):
+    patch.setattr(growth.Stage, "new_before", lambda stage, j: np.minimum(j, stage.delta))
+
+
+def a_second_growth_forgets_the_first(patch):
+    """What the first growth had not yet mixed in is left out."""
+    real = growth.Stage.after
+
+    def after(stage, start, n, delta):
+        return real(growth.Stage(start=0, origin=0, epoch=0, n=stage.n), start, n, delta)
+
+    patch.setattr(growth.Stage, "after", after)
+
+
+def the_old_epoch_begins_again(patch):
+    """The rest of the old epoch is mixed from its first sample on."""
+    real = growth.GrownStream.places
+
+    def again(stream, position):
+        number, of_delta, epoch, inside = real(stream, position)
+        first = stream.stages[1].start % stream.stages[0].n if len(stream.stages) > 1 else 0
+        old = (number == 0) & (position >= first)
+        return number, of_delta, epoch, np.where(old, inside - first, inside)
+
+    patch.setattr(growth.GrownStream, "places", again)
+
+
+def ordinals_of_the_first_version_for_ever(patch):
+    patch.setattr(places, "original_ordinals", lambda growths, number, ordinals: ordinals)
+
+
+def removed_by_the_ordinals_of_another_version(patch):
+    def unshifted(growths, number, step, ordinals):
+        gone = [one.removed for one in growths[number:] if one.step <= step]
+        return np.isin(ordinals, np.concatenate([np.zeros(0, np.int64), *gone]))
+
+    patch.setattr(places, "removed_since", unshifted)
+
+
+def removed_samples_stay(patch):
+    patch.setattr(
+        places, "removed_since", lambda growths, number, step, ordinals: np.zeros(len(ordinals), bool)
+    )
+
+
+def removed_from_the_start(patch):
+    real = growth.removed_since
+    patch.setattr(
+        places,
+        "removed_since",
+        lambda growths, number, step, ordinals: real(growths, number, 2**53, ordinals),
+    )
+
+
+def past_without_growths(patch):
+    real = state._past
+    patch.setattr(state, "_past", lambda made, step: real(replace(made, grown=()), step))
+
+
+def growths_of_the_future_in_the_past(patch):
+    real = state._past
+
+    def early(made, step):
+        return real(replace(made, grown=tuple(replace(one, step=0) for one in made.grown)), step)
+
+    patch.setattr(state, "_past", early)
 
 
 def order_depends_on_how_many_sources(patch):
@@ -473,6 +551,19 @@ def ramped_batches_are_the_reference(properties, reference):
         properties.batch_matches_reference(reference, made, segments, step)
 
 
+def grown_stream(properties, reference):
+    """Growths in mid-epoch, while one is mixed in, and at an epoch's end."""
+    properties.grown_stream_is_written_out(reference, 20, [(7, 11, 0), (8, 9, 2), (60, 5, 1), (0, 4, 0)], 90)
+
+
+def held_back(properties, reference):
+    properties.held_back_under_later_versions()
+
+
+def growth_in_state(properties, reference):
+    properties.growths_are_part_of_the_past()
+
+
 def others_keep_their_order(properties, reference):
     few = properties.plan.make_plan({"a": properties.plan.synthetic(300)}, seed=7, global_batch=30)
     views = {"a": properties.plan.synthetic(300), "b": properties.plan.synthetic(200)}
@@ -638,6 +729,16 @@ CASES = [
     (bases_of_the_first_batch, ramp),
     (always_the_first_batch, ramped_batches_are_the_reference),
     (a_ramp_forgets_the_weights, ramped_batches_are_the_reference),
+    (new_samples_too_early, grown_stream),
+    (new_samples_first, grown_stream),
+    (a_second_growth_forgets_the_first, grown_stream),
+    (the_old_epoch_begins_again, grown_stream),
+    (ordinals_of_the_first_version_for_ever, held_back),
+    (removed_by_the_ordinals_of_another_version, held_back),
+    (removed_samples_stay, held_back),
+    (removed_from_the_start, held_back),
+    (past_without_growths, growth_in_state),
+    (growths_of_the_future_in_the_past, growth_in_state),
     (order_depends_on_how_many_sources, others_keep_their_order),
     (unstable_sort, batches_are_the_reference),
     (lanes_not_on_one_scale, batches_are_the_reference),

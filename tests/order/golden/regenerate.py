@@ -92,6 +92,19 @@ def ramped_plans():
     }
 
 
+def grown_plans():
+    """name -> (plan, steps): the second growth comes while the first is still mixed in, the third after that."""
+    made = make_plan(
+        {"photos": source(synthetic(10_000, "photos"), 3, chunk=4, lanes=16), "web": synthetic(5000, "web")},
+        seed=7,
+        global_batch=[(0, 64), (100, 96)],
+    )
+    for n, step in ((13_000, 150), (20_000, 200), (20_500, 700)):
+        made = made.grow({"photos": source(synthetic(n, "photos"), chunk=4, lanes=16)}, step)
+    made = made.grow({"web": synthetic(5500, "web")}, 700)
+    return {"three growths and a ramp": (made, [0, 149, 150, 199, 200, 290, 699, 700, 2**53 - 1])}
+
+
 def bucketed_plans():
     """name -> (plan, steps)"""
     photos = synthetic(90_000, "photos", {"w64h64": 54_000, "w128h64": 34_560, "w64h64f16": 1440})
@@ -249,6 +262,7 @@ def golden():
         "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
         "quarantine": of_quarantine(),
         "boundary": of_boundary(),
+        "grown plans": {name: of_plan(*given) for name, given in grown_plans().items()},
         "ramped plans": {name: of_plan(*given) for name, given in ramped_plans().items()},
         "packing": [of_packing(300, 256), of_packing(40_000, 2048)],
         "plans": {name: of_plan(*given) for name, given in plans().items()},

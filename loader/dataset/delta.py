@@ -1,0 +1,71 @@
+"""What a view of a later version has that the same view of an earlier one has not, and which samples were excluded.
+
+A version only appends to its parent's parts, so the samples that both have keep their order and the new ones follow.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InvalidPlan
+from ..order.views import Delta
+
+if TYPE_CHECKING:
+    from .version import Version
+    from .view import View
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def delta_of(view: "View", old: "View") -> Delta:
+    """What `view` has that `old`, of an earlier version, has not.
+
+    Reads manifests alone, unless samples were excluded since (then both versions' tables of parts), or the views have
+    a predicate (then their select tables). Raises: InvalidPlan where the version does not go on from the earlier one,
+    or the views differ in fields, predicate, or in what they select of the samples that both versions have.
+    """
+    was, now = old.version, view.version
+    if was.dataset != now.dataset or was.id == now.id:
+        raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
+    for table in ("shards", "exclusions"):
+        before, after = was.manifest[table], now.manifest[table]
+        if after[: len(before)] != before:
+            raise InvalidPlan(
+                f"{now.name} does not go on from {was.name}: its {table} are not those of {was.name} and more. "
+                "A version with rewritten parts, or of another line, needs a new plan"
+            )
+    if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
+        raise InvalidPlan(
+            f"the view of {now.name} has the fields {sorted(view.fields)}, that of {was.name} {sorted(old.fields)}; "
+            f"batches hold samples of both: select({', '.join(map(repr, old.fields))})"
+        )
+    if view.predicate != old.predicate:
+        raise InvalidPlan(
+            f"the view of {now.name} is where {view.predicate!r}, that of {was.name} where {old.predicate!r}: the same "
+            "predicate is needed, for it decides about the samples that both have"
+        )
+    removed = _removed(was, now)
+    first = len(was) - len(removed)
+    if view.is_filtered or old.is_filtered:
+        kept = np.ones(len(was), bool)
+        kept[removed] = False
+        if not np.array_equal(old.members()[kept], view.members()[:first]):
+            raise InvalidPlan(
+                f"of the samples that {was.name} and {now.name} share, their views do not select the same ones: a "
+                "group or column was added to old parts. Make a new plan"
+            )
+    new = type(view)(now, view.fields, view.predicate, view.where_present, first)
+    return Delta(view=new if len(new) else None, first=first, removed=removed)
+
+
+def _removed(was: "Version", now: "Version") -> Int64s:
+    """Live ordinals of a version (int64, ascending) that are not live in a later one."""
+    if was.manifest["exclusions"] == now.manifest["exclusions"]:
+        return np.zeros(0, np.int64)
+    gone = [np.zeros(0, np.int64)]
+    for part in now.parts.with_exclusions:
+        if part < len(was.parts):
+            before = was.parts.live_members(part)
+            rows = before & ~now.parts.live_members(part)
+            gone.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
+    return np.concatenate(gone)

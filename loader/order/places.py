@@ -1,0 +1,35 @@
+"""Which view, epoch and sample of it a stream position is, and which samples no slot may hold."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .content import PlanContent
+from .growth import delta_name, original_ordinals, removed_since, whole_name
+from .keys import I64
+
+
+def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
+    """(index, epoch, position in the epoch), int64 [m] each, of stream positions. k: int64 [m], the index of the source
+    in `plan.source_names`. Where the source grows, the index that comes back is that of the view in question."""
+    names = plan.source_names
+    n = np.array([one.shape.n for one in plan.sources.values()], np.int64)[k]
+    index, epoch = k.copy(), position // n
+    inside = position - epoch * n
+    for source, stream in plan.grown_streams.items():
+        mine = np.flatnonzero(k == names.index(source))
+        if not len(mine):
+            continue
+        number, of_delta, epoch[mine], inside[mine] = stream.places(position[mine])
+        for at, new in {*zip(number.tolist(), of_delta.tolist(), strict=True)}:
+            name = delta_name(source, at) if new else whole_name(source, at)
+            index[mine[(number == at) & (of_delta == new)]] = names.index(name)
+    return index, epoch, inside
+
+
+def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
+    """bool per version ordinal (int64) of a view: in no slot of this step, because it is quarantined, or because its
+    source's version does not have it any more. index: of the view in `plan.source_names`."""
+    one = list(plan.sources.values())[index]
+    growths = [growth for growth in plan.grown if growth.source == one.source]
+    held = plan.quarantine.holds(one.source, step, original_ordinals(growths, one.growth, ordinals))
+    return held | removed_since(growths, one.growth, step, ordinals)

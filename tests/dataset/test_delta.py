@@ -1,0 +1,165 @@
+"""What a later version has that an earlier one has not, and plans that go on under it."""
+
+import itertools
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.errors import InvalidPlan
+
+ROOTS = itertools.count()
+
+
+def add(root, numbers, metadata=lambda i: {"w": i}, name="d"):
+    with root.write(name, part_samples=5) as writer:
+        for i in numbers:
+            writer.add(f"k{i}", {"cls": i}, metadata=metadata(i))
+    return writer.version
+
+
+def keys(view):
+    return [int(key[1:]) for key in view.keys(view.version_ordinals(np.arange(len(view))))]
+
+
+def removed_keys(old, delta):
+    return {int(key[1:]) for key in old.keys(delta.removed)}
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    script=st.lists(
+        st.one_of(st.integers(1, 12), st.sets(st.integers(0, 30), max_size=4)), min_size=2, max_size=6
+    ),
+    below=st.integers(1, 40),
+    data=st.data(),
+)
+def test_old_samples_keep_their_places_and_new_ones_follow(script, below, data):
+    """script: samples that are added, or that are excluded. Any two versions of the history are compared."""
+    root = loader.Root(f"memory://delta-{next(ROOTS)}")
+    add(root, range(20))
+    live, history, count = [set(range(20))], ["d@1"], 20
+    for entry in script:
+        if isinstance(entry, int):
+            add(root, range(count, count + entry))
+            now, count = live[-1] | set(range(count, count + entry)), count + entry
+        else:
+            gone = {i for i in entry if i in live[-1]}
+            if not gone or gone == live[-1]:
+                continue
+            root.exclude("d@latest", [f"k{i}" for i in sorted(gone)], reason="bad")
+            now = live[-1] - gone
+        live.append(now)
+        history.append(f"d@{len(history) + 1}")
+    at = data.draw(st.integers(0, len(history) - 1))
+    for later in range(at + 1, len(history)):
+        for predicate in (None, f"w % 3 = 0 OR w < {below}"):
+            old, new = (root.open(ref).select() for ref in (history[at], history[later]))
+            if predicate:
+                old, new = old.where(predicate), new.where(predicate)
+
+            delta = new.since(old)
+            assert removed_keys(old, delta) == live[at] - live[later]
+            assert delta.first == len(live[at] & live[later])
+            fresh = live[later] - live[at]
+            if predicate:
+                fresh = {i for i in fresh if i % 3 == 0 or i < below}
+            assert (set() if delta.view is None else set(keys(delta.view))) == fresh
+            assert keys(new)[: len(new) - len(fresh)] == [i for i in keys(old) if i in live[later]]
+            if delta.view is not None:
+                assert len(delta.view) == len(fresh)
+                assert delta.view.id != new.id
+                again = pickle.loads(pickle.dumps(delta.view))  # noqa: S301
+                assert (again.id, keys(again), again.spec()) == (
+                    delta.view.id,
+                    keys(delta.view),
+                    delta.view.spec(),
+                )
+                assert delta.view.members().sum() == len(fresh)
+                assert set(keys(delta.view.where("w % 2 = 0"))) == {i for i in fresh if i % 2 == 0}
+
+
+def test_a_plan_grows_by_the_version_alone_and_is_opened_again(root):
+    first = add(root, range(40))
+    view = first.select("cls").where("w % 4 <> 1")
+    before = loader.plan({"d": view}, seed=3, global_batch=8)
+    root.exclude("d@latest", ["k3", "k6"], reason="bad")
+    later = add(root, range(40, 64))
+    after = before.grow({"d": later}, step=2)
+    assert after.hash == before.grow({"d": later.select("cls").where("w % 4 <> 1")}, step=2).hash
+    after.save(root)
+    again = loader.open_plan(root, after.hash)
+    assert again.hash == after.hash
+    seen = []
+    for step in range(12):
+        assert again.batch_ids(step) == after.batch_ids(step)
+        seen += [(name, int(key[1:])) for name, key in again.batch_ids(step)]
+        if step < 2:
+            assert again.batch_ids(step) == before.batch_ids(step)
+    assert again.check_state(before.state(2)) == 2
+    assert {i for name, i in seen if name == "d+1"} == {i for i in range(40, 64) if i % 4 != 1}
+    whole = [i for i in range(64) if i % 4 != 1 and i not in (3, 6)]
+    start = 30 + 18  # 14 left of the old epoch, with 18 new ones, after 16
+    assert sorted(i for _, i in seen[start : start + len(whole)]) == whole
+    assert {"k3", "k6"}.isdisjoint(key for step in range(2, 12) for _, key in again.batch_ids(step))
+
+
+def test_nothing_but_manifests_is_read_where_nothing_was_excluded(root, stores):
+    add(root, range(20))
+    add(root, range(20, 30))
+    old, new = root.open("d@1").select(), root.open("d@2").select()
+    for version in (old.version, new.version):
+        version.store = stores.Counting(version.store)
+    delta = new.since(old)
+    assert (delta.first, len(delta.removed), len(delta.view)) == (20, 0, 10)
+    assert [version.store.total for version in (old.version, new.version)] == [0, 0]
+
+
+def test_what_does_not_go_on_is_refused(root):
+    add(root, range(20))
+    add(root, range(20, 30))
+    add(root, range(9), name="other")
+    one, two = root.open("d@1").select(), root.open("d@2").select()
+    for new, old, says in (
+        (one, two, "d@1 does not go on from d@2: its shards"),
+        (one, one, "d@1 is not a later version of the dataset of d@1"),
+        (root.open("other@1").select(), one, "other@1 is not a later version of the dataset of d@1"),
+        (two.where("w > 3"), one, r"where 'w > 3', that of d@1 where None"),
+    ):
+        with pytest.raises(InvalidPlan, match=says):
+            new.since(old)
+    root.add_group("d@2", "more", {"sq.json": lambda sample: int(sample["cls"]) ** 2})
+    with pytest.raises(InvalidPlan, match=r"fields \['cls', 'sq.json'\].*select\('cls'\)"):
+        root.open("d@3").select().since(two)
+    assert len(root.open("d@3").select("cls").since(one).view) == 10
+    made = loader.plan({"d": one}, seed=1, global_batch=4)
+    with pytest.raises(InvalidPlan, match="source 'd': other@1 is not a later version"):
+        made.grow({"d": root.open("other@1")}, 3)
+
+
+def test_samples_that_a_later_group_brings_into_the_view_are_refused(root):
+    """Old parts that lacked the field have it now: the old view's samples are not those of the new one."""
+    add(root, range(10))
+    root.add_group("d@1", "more", {"sq.json": lambda sample: int(sample["cls"]) ** 2})
+    add(root, range(10, 20))
+    old = root.open("d@3").select("cls", "sq.json", where_present=True)
+    root.add_group("d@3", "more", {"sq.json": lambda sample: int(sample["cls"]) ** 2})
+    add(root, range(20, 25))
+    new = root.open("d@5").select("cls", "sq.json", where_present=True)
+    assert (len(old), len(new)) == (10, 20)
+    with pytest.raises(InvalidPlan, match="do not select the same ones"):
+        new.since(old)
+
+
+def test_a_version_edited_in_its_history_is_refused(root):
+    add(root, range(20))
+    root.exclude("d@1", ["k3"], reason="bad")
+    old, new = root.open("d@2").select(), root.open("d@2")
+    new.manifest = json.loads(json.dumps(new.manifest)) | {"exclusions": []}
+    new.id = "v-other"
+    with pytest.raises(InvalidPlan, match="its exclusions are not those"):
+        new.select().since(old)

@@ -1,0 +1,95 @@
+"""A Loader over a plan that goes on under later versions: real samples of both, stops and resumes, epochs."""
+
+from collections import Counter
+
+import pytest
+
+import loader
+
+
+@pytest.fixture(scope="module")
+def grown(samples):
+    """photos: 30 samples; then 12 more and without two of them; then 6 more. (root, plan, keys per version)"""
+    root = loader.Root("memory://run-grow")
+    samples.write(root, "photos", range(30), part_samples=8, fields=("cls", "x.npy"))
+    samples.write(root, "web", range(19), part_samples=8, fields=("cls", "x.npy"))
+    root.exclude("photos@1", [samples.key("photos", i) for i in (3, 17)], reason="bad")
+    samples.write(root, "photos", range(30, 42), part_samples=8, fields=("cls", "x.npy"))
+    samples.write(root, "photos", range(42, 48), part_samples=8, fields=("cls", "x.npy"))
+    return root
+
+
+def plan_of(root, **more):
+    given = {"photos": root.open("photos@1"), **more}
+    made = loader.plan(given, seed=5, global_batch=6)
+    return made.grow({"photos": root.open("photos@3")}, 2).grow({"photos": root.open("photos@4")}, 4)
+
+
+def test_every_runtime_delivers_the_same_global_batches(grown, samples, properties):
+    made = plan_of(grown, web=loader.source(grown.open("web@1"), 2))
+    for world_size, workers in ((1, 2), (3, 0), (6, 1)):
+        properties.delivers_the_plan(
+            made,
+            lambda source, key: {
+                field: value
+                for field, value in samples.sample(source.rstrip("#+0123456789"), samples.number(key)).items()
+                if field in ("cls", "x.npy")
+            },
+            world_size=world_size,
+            workers=workers,
+            framework="numpy",
+            start=0,
+            steps=25,
+        )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [(1, 3, False), (3, 2, True), (2, 9, False)],
+        [(2, 2, False), (1, 2, False), (6, 1, True), (3, 8, True)],
+    ],
+)
+def test_stops_and_resumes(grown, properties, script):
+    made = plan_of(grown)
+    properties.resumes_exactly(
+        loader.open_plan(grown, made.save(grown)), script, workers=2, framework="numpy"
+    )
+
+
+def test_a_run_goes_on_from_the_state_of_the_plan_it_began_with(grown):
+    before = loader.plan({"photos": grown.open("photos@1")}, seed=5, global_batch=6)
+    with loader.Loader(before, 0, 1, steps=2, framework="numpy") as batches:
+        first = [batch.digest for batch in batches]
+        state = batches.state_dict()
+    with loader.Loader(plan_of(grown), 0, 1, steps=6, framework="numpy") as batches:
+        whole = [batch.digest for batch in batches]
+    with loader.Loader(plan_of(grown), 0, 1, steps=6, framework="numpy") as batches:
+        batches.load_state_dict(state)
+        rest = [batch.digest for batch in batches]
+    assert first + rest == whole
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_epochs_end_where_the_samples_do(grown, epochs):
+    """The first epoch: 30, 12 new ones from step 2 on and 6 from step 4 on. Later ones: the 46 that are live then."""
+    with loader.Loader(plan_of(grown), 0, 1, epochs=epochs, framework="numpy") as batches:
+        assert len(batches) == -(-(48 + 46 * (epochs - 1)) // 6)
+        taken = Counter(one for batch in batches for one in filter(None, batch.ids))
+        made = sum(taken.values())
+    assert made == 48 + 46 * (epochs - 1)
+    assert {name for name, _ in taken} == {
+        "photos",
+        "photos+1",
+        "photos+2",
+        *(["photos#2"] if epochs > 1 else []),
+    }
+    new = Counter(name for name, _ in taken.elements())
+    assert (new["photos+1"], new["photos+2"]) == (12, 6)
+
+
+def test_samples_are_explained_by_the_version_that_they_are_read_from(grown):
+    made = plan_of(grown)
+    versions = {one.source: one.address.version for step in range(20) for one in loader.explain(made, step)}
+    wanted = {"photos": "photos@1", "photos+1": "photos@3", "photos+2": "photos@4", "photos#2": "photos@4"}
+    assert versions == wanted

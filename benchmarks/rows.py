@@ -12,6 +12,11 @@ PEERS = (
     "webdataset",
     "streaming",
     "litdata",
+    "grain",
+    "spdl",
+    "lance",
+    "energon",
+    "hf_datasets",
 )
 """Modules of benchmarks/peers, in the order of the tables."""
 

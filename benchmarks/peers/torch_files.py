@@ -17,15 +17,19 @@ VERSION = torch.__version__
 def prepare(data: Data, folder: Path) -> None:
     """A file per image, a thousand to a folder; equal records are mapped where they lie."""
     folder.mkdir(parents=True)
-    for i in range(len(data) if data.kind == "images" else 0):
-        path = folder / f"{i // 1000:03d}" / f"{i:06d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data[i])
+    if data.kind == "images":
+        for path, jpeg in zip(map(Path, paths(folder, len(data))), data, strict=True):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(jpeg)
+
+
+def paths(folder: Path, n: int) -> list[str]:
+    return [f"{folder}/{i // 1000:03d}/{i:06d}.jpg" for i in range(n)]
 
 
 class Files(Dataset[Any]):
     def __init__(self, folder: Path, n: int, decode: bool) -> None:
-        self.paths = [f"{folder}/{i // 1000:03d}/{i:06d}.jpg" for i in range(n)]
+        self.paths = paths(folder, n)
         self.decode = decode
 
     def __len__(self) -> int:

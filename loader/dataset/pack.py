@@ -21,6 +21,7 @@ from ..order.pack_table import PackTable, pack_documents
 from ..order.packed_view import PackedView
 from .field_sizes import field_nbytes
 from .parquet import parse_table, table_bytes
+from .piece_checks import PieceChecks, keep_checks, load_checks
 from .read import read_fields
 from .samples import live_values
 
@@ -55,7 +56,18 @@ def packed(view: "View", asked: PackBy) -> PackedView:
         if (tokens < 0).any():
             raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
         table = _kept(view, asked, pack_documents(documents, tokens, asked.length))
-    return PackedView(view, asked, first.dtype, table)
+    made = PackedView(view, asked, first.dtype, table)
+    if asked.checksums and checks_of(made) is None:
+        keep_checks(view, made, _path(view, asked))
+    return made
+
+
+def checks_of(packed: PackedView) -> PieceChecks | None:
+    """The checksums of the pieces of split documents, where the root has them. One request. Raises: Corrupt."""
+    from .view import View
+
+    documents = packed.documents
+    return load_checks(documents, _path(documents, packed.asked)) if isinstance(documents, View) else None
 
 
 class _Stored:

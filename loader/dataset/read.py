@@ -37,11 +37,13 @@ class FieldPart(NamedTuple):
 
 
 class PartsOfField(NamedTuple):
-    """What to read of one field: runs of parts, ascending; a run is read from its first to its last byte."""
+    """What to read of one field: runs of parts, ascending; a run is read from its first to its last byte. said_by: who
+    says what the parts' checksums are, for errors."""
 
     address: SampleAddress
     field: str
     runs: Sequence[Sequence[FieldPart]]
+    said_by: str = "its packet table"
 
 
 def read_fields(
@@ -179,7 +181,7 @@ def _read_parts(
 
     def again(item: PartsOfField, place: FieldAddress, part: FieldPart) -> bytes:
         at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
-        return reading.again(item.address, at, "its packet table")
+        return reading.again(item.address, at, item.said_by)
 
     first = partial(_address_of, wanted[0])
     start, verify_s = perf_counter(), 0.0

@@ -22,15 +22,20 @@ class PackBy:
     length: int
     pad_id: int
     lengths: str | None
+    checksums: bool
 
 
-def pack(field: str, length: int, *, pad_id: int = 0, lengths: str | None = None) -> PackBy:
+def pack(
+    field: str, length: int, *, pad_id: int = 0, lengths: str | None = None, checksums: bool = False
+) -> PackBy:
     """How documents of tokens become sequences of one length, each a slot of a batch.
 
     field: an `.npy` field with the tokens of a document, of one dimension and one integer dtype. length: tokens of a
     sequence. Documents that are longer are split; nothing is dropped. pad_id: what stands behind a sequence's last
     token. lengths: an SQL expression on the samples table that is a document's number of tokens, such as "n_tokens";
-    without it the number follows from the bytes that the index has of the field.
+    without it the number follows from the bytes that the index has of the field. checksums: read every document that is
+    split once, whole, now, and keep its pieces' checksums in the root: loaders then read only pieces that they need. It
+    changes how documents are read, not the plan.
 
     Raises: InvalidPlan.
     """
@@ -38,11 +43,14 @@ def pack(field: str, length: int, *, pad_id: int = 0, lengths: str | None = None
         raise InvalidPlan(f"pack({field!r}): the name of an .npy field is needed, such as 'tokens.npy'")
     if lengths is not None and (not isinstance(lengths, str) or not lengths.strip()):
         raise InvalidPlan(f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed")
+    if not isinstance(checksums, bool):
+        raise InvalidPlan(f"pack(checksums={checksums!r}): True or False is needed")
     return PackBy(
         field=field,
         length=whole("pack: length", length, 1, MAX_LENGTH_TOKENS),
         pad_id=whole("pack: pad_id", pad_id, -(2**63), 2**64 - 1),
         lengths=lengths,
+        checksums=checksums,
     )
 
 

@@ -82,6 +82,12 @@ class PackTable:
             tokens=self._tokens[rows].astype(np.int64),
         )
 
+    def longer_than(self, length: int) -> tuple[I64, I64]:
+        """int64: the documents of more than `length` tokens, ascending, and their tokens."""
+        rows = np.flatnonzero(self._tokens > length)
+        documents, at = np.unique(self._document[rows], return_index=True)
+        return documents, self._tokens[rows[at]].astype(np.int64)
+
     def rows(self, first: int, stop: int) -> I64:
         """int64 [stop - first, 4]: sequence, document, start, length of these pieces."""
         number = np.arange(first, min(stop, self.n_pieces), dtype=np.int64)

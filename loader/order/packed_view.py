@@ -12,13 +12,14 @@ from .views import OrderView
 
 
 class PackedView:
-    """Immutable. documents: the view that was packed. asked: the question. packing: how a sequence is laid out."""
+    """Immutable. documents: the view that was packed. asked: the question. packing: how a sequence is laid out.
+    table, table_sha256: which pieces each sequence holds, and what names that."""
 
     def __init__(self, documents: OrderView, asked: PackBy, dtype: str, table: PackTable) -> None:
         """dtype: of the tokens. Raises: InvalidPlan for one that is none of whole numbers, or has no such pad_id."""
         self.documents, self.asked, self.table = documents, asked, table
         self.packing = Packing(field=asked.field, length=asked.length, pad_id=asked.pad_id, dtype=dtype)
-        self._sha256 = table.sha256
+        self.table_sha256 = table.sha256
 
     def __repr__(self) -> str:
         return f"PackedView({self.documents!r}, {len(self)} sequences of {self.packing.length})"
@@ -34,7 +35,7 @@ class PackedView:
     @property
     def identity(self) -> str:
         """What names a sequence for ever, with its number: the documents' version, the field and the table."""
-        named = "\n".join([self.documents.identity, self.asked.field, self._sha256])
+        named = "\n".join([self.documents.identity, self.asked.field, self.table_sha256])
         return "k-" + hashlib.sha256(named.encode()).hexdigest()
 
     @property
@@ -68,7 +69,7 @@ class PackedView:
         return self.table.n_tokens / max(1, len(self) * self.packing.length)
 
     def _made_of(self) -> dict[str, Any]:
-        return {"field": self.asked.field, "length": self.asked.length, "table": self._sha256}
+        return {"field": self.asked.field, "length": self.asked.length, "table": self.table_sha256}
 
 
 def sequence_key(number: int) -> str:

@@ -33,7 +33,7 @@ def sequence_address(view: PackedView, number: int) -> SampleAddress:
         key=sequence_key(number),
         version=version.name,
         version_id=version.id,
-        part=f"pack-{view.spec()['table'][:12]}",
+        part=f"pack-{view.table_sha256[:12]}",
         row=number,
         ordinal=number,
         fields={},

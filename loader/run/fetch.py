@@ -58,6 +58,16 @@ class Fetch:
                 data.update(zip(mine, read, strict=True))
             return data
 
+    def parts(
+        self, view: int, wanted: Sequence[PartsOfField], seen: StepMetrics
+    ) -> list[list[bytes | memoryview] | Corrupt]:
+        """The parts of each item of `wanted`, all of one view, or why it is corrupt. Raises: as `__call__` does."""
+        bad: dict[int, Corrupt] = {}
+        with seen.timed_fetch():
+            readers = self._readers(self._reads[view], self._plan.source_names[view], seen)
+            read = readers.parts(wanted, bad.setdefault)
+        return [bad.get(number, parts) for number, parts in enumerate(read)]
+
     def _place(self, slots: Slots, mine: Sequence[int], number: int) -> draws.Place:
         return draws.place_of(self._plan, slots, mine[number])
 

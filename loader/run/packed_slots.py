@@ -21,6 +21,7 @@ from .decode import apply_transform
 from .delivered import Delivered
 from .fetch import Fetch
 from .one_sample import OneSample
+from .piece_reads import PieceReads
 from .pieces import SlotPieces, laid_out, pieces_of, sequence_crc
 from .rank_slots import RankSlots
 from .recipe import Recipe
@@ -33,6 +34,7 @@ class PackedSlots:
 
     def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch, run: Map) -> None:
         self._recipe, self._views, self._fetch, self._run = recipe, recipe.views, fetch, run
+        self._pieces = PieceReads(recipe, decoders, fetch)
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
     def addresses(self, step: int, slots: Slots, wanted: I64) -> list[SampleAddress]:
@@ -83,9 +85,15 @@ class PackedSlots:
         assert plan.pack is not None
         tokens: dict[int, np.ndarray] = {}
         crcs: dict[int, int] = {}
-        data = self._fetch(pieces.documents, addresses, seen)
+        alone = self._pieces(pieces, addresses, seen)
+        whole = {number: address for number, address in addresses.items() if number not in alone}
+        data = self._fetch(pieces.documents, whole, seen)
         for number, address in addresses.items():
-            found = self._document(pieces.documents, number, address, data.pop(number), seen)
+            found: np.ndarray | dict[str, Any] | Corrupt = (
+                alone[number]
+                if number in alone
+                else self._document(pieces.documents, number, address, data.pop(number), seen)
+            )
             if isinstance(found, Corrupt):
                 if not self._recipe.substitute:
                     raise found
@@ -95,9 +103,11 @@ class PackedSlots:
                     )
                 )
                 continue
-            array = self._planned(found[plan.pack.field], pieces, number, address)
-            start = int(pieces.of.start[number])
-            tokens[number] = array[start : start + int(pieces.of.length[number])]
+            if isinstance(found, dict):
+                start = int(pieces.of.start[number])
+                found = self._planned(found[plan.pack.field], pieces, number, address)
+                found = found[start : start + int(pieces.of.length[number])]
+            tokens[number] = found
             crcs[number] = address.fields[plan.pack.field].crc32c
         return tokens, crcs
 

@@ -2,13 +2,17 @@
 
 import io
 import logging
+from dataclasses import replace
 
+import google_crc32c
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 import loader
 from loader.dataset.field_sizes import field_nbytes
+from loader.dataset.pack import checks_of
+from loader.dataset.read import read_fields
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
 
 FIELD = "tokens.npy"
@@ -237,6 +241,41 @@ def test_a_damaged_index_is_refused(tmp_path):
         path.write_bytes(data)
         with pytest.raises(Corrupt, match="CRC-32C"):
             list(field_nbytes(root.open("docs@1"), FIELD))
+
+
+def test_checksums_are_of_the_pieces_bytes(root):
+    version = write(root)
+    view = packed(version.select(FIELD), checksums=True)
+    assert view.id == packed(version.select(FIELD)).id
+    checks = checks_of(view)
+    documents, counts = view.table.longer_than(16)
+    assert dict(zip(view.documents.keys(documents), counts.tolist(), strict=True)) == {
+        key: n for key, n in by_key().items() if n > 16
+    }
+    addresses = version.address(documents, [FIELD])
+    for address, data, n in zip(addresses, read_fields(root.store, addresses), counts.tolist(), strict=True):
+        field = address.fields[FIELD]
+        for number in range(-(-n // 16)):
+            part = checks.part(address.ordinal, number, field)
+            piece = data[FIELD][part.offset : part.offset + part.nbytes]
+            assert piece == tokens(int(address.key[1:]), n)[16 * number : 16 * number + 16].tobytes()
+            assert part.crc32c == google_crc32c.value(piece)
+        assert checks.part(address.ordinal, 0, replace(field, crc32c=field.crc32c ^ 1)) is None
+    short = set(range(len(version))) - set(documents.tolist())
+    assert all(checks.part(document, 0, field) is None for document in (*short, 999))
+
+
+def test_damaged_checksums_are_refused(tmp_path):
+    with loader.Root(str(tmp_path)) as root:
+        view = packed(write(root).select(FIELD), checksums=True)
+        (path,) = tmp_path.glob("packs/*.checks.parquet")
+        for data, says in (
+            (path.read_bytes()[:-9], "not a readable"),
+            (columns(document=[1]), "no table of ch"),
+        ):
+            path.write_bytes(data)
+            with pytest.raises(Corrupt, match=says):
+                checks_of(view)
 
 
 def test_a_sequence_is_named_by_its_number(root):

@@ -185,6 +185,7 @@ def test_a_quarantined_document_moves_nothing(documents_of):
         ({"field": "t.npy", "length": 0}, "pack: length = 0"),
         ({"field": "t.npy", "length": 8, "pad_id": 0.5}, "pad_id = 0.5"),
         ({"field": "t.npy", "length": 8, "lengths": ""}, "an SQL expression"),
+        ({"field": "t.npy", "length": 8, "checksums": 1}, "checksums=1"),
     ],
 )
 def test_questions_that_are_refused(arguments, says):

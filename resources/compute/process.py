@@ -23,6 +23,10 @@ START_TIMEOUT_S = 300.0
 """For a worker to start and import what its function needs."""
 
 _SCRIPT = str(Path(worker.__file__).resolve())
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""There is a worker for every core. OpenBLAS, which numpy comes with, would start a thread for every core in each of
+them, and they wait for the next product in a loop. Who sets the variable knows better."""
+
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
@@ -71,6 +75,7 @@ class Worker:
         return subprocess.Popen(
             [sys.executable, "-P", _SCRIPT, str(sock), str(life), self._scratch],
             stdin=subprocess.DEVNULL,
+            env={**_ONE_THREAD, **os.environ},
             pass_fds=(sock, life),
             start_new_session=True,
         )

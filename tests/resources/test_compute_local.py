@@ -187,3 +187,14 @@ def test_an_abandoned_map_ends_what_runs(engine, units, fifo) -> None:
         there.readline()
         del outcomes
         assert there.read() == ""
+
+
+@pytest.mark.parametrize("asked", [None, "2"])
+def test_a_workers_products_have_one_thread_unless_more_are_asked_for(
+    engine, units, monkeypatch, asked
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if asked:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", asked)
+    (outcome,) = engine.map(units.threads_for_products, [500], timeout_s=TIMEOUT_S)
+    assert outcome.value == int(asked or 1) - 1

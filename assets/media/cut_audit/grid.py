@@ -83,17 +83,22 @@ def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
 
 def cell_means(plane: np.ndarray[Any, Any]) -> Plane:
     """float64 [16, 16]: area means of a plane [H, W], exact where a cell's border cuts a pixel in two."""
-    means: Plane = _shares(plane.shape[0]) @ plane.astype(np.float64) @ _shares(plane.shape[1]).T
+    sums = _cell_sums(_cell_sums(plane).T).T
+    means: Plane = sums * (CELLS**2 / plane.size)
     return means
 
 
-def _shares(length: int) -> Plane:
-    """float64 [16, length]: how much of each pixel lies in each cell; rows sum to 1."""
-    edges = np.arange(CELLS + 1) * length / CELLS
-    low = np.maximum(np.arange(length)[None, :], edges[:-1, None])
-    high = np.minimum(np.arange(1, length + 1)[None, :], edges[1:, None])
-    shares: Plane = np.maximum(0.0, high - low) * CELLS / length
-    return shares
+def _cell_sums(lines: np.ndarray[Any, Any]) -> Plane:
+    """float64 [16, m]: sums of the lines [n, m] in each of 16 cells, of one that a border cuts in two its share."""
+    edges = np.arange(CELLS + 1) * len(lines) / CELLS
+    first = edges.astype(int)
+    sums: Plane = np.empty((CELLS, lines.shape[1]))
+    for cell in range(CELLS):
+        lines[first[cell] : first[cell + 1]].sum(axis=0, dtype=np.float64, out=sums[cell])
+        for edge, sign in ((cell, -1), (cell + 1, 1)):
+            if share := edges[edge] - first[edge]:
+                sums[cell] += sign * share * lines[first[edge]]
+    return sums
 
 
 def _plane(frame: "VideoFrame", index: int, bits: int) -> np.ndarray[Any, Any]:

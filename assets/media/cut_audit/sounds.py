@@ -110,8 +110,9 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
 
 def _weights(mixed: Samples, channels: Samples) -> Samples:
     """float64 [c]: how much of each channel is in the mix, by least squares; equal channels share equally."""
-    gram = channels @ channels.T
-    found: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ (channels @ mixed)
+    # Without BLAS, whose threads wait in a loop for the next long product.
+    gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
+    found: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
     return found
 
 

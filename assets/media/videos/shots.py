@@ -14,15 +14,11 @@ Four kinds of change are told apart:
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-SMALL_PX = (64, 36)
-"""Width and height of the frames."""
-
-Frames = np.ndarray[Any, np.dtype[np.uint8]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
+from .small import SMALL_PX, Floats, Frames, Levels, Whole, levels_of
 
 _NEAR = 6  # frames on each side that a change is compared with
 _FLASH = 8  # frames within which a change that is undone is none: a third of a second at 25 frames/s
@@ -38,7 +34,7 @@ _CUT_HISTOGRAM, _CUT_HARD_LEVELS = 0.15, 30.0  # share of the pixels whose level
 _LEVELS_PER_BIN = 8
 _SAME_SCENE = 0.6  # correlation from which on two pictures are one scene
 _UNDONE = 0.85  # ... and from which on a change was undone
-_SHIFTS = tuple((down, right) for down in (-2, -1, 0, 1, 2) for right in (-4, -2, -1, 0, 1, 2, 4))
+_DOWN, _RIGHT = (-2, -1, 0, 1, 2), (-4, -2, -1, 0, 1, 2, 4)  # pixels by which a picture may have moved
 _DISSOLVE_LEVELS, _DISSOLVE_STD = 10.0, 6.0
 _COARSE = 4
 _DISSOLVE_SHARE = (0.2, 0.8)
@@ -60,6 +56,8 @@ class ShotDetector:
 
     def __init__(self) -> None:
         self._frames: Frames = np.zeros((0, SMALL_PX[1], SMALL_PX[0]), np.uint8)
+        self._std: Floats = np.zeros(0)
+        self._change: Whole = np.zeros(0, np.int64)
         self._pts: list[int] = []
         self._first = 0  # number of the first frame that is held
         self._next = 0  # of the first that is not decided
@@ -69,11 +67,15 @@ class ShotDetector:
         self._fades = _Fades()
         self._decided: deque[int] = deque(maxlen=_SETTLED)  # pts of the last frames that were decided on
 
-    def feed(self, frames: Frames, pts: Sequence[int]) -> None:
-        """frames: uint8 [n, 36, 64], luma, full range; pts: n times."""
+    def feed(self, frames: Frames, pts: Sequence[int]) -> Levels:
+        """frames: uint8 [n, 36, 64], luma, full range; pts: n times. What was measured of each of them."""
+        levels = levels_of(frames, self._frames[-1] if len(self._frames) else None)
         self._frames = np.concatenate([self._frames, frames])
+        self._std = np.concatenate([self._std, levels.std])
+        self._change = np.concatenate([self._change, levels.change])
         self._pts += pts
         self._decide(self._first + len(self._frames) - _CONTEXT)
+        return levels
 
     def finish(self) -> list[int]:
         """pts of the first frame of every shot but the first, ascending. Feed nothing after it."""
@@ -114,17 +116,21 @@ class ShotDetector:
         if stop <= self._next:
             return
         begin, end = self._next - self._first, stop - self._first
-        seen = self._frames.astype(np.float32)
-        std = seen.std(axis=(1, 2))
-        self._cuts += [(self._first + place, self._pts[place]) for place in _hard_cuts(seen, std, begin, end)]
+        seen, std = self._frames, self._std
+        for place in _hard_cuts(seen, std, self._change, begin, end):
+            self._cuts.append((self._first + place, self._pts[place]))
         for place, lag, balance in _dissolves(seen, std, begin, end):
             self._merge(_Dissolve(self._first + place, lag, balance, self._pts[place]))
-        for place in range(begin, end):
-            self._fades.add(self._first + place, self._pts[place], seen[place], bool(std[place] < _FLAT_STD))
+        flat = std < _FLAT_STD
+        # Where no fade is under way and none begins, only the last frames count, for the next one.
+        skip = self._fades.idle and not flat[begin:end].any()
+        for place in range(max(begin, end - _NEAR) if skip else begin, end):
+            self._fades.add(self._first + place, self._pts[place], seen[place], bool(flat[place]))
         self._next = stop
         self._decided.extend(self._pts[begin:end])
         drop = max(0, end - _CONTEXT)
         self._frames, self._pts = self._frames[drop:].copy(), self._pts[drop:]
+        self._std, self._change = self._std[drop:], self._change[drop:]
         self._first += drop
 
     def _merge(self, found: _Dissolve) -> None:
@@ -145,13 +151,18 @@ class _Fades:
 
     def __init__(self) -> None:
         self.cuts: list[tuple[int, int]] = []
-        self._before: deque[Floats] = deque(maxlen=_NEAR)  # the last with contrast
-        self._old: tuple[Floats, Floats] | None = (
+        self._before: deque[Frames] = deque(maxlen=_NEAR)  # the last with contrast
+        self._old: tuple[Frames, Frames] | None = (
             None  # two to compare with, from the run on until it is judged
         )
         self._end: tuple[int, int] | None = None  # number and pts of the first behind the run
 
-    def add(self, number: int, pts: int, frame: Floats, is_flat: bool) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether no run waits for its end or its judgement."""
+        return self._old is None
+
+    def add(self, number: int, pts: int, frame: Frames, is_flat: bool) -> None:
         """The next frame."""
         if is_flat:
             self._judge()
@@ -179,10 +190,9 @@ class _Fades:
             self._old = self._end = None
 
 
-def _hard_cuts(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[int]:
+def _hard_cuts(seen: Frames, std: Floats, changed: Whole, begin: int, end: int) -> Iterator[int]:
     """Places in [begin, end) whose frame begins a shot at once."""
-    change = np.zeros(len(seen), np.float32)
-    change[1:] = np.abs(seen[1:] - seen[:-1]).mean(axis=(1, 2))
+    change = changed / seen[0].size
     for place in np.flatnonzero(change[begin:end] >= _CUT_LEVELS) + begin:
         if min(std[place - 1], std[place]) < _FLAT_STD:
             continue  # to or from a flat colour: a fade's business
@@ -195,40 +205,42 @@ def _hard_cuts(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[int]
             yield int(place)
 
 
-def _is_new(one: Floats, other: Floats) -> bool:
+def _is_new(one: Frames, other: Frames) -> bool:
     """Whether the second is another picture than the first, by its levels and by where they are."""
-    bins = [
-        np.bincount((frame.astype(np.uint8) // _LEVELS_PER_BIN).ravel(), minlength=32)
-        for frame in (one, other)
-    ]
+    bins = [np.bincount((frame // _LEVELS_PER_BIN).ravel(), minlength=32) for frame in (one, other)]
     changed = float(np.abs(bins[0] - bins[1]).sum()) / 2 / one.size
-    if changed < _CUT_HISTOGRAM and float(np.abs(one - other).mean()) < _CUT_HARD_LEVELS:
+    if changed < _CUT_HISTOGRAM and _levels_apart(one, other) < _CUT_HARD_LEVELS:
         return False
     return moved(one, other) < _SAME_SCENE
 
 
-def _is_among(frame: Floats, others: Floats) -> bool:
+def _levels_apart(one: Frames, other: Frames) -> float:
+    """Mean absolute difference, in levels of 255."""
+    return int(levels_of(other[None], one).change[0]) / one.size
+
+
+def _is_among(frame: Frames, others: Frames) -> bool:
     """Whether one of the others is nearly the same picture, so that the change between was undone."""
     return bool(len(others)) and float(all_moved(frame, others).max()) >= _UNDONE
 
 
-def _dissolves(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
+def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
     """(place in [begin, end), half length, share of the lesser picture), in order, of frames that are a mixture.
 
     With A the frame `lag` before M and B the one `lag` after it: the a, b that bring a A + b B nearest to M (least
     squares; all three without their means, so that a fade's darkening does not count, and at a quarter of the size,
     so that small movement does not).
     """
-    coarse = seen.reshape(len(seen), SMALL_PX[1] // _COARSE, _COARSE, -1, _COARSE).mean(axis=(2, 4))
-    plain = coarse - coarse.mean(axis=(1, 2), keepdims=True)
-    power = np.einsum("tij,tij->t", plain, plain)
+    coarse = _quarter(seen)
+    plain = coarse - coarse.mean(axis=1, keepdims=True)
+    power = np.einsum("tp,tp->t", plain, plain)
     found: list[tuple[int, int, float]] = []
     for lag in _LAGS:
         low, high = max(begin, lag), min(end, len(seen) - lag)
         if low >= high:
             continue
         a, m, b = (slice(low + by, high + by) for by in (-lag, 0, lag))
-        ab, am, mb = (np.einsum("tij,tij->t", plain[x], plain[y]) for x, y in ((a, b), (a, m), (m, b)))
+        ab, am, mb = (np.einsum("tp,tp->t", plain[x], plain[y]) for x, y in ((a, b), (a, m), (m, b)))
         room = power[a] * power[b] - ab * ab
         with np.errstate(divide="ignore", invalid="ignore"):
             of_a, of_b = (am * power[b] - mb * ab) / room, (mb * power[a] - am * ab) / room
@@ -240,33 +252,56 @@ def _dissolves(seen: Floats, std: Floats, begin: int, end: int) -> Iterator[tupl
         mixed &= np.minimum(std[a], std[b]) >= _DISSOLVE_STD
         for place in np.flatnonzero(mixed) + low:
             before, after = seen[place - lag], seen[place + lag]
-            if np.abs(before - after).mean() >= _DISSOLVE_LEVELS and moved(before, after) < _DISSOLVE_SAME:
+            if _levels_apart(before, after) >= _DISSOLVE_LEVELS and moved(before, after) < _DISSOLVE_SAME:
                 found.append((int(place), lag, float(balance[place - low])))
     yield from sorted(found)
 
 
-def moved(one: Floats, other: Floats) -> float:
+def _quarter(frames: Frames) -> Floats:
+    """[n, 9 * 16]: the means of blocks of 4 x 4 pixels. Their sums are whole, and added where they lie side by side."""
+    height, width = frames.shape[1] // _COARSE, frames.shape[2]
+    rows = frames.reshape(len(frames), height, _COARSE, width).sum(axis=2, dtype=np.uint16)
+    blocks = sum(rows[:, :, place::_COARSE] for place in range(1, _COARSE)) + rows[:, :, ::_COARSE]
+    means: Floats = blocks.reshape(len(frames), -1) / _COARSE**2
+    return means
+
+
+def moved(one: Frames, other: Frames) -> float:
     """The greatest correlation of two frames, -1 to 1, over small shifts of one against the other."""
     return float(all_moved(one, other[None])[0])
 
 
-def all_moved(one: Floats, others: Floats) -> Floats:
-    """The same (Pearson's; 0 for a flat one), [n], of a frame and each of n others: together they cost little more
-    than one does."""
+def all_moved(one: Frames, others: Frames) -> Floats:
+    """The same (Pearson's; 0 for a flat one), [n], of uint8 [height, width] and each of [n, height, width].
+
+    For every shift the sums over where the two overlap: of products from one against the other padded with zeros, of
+    levels and their squares from sums over all rectangles. All of them are whole numbers below 2^53.
+    """
     height, width = one.shape
-    best = np.full(len(others), -1, np.float32)
-    for down, right in _SHIFTS:
-        a = one[max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
-        b = others[:, max(0, -down) : height + min(0, -down), max(0, -right) : width + min(0, -right)]
-        a, b = a - a.mean(), b - b.mean(axis=(1, 2), keepdims=True)
-        norm = np.sqrt((a * a).sum() * np.einsum("tij,tij->t", b, b))
-        shared = np.einsum("ij,tij->t", a, b)
-        np.maximum(best, np.divide(shared, norm, out=np.zeros_like(best), where=norm > 1e-6), out=best)
+    down, right = (axis.ravel() for axis in np.meshgrid(_DOWN, _RIGHT, indexing="ij"))
+    most_down, most_right = max(_DOWN), max(_RIGHT)
+    a, b = one.astype(np.float64), others.astype(np.float64)
+    around = np.pad(a, ((most_down, most_down), (most_right, most_right)))
+    windows = np.lib.stride_tricks.sliding_window_view(around, (height, width))
+    products = np.einsum("xyij,tij->txy", windows, b)[:, down + most_down, right + most_right]
+    overlap = (height - np.abs(down)) * (width - np.abs(right))
+    sum_a, squares_a = (_overlaps(x, down, right) for x in (a, a * a))
+    sum_b, squares_b = (_overlaps(x, -down, -right) for x in (b, b * b))
+    spread = (overlap * squares_a - sum_a**2) * (overlap * squares_b - sum_b**2)
+    shared = overlap * products - sum_a * sum_b
+    pearson = np.divide(shared, np.sqrt(spread), out=np.zeros_like(shared), where=spread > 0)
+    best: Floats = pearson.max(axis=1)
     return best
 
 
-def correlation(one: Floats, other: Floats) -> float:
-    """Pearson's, of two frames; 0 when one of them is flat."""
-    a, b = one - one.mean(), other - other.mean()
-    norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
-    return float((a * b).sum()) / norm if norm > 1e-6 else 0.0
+def _overlaps(x: Floats, down: Whole, right: Whole) -> Floats:
+    """[..., shifts]: sums of [..., height, width] over the part that overlaps another picture when it is shifted so."""
+    height, width = x.shape[-2:]
+    sums = np.zeros((*x.shape[:-2], height + 1, width + 1))
+    sums[..., 1:, 1:] = x.cumsum(axis=-2).cumsum(axis=-1)
+    top, left = np.maximum(down, 0), np.maximum(right, 0)
+    bottom, end = height + np.minimum(down, 0), width + np.minimum(right, 0)
+    found: Floats = (
+        sums[..., bottom, end] - sums[..., top, end] - sums[..., bottom, left] + sums[..., top, left]
+    )
+    return found

@@ -192,3 +192,13 @@ def noise_or_meet(unit):
 def speak(text):
     print(text)  # no flush
     return text
+
+
+def threads_for_products(side):
+    """Threads that numpy has started, beside those that were there."""
+    before = len(os.listdir("/proc/self/task"))
+    import numpy
+
+    square = numpy.ones((side, side))
+    assert (square @ square)[0, 0] == side
+    return len(os.listdir("/proc/self/task")) - before

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.videos.shots import SMALL_PX, ShotDetector
+from assets.media.videos.shots import ShotDetector
+from assets.media.videos.small import SMALL_PX
 
 WIDTH, HEIGHT = SMALL_PX
 

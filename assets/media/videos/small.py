@@ -1,0 +1,34 @@
+"""Frames at 64 x 36 pixels, and what is measured of each of them: whole numbers, so that they are exact."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SMALL_PX = (64, 36)
+"""Width and height of the frames."""
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Whole = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Levels(NamedTuple):
+    """Of n frames, in levels of 255. total: sums over the pixels; std: their standard deviations; change: sums of the
+    absolute differences to the frame before, 0 of a frame without one."""
+
+    total: Whole
+    std: Floats
+    change: Whole
+
+
+def levels_of(frames: Frames, before: Frames | None) -> Levels:
+    """frames: uint8 [n, height, width] of less than 2^16 pixels; before: the one before them, if any."""
+    pixels = frames.shape[1] * frames.shape[2]
+    flat = frames.reshape(len(frames), pixels)
+    earlier = np.concatenate([flat[:1] if before is None else before.reshape(1, -1), flat[:-1]])
+    apart = np.maximum(flat, earlier) - np.minimum(flat, earlier)
+    total, change, squares = (
+        x.sum(axis=1, dtype=np.uint32).astype(np.int64)
+        for x in (flat, apart, np.multiply(flat, flat, dtype=np.uint16))
+    )
+    return Levels(total, np.sqrt(pixels * squares - total**2) / pixels, change)

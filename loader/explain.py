@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .dataset.address import SampleAddress
+from .dataset.address import FieldAddress, SampleAddress
 from .dataset.columns import SOURCE_COLUMNS
 from .dataset.parquet import TableFile, get_table
 from .dataset.version import Version
@@ -89,9 +89,7 @@ class Explanation:
             f"  part        {self.address.part} row {self.address.row}",
         ]
         for name, at in self.address.fields.items():
-            lines.append(
-                f"  {name:<11} {self.root}/{at.path} bytes [{at.offset}:{at.offset + at.nbytes}] crc32c {at.crc32c:08x}"
-            )
+            lines.append(f"  {name:<11} {_place(self.root, at)}")
         lines.extend(f"  {name:<11} {value}" for name, value in self.provenance.items())
         for one in self.pieces:
             bad = ", masked: quarantined" if one.masked else ""
@@ -99,7 +97,12 @@ class Explanation:
                 f"  segment {one.segment_id:<3} tokens [{one.start}:{one.stop}] of {one.address.key!r} at "
                 f"[{one.at}:{one.at + one.stop - one.start}]{bad}"
             )
+            lines.extend(f"              {_place(self.root, at)}" for at in one.address.fields.values())
         return "\n".join(lines)
+
+
+def _place(root: str, at: FieldAddress) -> str:
+    return f"{root}/{at.path} bytes [{at.offset}:{at.offset + at.nbytes}] crc32c {at.crc32c:08x}"
 
 
 def explain(

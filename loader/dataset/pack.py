@@ -2,8 +2,8 @@
 
     packs/<hash>.parquet        sequence, document, start, length; a row per piece
 
-The hash is of the question: view, field, length, and where lengths come from. Of the table's content a plan has the
-SHA-256, so a table that was changed is noticed.
+The hash is of the question: view, field, length, and where lengths come from. The SHA-256 of the rows is in the file
+and in every plan made with it, so a table that was changed is noticed.
 """
 
 import logging
@@ -20,7 +20,7 @@ from ..order.pack import PackBy
 from ..order.pack_table import PackTable, pack_documents
 from ..order.packed_view import PackedView
 from .field_sizes import field_nbytes
-from .parquet import parse_table, table_bytes
+from .parquet import CONTENT_SHA256, parse_table, table_bytes
 from .piece_checks import PieceChecks, keep_checks, load_checks
 from .read import read_fields
 from .samples import live_values
@@ -146,7 +146,13 @@ def _load(view: "View", asked: PackBy) -> PackTable | None:
             f"{name} is no table of packed sequences: {error}; delete it, it is made again"
         ) from error
     _check(name, columns, len(view.version), asked.length)
-    return PackTable(*columns)
+    found, said = PackTable(*columns), (table.schema.metadata or {}).get(CONTENT_SHA256, b"").decode()
+    if found.sha256 != said:
+        raise Corrupt(
+            f"{name}: the sha256 of its rows is {found.sha256}, it says {said!r}: it was damaged or edited; "
+            "delete it, it is made again"
+        )
+    return found
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
@@ -172,7 +178,7 @@ def _kept(view: "View", asked: PackBy, table: PackTable) -> PackTable:
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
     try:
-        store.put_if_absent(path, table_bytes(columns, "pack"))
+        store.put_if_absent(path, table_bytes(columns, "pack", content_sha256=table.sha256))
     except AlreadyExists:
         saved = _load(view, asked)
         return table if saved is None else saved

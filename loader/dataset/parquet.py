@@ -14,6 +14,7 @@ from ..errors import Corrupt, FormatTooNew
 from ..storage import Store
 
 SCHEMA_VERSION = 1
+CONTENT_SHA256 = b"penstock.content_sha256"
 READ_AHEAD = 16
 """Tables fetched together: what they hold is in memory at once."""
 
@@ -37,11 +38,20 @@ class TableFile:
         )
 
 
-def table_bytes(table: pa.Table, kind: str, *, row_group_rows: int = 65_536, **options: Any) -> bytes:
-    """The table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata."""
-    schema = table.schema.with_metadata(
-        {b"penstock.table": kind.encode(), b"penstock.schema": b"%d" % SCHEMA_VERSION}
-    )
+def table_bytes(
+    table: pa.Table,
+    kind: str,
+    *,
+    row_group_rows: int = 65_536,
+    content_sha256: str | None = None,
+    **options: Any,
+) -> bytes:
+    """The table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata, and there too, under
+    `CONTENT_SHA256`, what the caller says that its content hashes to."""
+    metadata = {b"penstock.table": kind.encode(), b"penstock.schema": b"%d" % SCHEMA_VERSION}
+    if content_sha256 is not None:
+        metadata[CONTENT_SHA256] = content_sha256.encode()
+    schema = table.schema.with_metadata(metadata)
     sink = io.BytesIO()
     pq.write_table(
         table.cast(schema),

@@ -10,6 +10,7 @@ Formulas: docs/order.md, "Packing".
 import hashlib
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -97,7 +98,7 @@ class PackTable:
             [sequence, self._document[here], self._start[here], self._length[here]]
         ).astype(np.int64)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of all rows (sequence, document, start, length), each number as a little-endian int64."""
         digest = hashlib.sha256()

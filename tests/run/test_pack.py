@@ -3,6 +3,7 @@
 import functools
 import inspect
 import io
+import itertools
 import json
 import operator
 import pickle
@@ -37,6 +38,7 @@ from loader.run import packed_slots
 
 FIELD = "tokens.npy"
 PACK = loader.pack(FIELD, 32, pad_id=9)
+roots = itertools.count()
 
 
 def tokens(number, n):
@@ -96,6 +98,23 @@ def read_back(batches):
             assert not loss[segment == 0].any()
             assert not position[segment == 0].any()
     return {number: functools.reduce(operator.iadd, sorted(pieces), []) for number, pieces in found.items()}
+
+
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(
+    lengths=st.lists(st.integers(0, 99), min_size=1, max_size=30).filter(any),
+    length=st.integers(1, 40),
+    batch=st.integers(1, 9),
+    checksums=st.booleans(),
+)
+def test_any_documents_come_back(lengths, length, batch, checksums):
+    with loader.Root(f"memory://run-pack-{next(roots)}") as root:
+        asked = loader.pack(FIELD, length, pad_id=9, checksums=checksums)
+        plan = plan_of(write(root, lengths=lengths, part_samples=7), batch, asked, boundary="mask")
+        with numpy_loader(plan, epochs=1) as batches:
+            assert read_back(batches) == {
+                n: tokens(n, count).tolist() for n, count in enumerate(lengths) if count
+            }
 
 
 @pytest.mark.parametrize("boundary", ["fill", "mask"])
@@ -377,7 +396,7 @@ def test_a_plan_is_opened_with_the_table_that_it_was_made_with(tmp_path, watched
     rows = halves.rows(0, halves.n_pieces)
     (tmp_path / saved.key).unlink()
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
-    store.inner.put_if_absent(saved.key, table_bytes(columns, "pack"))
+    store.inner.put_if_absent(saved.key, table_bytes(columns, "pack", content_sha256=halves.sha256))
     with pytest.raises(PlanMismatch, match="is not the view that was planned"):
         loader.open_plan(root, plan.hash)
     root.close()

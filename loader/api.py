@@ -1,8 +1,9 @@
 """Plans over versions: made, saved under a root, opened again by hash."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from .dataset.part import Part
@@ -86,7 +87,8 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
         raise Corrupt(
             f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file"
         ) from error
-    found = plan_from_json(body, lambda spec: reopen(root, spec))
+    open_version = cache(root.open)  # once, however many buckets or views of it there are
+    found = plan_from_json(body, lambda spec: _reopened(open_version, spec))
     if found.hash != plan_hash:
         raise PlanMismatch(
             f"{root.url}/plans/{plan_hash}.json holds the plan {found.hash}: it was edited or renamed; restore it, "
@@ -97,11 +99,15 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
     """The view that a plan's spec names. Raises: InvalidPlan; VersionNotFound; VersionRetired."""
+    return _reopened(root.open, spec)
+
+
+def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -> OrderView:
     if spec.get("kind") == "synthetic":
         return replace(synthetic(spec["n"], spec["name"]), first=spec.get("first", 0))
     if spec.get("kind") == "packed":
         asked = pack(spec["field"], spec["length"], lengths=spec["lengths"])
-        documents = reopen(root, spec["documents"])
+        documents = _reopened(open_version, spec["documents"])
         if not isinstance(documents, View):
             raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
         return documents.packed(asked)
@@ -109,7 +115,7 @@ def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
         raise InvalidPlan(
             f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed' and 'synthetic'"
         )
-    version = root.open(spec["version"])
+    version = open_version(spec["version"])
     return View(version, spec["fields"], spec["where"], spec["where_present"], spec.get("first", 0))
 
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def delta_of(view: "View", old: "View") -> Delta:
+def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
     """What `view` has that `old`, of an earlier version, has not.
 
+    compare: whether views with a predicate are compared sample by sample; False for a plan that was made with them.
     Reads manifests alone, unless samples were excluded since (then both versions' tables of parts), or the views have
     a predicate (then their select tables). Raises: InvalidPlan where the version does not go on from the earlier one,
     or the views differ in fields, predicate, or in what they select of the samples that both versions have.
@@ -46,7 +47,7 @@ def delta_of(view: "View", old: "View") -> Delta:
         )
     removed = _removed(was, now)
     first = len(was) - len(removed)
-    if view.is_filtered or old.is_filtered:
+    if compare and (view.is_filtered or old.is_filtered):
         kept = np.ones(len(was), bool)
         kept[removed] = False
         if not np.array_equal(old.members()[kept], view.members()[:first]):
@@ -54,7 +55,7 @@ def delta_of(view: "View", old: "View") -> Delta:
                 f"of the samples that {was.name} and {now.name} share, their views do not select the same ones: a "
                 "group or column was added to old parts. Make a new plan"
             )
-    new = type(view)(now, view.fields, view.predicate, view.where_present, first)
+    new = view.from_first(first)
     return Delta(view=new if len(new) else None, first=first, removed=removed)
 
 

@@ -111,7 +111,9 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
         reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
         check_schema_version(reader.schema_arrow, name)
         return reader.read(columns=columns)
-    except (pa.ArrowException, OSError) as error:
+    except FormatTooNew:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or number that is none
         raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
 
 

@@ -1,10 +1,10 @@
 """A view split into buckets: one view per value of an expression, or per range of a number.
 
 A bucket is the view narrowed by a predicate, so it is stored, opened again and named as any other view. The samples
-table is read once for the values and once for all predicates together.
+table is read once, for the values; the predicates are evaluated on these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,32 +22,53 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 
+Comparisons = tuple[str, ...]
+"""What a bucket's values are compared with, in SQL: ">= 0", "< 12.5". All must hold."""
+
 
 def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
     """label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
 
     by: an SQL expression on the samples table. edges: None, and its values are the labels; or ascending decimal numbers
     (the last may be "inf") and the labels are ranges, `0..12.5`, of low <= value < high.
-    Costs two scans of the columns that `by` names; keeps len(version) / 8 bytes per bucket.
+    Costs a scan of the columns that `by` names; keeps len(version) / 8 bytes per bucket.
     Raises: InvalidPlan for samples without a bucket, which it names, and for values that make none; FieldNotFound.
     """
     what = f"bucket({by!r})"
     members = view.members()
     values = live_values(view.version, [by], what).to_series()
     wanted = _by_value(values, by, members) if edges is None else _by_edge(values, by, edges)
-    held = live_values(view.version, list(wanted.values()), what, as_truth=True).get_columns()
     known = members & _is_known(values)
-    parts = {
-        label: known & column.to_numpy().astype(bool) for label, column in zip(wanted, held, strict=True)
-    }
+    parts = {label: known & held for label, held in _holds(values, wanted).items()}
     without = members & ~np.logical_or.reduce([np.zeros_like(members), *parts.values()])
     if without.any():
         raise InvalidPlan(_without_bucket(view, by, edges, values, without))
-    return {label: view.narrowed(wanted[label], part) for label, part in sorted(parts.items()) if part.any()}
+    return {
+        label: view.narrowed(_predicate(f"({by})", wanted[label]), part)
+        for label, part in sorted(parts.items())
+        if part.any()
+    }
 
 
-def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, str]:
-    """label -> predicate, of every value that a member has. Raises: InvalidPlan."""
+def _predicate(value: str, comparisons: Comparisons) -> str:
+    return " AND ".join(f"{value} {one}" for one in comparisons)
+
+
+def _holds(values: "polars.Series", wanted: Mapping[str, Comparisons]) -> dict[str, Bools]:
+    """label -> bool per value: what its predicate gives for it, null as False."""
+    pl = import_polars()
+    truths = [
+        pl.sql_expr(_predicate('"value"', one)).cast(pl.Boolean).fill_null(False) for one in wanted.values()
+    ]
+    found = values.alias("value").to_frame().select(one.alias(str(i)) for i, one in enumerate(truths))
+    return {
+        label: column.to_numpy().astype(bool)
+        for label, column in zip(wanted, found.get_columns(), strict=True)
+    }
+
+
+def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Comparisons]:
+    """label -> comparison, of every value that a member has. Raises: InvalidPlan."""
     pl = import_polars()
     if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
         raise InvalidPlan(
@@ -60,21 +81,20 @@ def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, str
             f"bucket({by!r}): {len(found)} different values, such as {found[:_SHOWN]}; at most {MAX_BUCKETS} are "
             "buckets. Of numbers pass edges="
         )
-    return {str(value): f"({by}) = {_literal(value)}" for value in found}
+    return {str(value): (f"= {_literal(value)}",) for value in found}
 
 
-def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, str]:
-    """label -> predicate, of every range. Raises: InvalidPlan."""
+def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, Comparisons]:
+    """label -> comparisons, of every range. Raises: InvalidPlan."""
     if not values.dtype.is_numeric():
         raise InvalidPlan(
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
             "value is a bucket"
         )
-    out = {}
-    for label, (low, high) in edge_ranges(edges).items():
-        below = "" if high == "inf" else f" AND ({by}) < {high}"
-        out[label] = f"({by}) >= {low}{below}"
-    return out
+    return {
+        label: (f">= {low}",) if high == "inf" else (f">= {low}", f"< {high}")
+        for label, (low, high) in edge_ranges(edges).items()
+    }
 
 
 def _literal(value: str | int | bool) -> str:

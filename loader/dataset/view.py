@@ -15,6 +15,7 @@ from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
 from .find import live_ordinals
 from .parquet import parse_table, table_bytes
+from .shard import crc32c
 
 if TYPE_CHECKING:
     from ..order.pack import PackBy
@@ -74,11 +75,18 @@ class View:
         """The same fields and predicate of another version. Raises: FieldNotFound."""
         return View(version, self.fields, self.predicate, self.where_present)
 
-    def since(self, old: "View") -> Delta:
+    def since(self, old: "View", *, compare: bool = True) -> Delta:
         """What is new in this view, of a later version, and what was removed. See `dataset.delta.delta_of`."""
         from .delta import delta_of
 
-        return delta_of(self, old)
+        return delta_of(self, old, compare)
+
+    def from_first(self, first: int) -> "View":
+        """The samples of this view from a live ordinal of the version on."""
+        view = View(self.version, self.fields, self.predicate, self.where_present, first)
+        if self.is_filtered:
+            view._members = self._table
+        return view
 
     def narrowed(self, predicate: str, members: Bools) -> "View":
         """`where(predicate)` for a caller who has evaluated it: members is bool [len(version)], of the result."""
@@ -206,13 +214,20 @@ class View:
         name = f"{self.version.store.url}/{self._path}"
         table = parse_table(data, name)
         try:
-            first, bits = table["first_ordinal"].to_pylist(), b"".join(table["bits"].to_pylist())
+            first, rows = table["first_ordinal"].to_pylist(), table["bits"].to_pylist()
+            sums = table["crc32c"].to_pylist() if "crc32c" in table.column_names else map(crc32c, rows)
+            wrong = [at for at, row, crc in zip(first, rows, sums, strict=True) if crc32c(row) != crc]
+            bits = b"".join(rows)
         except (KeyError, TypeError) as error:
             raise Corrupt(f"{name} is not a view: {error}; delete it, it is made again") from error
         if first != [i * CHUNK_BITS for i in range(len(first))] or len(bits) != -(-len(self.version) // 8):
             raise Corrupt(
                 f"{name} has {len(bits)} bytes of bits in rows from {first[:3]}; {self.version.name} with "
                 f"{len(self.version)} samples needs {-(-len(self.version) // 8)}. Delete it, it is made again"
+            )
+        if wrong:
+            raise Corrupt(
+                f"{name}: the bits from ordinal {wrong[0]} on are damaged. Delete it, it is made again"
             )
         return SelectTable(bits, len(self.version))
 
@@ -247,6 +262,7 @@ class View:
             {
                 "first_ordinal": [i * CHUNK_BITS for i in range(len(chunks))],
                 "bits": pa.array(chunks, pa.binary()),
+                "crc32c": pa.array(map(crc32c, chunks), pa.int64()),
             }
         )
         try:

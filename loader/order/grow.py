@@ -78,6 +78,6 @@ def growths_again(
     for step, name in steps:
         number = 1 + sum(one.source == name for one in out)
         view, old = (sources[whole_name(name, at)].view for at in (number, number - 1))
-        delta = delta_since(name, view, old)
+        delta = delta_since(name, view, old, compare=False)  # they were when the plan was made
         out.append(Growth(step=step, source=name, number=number, first=delta.first, removed=delta.removed))
     return tuple(out)

@@ -56,15 +56,15 @@ class Delta:
     removed: I64
 
 
-def delta_since(source: str, view: OrderView, old: OrderView) -> Delta:
+def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
     """What a view has that an earlier view of the same source has not. Raises InvalidPlan where it does not go on from
-    it, or is of another kind."""
+    it, or is of another kind. compare: also look whether both select the same of the samples that both have."""
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
             f"source {source!r} reads a {type(old).__name__}, which a {type(view).__name__} does not go on from"
         )
     try:
-        delta: Delta = view.since(old)
+        delta: Delta = view.since(old, compare=compare)
     except InvalidPlan as error:
         raise InvalidPlan(f"source {source!r}: {error}") from None
     return delta
@@ -104,7 +104,7 @@ class SyntheticView:
         first = {"first": self.first} if self.first else {}
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
-    def since(self, old: "SyntheticView") -> Delta:
+    def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
         """A synthetic view of the same name grows by having more samples. Raises: InvalidPlan."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(

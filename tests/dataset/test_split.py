@@ -164,3 +164,24 @@ def test_too_many_values(version, monkeypatch):
 
 def test_an_empty_range_is_left_out(version):
     assert list(version.select().split("t", ("0", "3", "3.1", "3.2", "20"))) == ["0..3", "3..3.1", "3.2..20"]
+
+
+@pytest.mark.parametrize("asked", [("shape", None), ("t", ("0", "2.5", "5", "7.5", "10"))])
+def test_the_samples_table_is_read_once_however_many_buckets(version, stores, asked):
+    again = pickle.loads(pickle.dumps(version))  # noqa: S301
+    tables = {file["path"] for file in version.manifest["samples"]}
+    read, get = [], version.store.get
+
+    class Watched(stores.Counting):
+        def get(self, key):
+            read.append(key)
+            return get(key)
+
+    again.store = Watched(version.store)
+    parts = again.select().split(*asked)
+    assert len(parts) >= 3
+    assert sorted(key for key in read if key in tables) == sorted(
+        file["path"]
+        for file in version.manifest["samples"]
+        if file["group"] in ("keys", version.manifest["columns"][asked[0]]["group"])
+    )

@@ -474,7 +474,7 @@ class Listed:
         there = {key: at for at, key in enumerate(self.version_keys)}
         return np.array([there.get(key, -1) for key in keys], np.int64)
 
-    def since(self, old):
+    def since(self, old, *, compare):
         kept = [key for key in old.version_keys if key in self.version_keys]
         if list(self.version_keys[: len(kept)]) != kept:
             raise InvalidPlan("not a later version")

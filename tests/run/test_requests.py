@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -54,6 +55,53 @@ def test_requests_do_not_depend_on_the_number_of_samples(watched):
                 data <= 4,
             )
     assert seen[400] == seen[3200] == (1 + 4, True, True)
+
+
+def opened(watched, n):
+    """What a rank that has made nothing asks for until it can read, of two saved plans: one with a source in three
+    buckets, one with a filtered source that grew.
+    (requests by folder, keys of samples tables)"""
+    with loader.Root(f"memory://opened-{n}") as root:
+        with root.write("many", part_samples=n // 4) as writer:
+            for i in range(n):
+                writer.add(f"{i:06d}", {"cls": i}, metadata={"i": i, "third": f"b{i % 3}"})
+        with root.write("other", part_samples=n // 4) as writer:
+            for i in range(n):
+                writer.add(f"{i:06d}", {"cls": i}, metadata={"i": i})
+        filtered = root.open("other@1").where("i % 2 = 0")
+        with root.write("other", part_samples=n // 4) as writer:
+            for i in range(n, n + n // 2):
+                writer.add(f"{i:06d}", {"cls": i}, metadata={"i": i})
+        bucketed = loader.plan({"many": root.open("many@1")}, seed=3, global_batch=8, bucket_by="third")
+        grown = loader.plan({"o": filtered}, seed=3, global_batch=8).grow({"o": root.open("other@2")}, 3)
+        for made in (bucketed, grown):
+            made.save(root)
+    with loader.Root(f"memory://opened-{n}") as root:
+        assert root.state  # the log is read
+        store = watched(root)
+        for made in (bucketed, grown):
+            with loader.Loader(loader.open_plan(root, made.hash), 0, 1, workers=0) as batches:
+                assert batches.plan.hash == made.hash
+        requests = {key: count for (verb, key), count in store.requests.items() if verb.startswith("get")}
+        root.store = store.inner
+    kinds = Counter()
+    for key, count in requests.items():
+        kinds[key.partition("/")[0]] += count
+    samples = [key for key in requests if "samples" in key]
+    return kinds, samples
+
+
+def test_a_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
+    """However many samples, parts' tables aside: the plan, a manifest per version and a select table per view."""
+    seen = {n: opened(watched, n) for n in (400, 3200)}
+    kinds, samples = seen[400]
+    assert seen[400] == seen[3200]
+    assert samples == []
+    assert kinds == {
+        "plans": 2,
+        "data": 3,  # a manifest per version, one for all buckets
+        "views": 3 + 3,  # buckets; the old view, the new one, and what is new
+    }
 
 
 def test_a_large_index_is_read_by_row_group(tmp_path, watched):

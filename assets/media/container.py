@@ -141,14 +141,15 @@ def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream
 def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
     """Read every packet once. Raises: Unusable when there is none, or the tail of the file is missing."""
     seen = _Seen()
-    last_s = Fraction(0)
+    ends: dict[int, tuple[int, Fraction]] = {}  # of every stream: its last tick, and how long one is
     for packet in packets_of(container):
         if packet.pts is None and packet.dts is None:
             continue  # the flush packet of each stream
         pts = packet.dts if packet.pts is None else packet.pts
         assert pts is not None  # for the type checker: one of the two is there
         end = pts + (packet.duration or 0)
-        last_s = max(last_s, end * (packet.time_base or Fraction(1)))
+        latest, tick_s = ends.get(packet.stream_index) or (end, packet.time_base or Fraction(1))
+        ends[packet.stream_index] = max(latest, end), tick_s
         if packet.stream_index != stream.index:
             continue
         if packet.is_corrupt:  # fragments have no table of contents; a cut one shows here
@@ -161,7 +162,8 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
         raise rejected(
             "probe", "timestamps", f"frames that are not shown lie {hidden_s:.0f} s from those that are"
         )
-    missing_s = _check_tail(container, stream, seen.n, float(last_s))
+    last_s = max((float(latest * tick_s) for latest, tick_s in ends.values()), default=0.0)
+    missing_s = _check_tail(container, stream, seen.n, max(0.0, last_s))
     return PacketIndex(
         n_packets=seen.n,
         start_pts=seen.first,

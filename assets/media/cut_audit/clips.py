@@ -74,8 +74,10 @@ def check_times(
     source_base = Fraction(*facts["time_base"])
     if len(stored) != len(told):
         raise finding(findings.FRAMES_MISSING, f"{len(stored)} frames stored, {len(told)} cut")
-    wanted = [(pts - told[0]) * source_base for pts in told]
-    kept = [(ticks - stored[0]) * base for ticks in stored]
+    # Both in ticks of which both bases are multiples: whole numbers.
+    second = source_base.denominator * base.denominator
+    wanted = [(pts - told[0]) * source_base.numerator * base.denominator for pts in told]
+    kept = [(ticks - stored[0]) * base.numerator * source_base.denominator for ticks in stored]
     if wanted != kept:
         name = findings.VFR if _is_even(kept) and not _is_even(wanted) else findings.TIMESTAMPS
         first = next(
@@ -83,8 +85,8 @@ def check_times(
         )
         raise finding(
             name,
-            f"frame {first} is stored {float(kept[first]):.6f} s after the first, the source has it "
-            f"{float(wanted[first]):.6f} s after",
+            f"frame {first} is stored {kept[first] / second:.6f} s after the first, the source has it "
+            f"{wanted[first] / second:.6f} s after",
         )
     if any(later <= earlier for earlier, later in pairwise(told)):
         raise finding(findings.TIMESTAMPS, "the times of the frames do not ascend")
@@ -116,7 +118,7 @@ def _packet_times(container: "InputContainer", stream: "VideoStream") -> list[in
     )
 
 
-def _is_even(times: Sequence[Fraction]) -> bool:
+def _is_even(times: Sequence[int]) -> bool:
     return len({later - earlier for earlier, later in pairwise(times)}) <= 1
 
 

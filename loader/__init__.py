@@ -27,6 +27,7 @@ from .run.batch import Batch
 from .run.ledger import read_ledger
 from .run.loader import Loader
 from .run.substitution import Substitution
+from .run.world import World
 from .torch import torch_dataset
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Substitution",
     "Version",
     "View",
+    "World",
     "Writer",
     "audio",
     "bucket",

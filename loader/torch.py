@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 from .errors import MissingDependency
 from .order.plan import Plan
 from .run.batch import Batch
+from .run.world import World
 
 if TYPE_CHECKING:
     from torch.utils.data import IterableDataset
 
 
 def torch_dataset(
-    plan: Plan, rank: int | None = None, world_size: int | None = None, **options: Any
+    plan: Plan, rank: int | World | None = None, world_size: int | None = None, **options: Any
 ) -> "IterableDataset[Batch]":
     """An IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
 

@@ -112,6 +112,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "Substitution",
         "Version",
         "View",
+        "World",
         "Writer",
         "audio",
         "bucket",

@@ -39,7 +39,8 @@ IO_THREADS = 16
 class Loader:
     """Iterates over a plan's batches as one rank sees them; everything here is runtime and changes no batch.
 
-    rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`).
+    rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`). With tensor, context
+    or pipeline parallelism, rank is `World.of_mesh(mesh, "dp")`: all processes of a group get the same batches.
     decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, called by several threads
     at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch", "numpy" or "jax". workers: threads
     that make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch:
@@ -57,7 +58,7 @@ class Loader:
     def __init__(
         self,
         plan: Plan,
-        rank: int | None = None,
+        rank: int | World | None = None,
         world_size: int | None = None,
         *,
         decode: Decode = True,

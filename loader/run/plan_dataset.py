@@ -18,7 +18,7 @@ class PlanDataset(IterableDataset[Batch]):
     """See `loader.torch_dataset`."""
 
     def __init__(
-        self, plan: Plan, rank: int | None, world_size: int | None, options: Mapping[str, Any]
+        self, plan: Plan, rank: int | World | None, world_size: int | None, options: Mapping[str, Any]
     ) -> None:
         super().__init__()
         # Read here: a worker process may not see the launcher's environment.

@@ -1,8 +1,9 @@
-"""Which rank of how many this process is: given, or read from the launcher's environment."""
+"""Which rank of how many this process is: given, read from the launcher's environment, or from a mesh of devices."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..errors import InvalidRuntime
 
@@ -12,6 +13,20 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
 """torchrun, Slurm, Open MPI, in this order of preference."""
+
+
+class Mesh(Protocol):
+    """What is asked of a `torch.distributed.device_mesh.DeviceMesh`."""
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...] | None:
+        """A name per dimension."""
+
+    def size(self, mesh_dim: int | None = None) -> int:
+        """Processes along a dimension."""
+
+    def get_coordinate(self) -> Sequence[int] | None:
+        """Where this process stands along each; None outside of the mesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +76,37 @@ class World:
         return World(rank=0, world_size=1)
 
     @staticmethod
-    def of(rank: int | None, world_size: int | None) -> "World":
-        """Both as given, or both from the environment. Raises: InvalidRuntime when only one is given."""
+    def of_mesh(mesh: Mesh, *dims: str) -> "World":
+        """The place along the data-parallel dimensions of a device mesh, such as "dp", or "dp_replicate", "dp_shard".
+
+        Processes that differ along other dimensions alone (tensor, context, pipeline parallel) are one rank: they get
+        the same slots. Several dimensions count row by row, in the order given. Raises: InvalidRuntime for a dimension
+        that the mesh does not have, and in a process outside of it.
+        """
+        names, place = mesh.mesh_dim_names or (), mesh.get_coordinate()
+        unknown = [name for name in dims if name not in names]
+        if not dims or unknown or len(set(dims)) < len(dims):
+            raise InvalidRuntime(
+                f"of_mesh(mesh, {', '.join(map(repr, dims))}): the data-parallel dimensions of the mesh are needed, "
+                f"each once; it has {', '.join(map(repr, names)) or 'no names (init_device_mesh(mesh_dim_names=))'}"
+            )
+        if place is None:
+            raise InvalidRuntime("of_mesh: this process is not in the mesh, so it has no data-parallel rank")
+        rank, world_size = 0, 1
+        for at in map(names.index, dims):
+            rank, world_size = rank * mesh.size(at) + place[at], world_size * mesh.size(at)
+        return World(rank=rank, world_size=world_size)
+
+    @staticmethod
+    def of(rank: "int | World | None", world_size: int | None) -> "World":
+        """Both as given, or a whole World as rank, or both from the environment. Raises: InvalidRuntime when only one
+        is given."""
+        if isinstance(rank, World) and world_size is None:
+            return rank
+        if isinstance(rank, World):
+            raise InvalidRuntime(
+                f"rank = {rank}, world_size = {world_size}: the World has its size, pass it alone"
+            )
         if rank is None and world_size is None:
             return World.from_env()
         if rank is None or world_size is None:

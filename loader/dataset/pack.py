@@ -20,7 +20,7 @@ from ..order.pack import PackBy
 from ..order.pack_table import PackTable, pack_documents
 from ..order.packed_view import PackedView
 from .field_sizes import field_nbytes
-from .parquet import CONTENT_SHA256, parse_table, table_bytes
+from .parquet import parse_table, table_bytes, table_facts
 from .piece_checks import PieceChecks, keep_checks, load_checks
 from .read import read_fields
 from .samples import live_values
@@ -36,8 +36,8 @@ COLUMNS = ("sequence", "document", "start", "length")
 
 
 def packed(view: "View", asked: PackBy) -> PackedView:
-    """The view's packed sequences. Costs, once per root, the indexes of the field's group, and about a microsecond per
-    document; then reading the table. One document is read, for the dtype of all.
+    """The view's packed sequences. Costs, once per root, the indexes of the field's group, one document for the dtype
+    of all, and about a microsecond per document; then reading the table.
 
     Raises: InvalidPlan for a view of more than the field, or documents that are no rows of tokens; Corrupt.
     """
@@ -48,15 +48,8 @@ def packed(view: "View", asked: PackBy) -> PackedView:
             f"pack({asked.field!r}) of a view with the fields {list(view.fields)}: a sequence is made of several "
             f"documents, and has their tokens only; pass version.select({asked.field!r})"
         )
-    first = _Stored(view, asked.field)
-    table = _load(view, asked)
-    if table is None:
-        documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
-        tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
-        if (tokens < 0).any():
-            raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
-        table = _kept(view, asked, pack_documents(documents, tokens, asked.length))
-    made = PackedView(view, asked, first.dtype, table)
+    dtype, table = _load(view, asked) or _made(view, asked)
+    made = PackedView(view, asked, dtype, table)
     if asked.checksums and checks_of(made) is None:
         keep_checks(view, made, _path(view, asked))
     return made
@@ -68,6 +61,16 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
 
     documents = packed.documents
     return load_checks(documents, _path(documents, packed.asked)) if isinstance(documents, View) else None
+
+
+def _made(view: "View", asked: PackBy) -> tuple[str, PackTable]:
+    """The dtype of the tokens, and the table, stored for other ranks and runs. Raises: as `packed` does."""
+    first = _Stored(view, asked.field)
+    documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
+    tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
+    if (tokens < 0).any():
+        raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
+    return _kept(view, asked, first.dtype, pack_documents(documents, tokens, asked.length))
 
 
 class _Stored:
@@ -131,7 +134,8 @@ def _path(view: "View", asked: PackBy) -> str:
     return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
 
 
-def _load(view: "View", asked: PackBy) -> PackTable | None:
+def _load(view: "View", asked: PackBy) -> tuple[str, PackTable] | None:
+    """As `_made`; None where the root has no such table. Raises: Corrupt."""
     store, path = view.version.store, _path(view, asked)
     try:
         data = store.get(path).data
@@ -146,13 +150,14 @@ def _load(view: "View", asked: PackBy) -> PackTable | None:
             f"{name} is no table of packed sequences: {error}; delete it, it is made again"
         ) from error
     _check(name, columns, len(view.version), asked.length)
-    found, said = PackTable(*columns), (table.schema.metadata or {}).get(CONTENT_SHA256, b"").decode()
-    if found.sha256 != said:
+    found, facts = PackTable(*columns), table_facts(table)
+    said = facts.get("content_sha256")
+    if found.sha256 != said or "dtype" not in facts:
         raise Corrupt(
             f"{name}: the sha256 of its rows is {found.sha256}, it says {said!r}: it was damaged or edited; "
             "delete it, it is made again"
         )
-    return found
+    return facts["dtype"], found
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
@@ -172,18 +177,19 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
         raise Corrupt(f"{name} is no table of packed sequences; delete it, it is made again")
 
 
-def _kept(view: "View", asked: PackBy, table: PackTable) -> PackTable:
-    """The table, stored for other ranks and runs; one that another process stored meanwhile is taken instead."""
+def _kept(view: "View", asked: PackBy, dtype: str, table: PackTable) -> tuple[str, PackTable]:
+    """What was stored: ours, or what another process stored meanwhile."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
     try:
-        store.put_if_absent(path, table_bytes(columns, "pack", content_sha256=table.sha256))
+        facts = {"content_sha256": table.sha256, "dtype": dtype}
+        store.put_if_absent(path, table_bytes(columns, "pack", facts=facts))
     except AlreadyExists:
         saved = _load(view, asked)
-        return table if saved is None else saved
+        return (dtype, table) if saved is None else saved
     except Forbidden:
         logger.warning("the root is read-only here: %s was not saved, each process packs the documents", path)
     except StoreError as error:
         logger.warning("%s was not saved (%s); each process packs the documents", path, error)
-    return table
+    return dtype, table

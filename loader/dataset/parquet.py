@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,6 @@ from ..errors import Corrupt, FormatTooNew
 from ..storage import Store
 
 SCHEMA_VERSION = 1
-CONTENT_SHA256 = b"penstock.content_sha256"
 READ_AHEAD = 16
 """Tables fetched together: what they hold is in memory at once."""
 
@@ -43,15 +42,13 @@ def table_bytes(
     kind: str,
     *,
     row_group_rows: int = 65_536,
-    content_sha256: str | None = None,
+    facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """The table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata, and there too, under
-    `CONTENT_SHA256`, what the caller says that its content hashes to."""
-    metadata = {b"penstock.table": kind.encode(), b"penstock.schema": b"%d" % SCHEMA_VERSION}
-    if content_sha256 is not None:
-        metadata[CONTENT_SHA256] = content_sha256.encode()
-    schema = table.schema.with_metadata(metadata)
+    """The table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata. facts: what stands
+    there too, each as `penstock.<name>`; `table_facts` reads them."""
+    named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
+    schema = table.schema.with_metadata({f"penstock.{name}": value for name, value in named.items()})
     sink = io.BytesIO()
     pq.write_table(
         table.cast(schema),
@@ -115,6 +112,17 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or number that is none
         raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
+
+
+def table_facts(table: pa.Table) -> dict[str, str]:
+    """What `table_bytes` wrote beside the table: its kind as `table`, its schema version, and facts."""
+    metadata = (table.schema.metadata or {}).items()
+    prefix = "penstock."
+    return {
+        name.decode().removeprefix(prefix): value.decode()
+        for name, value in metadata
+        if name.decode().startswith(prefix)
+    }
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:

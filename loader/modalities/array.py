@@ -101,9 +101,10 @@ def encode(field: str, value: object) -> bytes:
     return file.getvalue()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _layout(head: bytes, prefix: int) -> Layout:
-    """Cached: the samples of a field mostly share one. prefix: bytes before the header's text.
+    """Cached: the samples of a field mostly share one, and documents of tokens have one per length. prefix: bytes
+    before the header's text.
 
     numpy's own reader also takes headers of Python 2 (with a warning) and passes on its tokenizer's errors.
 

@@ -395,8 +395,9 @@ def test_a_plan_is_opened_with_the_table_that_it_was_made_with(tmp_path, watched
     halves = plan_of(version, pack=other).sources["docs"].view.table
     rows = halves.rows(0, halves.n_pieces)
     (tmp_path / saved.key).unlink()
+    facts = {"content_sha256": halves.sha256, "dtype": "<i4"}
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
-    store.inner.put_if_absent(saved.key, table_bytes(columns, "pack", content_sha256=halves.sha256))
+    store.inner.put_if_absent(saved.key, table_bytes(columns, "pack", facts=facts))
     with pytest.raises(PlanMismatch, match="is not the view that was planned"):
         loader.open_plan(root, plan.hash)
     root.close()

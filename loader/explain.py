@@ -17,8 +17,7 @@ from .order.keys import I64
 from .order.packed_view import PackedView
 from .order.plan import Plan
 from .order.slots import Slots
-from .run.addresses import sequence_address
-from .run.pieces import pieces_of
+from .run.pieces import pieces_of, sequence_address
 from .run.recipe import stored_view
 from .run.world import World
 

@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 _SAMPLE = ("key", "version", "version_id", "part", "row", "ordinal")
 _PLACE = ("group", "path", "offset", "nbytes")
+
+
+class Described(Protocol):
+    """Something stored that an error can name."""
+
+    def describe(self, field: str | None = None) -> str:
+        """Where it lies, with the place of a field where one is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,6 +72,25 @@ class SamplePlaces:
             fields={field: places.address(field, number) for field, places in self.fields.items()},
         )
 
+    def at(self, number: int) -> "SampleAt":
+        """One sample, whose address is made when an error or a metric asks for it."""
+        return SampleAt(self, number)
+
     def addresses(self) -> list[SampleAddress]:
         """Every sample's address."""
         return [self.address(number) for number in range(len(self))]
+
+
+class SampleAt(NamedTuple):
+    """One sample of those that `places` has."""
+
+    places: SamplePlaces
+    number: int
+
+    def address(self) -> SampleAddress:
+        """Its address."""
+        return self.places.address(self.number)
+
+    def describe(self, field: str | None = None) -> str:
+        """As `SampleAddress.describe`."""
+        return self.address().describe(field)

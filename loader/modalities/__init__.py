@@ -17,7 +17,7 @@ from ..errors import InvalidField
 from .fields import Buffer, as_buffer, check_field, last_word
 from .lazy import load
 
-__all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions"]
+__all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions", "placing"]
 
 Decoder = Callable[[Buffer, np.random.Generator | None], object]
 
@@ -44,6 +44,9 @@ DECODERS = {
     "jsonl": "text:decode_jsonl",
     "cls": "text:decode_cls",
 }
+
+# Of these, the ones that take a third argument: where to put what they decode (`place.Place`).
+PLACING = frozenset({"image:decode", "array:decode"})
 
 # last word of the field -> "module:attribute" of `encode(field, value) -> bytes`, and what it takes.
 ENCODERS = {
@@ -75,6 +78,12 @@ def decoder_for(field: str) -> Decoder:
         return decode_bytes
     decoder: Decoder = load(target)
     return decoder
+
+
+def placing(decoder: Decoder) -> bool:
+    """Whether a decoder takes a `place.Place` as its third argument: one of PLACING."""
+    module, name = getattr(decoder, "__module__", ""), getattr(decoder, "__qualname__", "")
+    return f"{module.removeprefix(__name__ + '.')}:{name}" in PLACING
 
 
 def encode(field: str, value: object) -> Buffer:

@@ -1,6 +1,7 @@
 """One step for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 from time import perf_counter
 from typing import Any
 
@@ -9,15 +10,18 @@ import numpy as np
 from ..cache.spec import NodeCache
 from ..dataset.address import SampleAddress
 from ..dataset.read import Map
+from ..dataset.sample_crc import sample_crcs
 from ..errors import Corrupt
 from ..order.digest import delivered_digest, slot_identities
+from ..order.slots import Slots
 from ..storage.traffic import counted
-from .addresses import addresses_of, sample_crc
 from .batch import Batch, fields_nbytes
-from .collate import Allocate, BatchRows, collate, gathered
+from .collate import collate, gathered
+from .columns import Allocate, Columns, Room
 from .decode import decoders
 from .delivered import Delivered
-from .fetch import Fetch
+from .fetch import Fetch, Fetched
+from .located import Located, located
 from .metrics import Metrics
 from .node_reads import NodeReads
 from .one_sample import OneSample
@@ -27,7 +31,7 @@ from .recipe import Recipe
 from .step_metrics import StepMetrics
 from .substitute import Substitute
 from .substitution import Substitution
-from .video_reads import groups_of
+from .video_reads import groups_of, times_field
 
 
 class Assembler:
@@ -76,29 +80,27 @@ class Assembler:
         recipe, plan = self.recipe, self.recipe.plan
         with seen.timed("plan"):
             mine = rank_slots(recipe, step)
-        slots, real = mine.slots, mine.real
-        substitutions: list[Substitution] = []
-        rows_of = BatchRows(len(mine.mine), self._allocate or np.empty)
-        made = (self._packed or self._plain)(mine, rows_of, substitutions, seen)
+        slots, real, n_slots = mine.slots, mine.real, len(mine.mine)
+        columns = Columns(mine.n_rows, self._allocate or np.empty)
+        made = (self._packed or self._plain)(mine, columns, seen)
         with seen.timed("address"):
             self._reads.look_ahead(step, self._future)
-        samples = made.samples
         with seen.timed("collate"):
-            rows: list[Mapping[str, Any] | None] = [samples.get(slot) for slot in mine.mine.tolist()]
-            like = next(iter(samples.values())) if mine.shape_only else None
             finished = collate if self._allocate is None else gathered
-            fields, mask = finished(rows, recipe.framework, like=like)
+            fields, mask = (
+                finished(Columns(n_slots), recipe.framework, like=columns)
+                if mine.shape_only
+                else finished(columns, recipe.framework)
+            )
         names = plan.source_names
-        ids = [
-            (names[slots.source[slot]], made.keys[slot]) if ok else None
-            for slot, ok in zip(mine.mine.tolist(), mine.valid.tolist(), strict=True)
-        ]
-        digest = delivered_digest(
-            step,
-            real,
-            slot_identities(plan, slots)[real],
-            np.array([made.crcs[slot] for slot in real.tolist()], np.int64),
-        )
+        sources = slots.source[mine.mine].tolist()
+        ids: list[tuple[str, str] | None] = [None] * n_slots
+        crcs = np.zeros(0, np.int64)
+        if not mine.shape_only:
+            crcs = made.crcs[mine.valid]
+            for row in np.flatnonzero(mine.valid).tolist():
+                ids[row] = (names[sources[row]], made.keys[row])
+        digest = delivered_digest(step, real, slot_identities(plan, slots)[real], crcs)
         nbytes = fields_nbytes(fields)
         seen.count("batches")
         seen.count("samples", len(real))
@@ -115,9 +117,8 @@ class Assembler:
             fields=fields,
             nbytes=nbytes,
             bucket=plan.bucket(step),
-            substitutions=[]
-            if mine.shape_only
-            else substitutions,  # the slot is another rank's, which lists it
+            # A slot that only tells shapes is another rank's, which lists it.
+            substitutions=[] if mine.shape_only else made.substitutions,
             stats=seen.stats(),
             slowest=seen.slowest,
         )
@@ -127,28 +128,63 @@ class Assembler:
         slots, real = real_slots(self.recipe, step)
         if self._packed is not None:
             return self._packed.addresses(step, slots, real)
-        return list(addresses_of(self._views, slots, real, self._run).values())
+        found = located(self._views, slots, real, 0, self._run)
+        return [address for one in found for address in one.places.addresses()]
 
-    def _plain(
-        self, mine: RankSlots, rows: BatchRows, substitutions: list[Substitution], seen: StepMetrics
-    ) -> Delivered:
-        """A stored sample per slot; arrays of the rank's own slots lie in the batch's memory. For a corrupt sample a
-        substitute is decoded, and takes its place in the slots."""
+    def _plain(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+        """A stored sample per slot. For a corrupt one a substitute is decoded, and takes its place in the slots."""
         with seen.timed("address"):
-            addresses = addresses_of(self._views, mine.slots, mine.wanted, self._run)
-        data = self._fetch(mine.slots, addresses, seen)
-        first, out = int(mine.mine[0]), {}
-        placing_s = 0.0
-        for slot, address in list(addresses.items()):
-            sample = self._one_sample(mine.slots, slot, address, data.pop(slot), seen)
+            wanted = located(self._views, mine.slots, mine.wanted, mine.first, self._run)
+        # Nothing may be put into the columns ahead of a transform.
+        early = columns if self.recipe.transform is None else None
+        fetched = [self._fetch(mine.slots, one, early, seen) for one in wanted]
+        bad = [
+            (one.slots[number], one, number, error)
+            for one, found in zip(wanted, fetched, strict=True)
+            for number, error in self._decoded(mine.slots, one, found, columns, seen).items()
+        ]
+        instead = []
+        substitutions: list[Substitution] = []
+        for _, one, number, error in sorted(bad, key=itemgetter(0)):
+            room = Room(columns, one.rows[number])
+            alone, sample, tried = self._substitute(mine.slots, one, number, error, room, seen)
+            room.put(sample, self._names(one, sample))
+            instead.append(alone)
+            substitutions += tried
+        keys, crcs = [""] * len(columns), np.zeros(len(columns), np.int64)
+        for one in [*wanted, *instead]:
+            for row, key in zip(one.rows, one.places.keys(), strict=True):
+                keys[row] = key
+            crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
+        return Delivered(keys=keys, crcs=crcs, substitutions=substitutions)
+
+    def _decoded(
+        self, slots: Slots, wanted: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
+    ) -> dict[int, Corrupt]:
+        """Put the samples of one source into the columns. Number of each corrupt one -> why it is."""
+        bad = dict(fetched.bad)
+        whole = [number for number, rest in enumerate(fetched.payloads) if not rest and number not in bad]
+        columns.put_names([wanted.rows[number] for number in whole], self._views[wanted.source].fields)
+        for number, payload in enumerate(fetched.payloads):
+            if not payload or number in bad:
+                continue
+            fetched.payloads[number] = {}  # its bytes are not held once it is decoded
+            room = Room(columns, wanted.rows[number])
+            sample = self._one_sample(slots, wanted, number, payload, room, seen)
             if isinstance(sample, Corrupt):
-                sample = self._substitute(mine.slots, slot, addresses, sample, substitutions, seen)
+                bad[number] = sample
+                continue
             start = perf_counter()
-            out[slot] = rows.take(slot - first, sample) if 0 <= slot - first < len(rows) else sample
-            placing_s += perf_counter() - start
-        seen.spent("collate", placing_s)
-        return Delivered(
-            samples=out,
-            keys={slot: address.key for slot, address in addresses.items()},
-            crcs={slot: sample_crc(address) for slot, address in addresses.items()},
-        )
+            room.put(sample, self._names(wanted, sample))
+            seen.spent("collate", perf_counter() - start)
+        return bad
+
+    def _names(self, wanted: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
+        """The fields of a sample of which some values may be in the columns already."""
+        fields = self._views[wanted.source].fields
+        if self.recipe.transform is not None:
+            return tuple(sample)
+        if sample.keys() <= set(fields):
+            return fields
+        with_times = (name for field in fields for name in (field, times_field(field)))
+        return tuple(name for name in with_times if name in fields or name in sample)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset.address import SampleAddress
+from ..dataset.address import Described
 from ..errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
-from ..modalities import Decoder, decoder_for
+from ..modalities import Decoder, decoder_for, placing
 from ..modalities.lazy import load
+from ..modalities.place import Place, nowhere
 from ..modalities.timeline import Timeline
 from ..modalities.video import Choice, VideoDecoder, choose
 from .video_reads import BareClip, Group, group_of, times_field
@@ -18,6 +19,7 @@ _MODALITIES = decoder_for.__module__
 
 Transform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
 Decode = bool | Mapping[str, Decoder]
+FieldPlace = Callable[[str], Place]
 FieldRng = Callable[[str], np.random.Generator]
 
 
@@ -51,11 +53,13 @@ def draws(decoder: Decoder) -> bool:
 
 def decode_sample(
     data: Mapping[str, bytes | BareClip],
-    address: SampleAddress,
+    address: Described,
     by_field: Mapping[str, Decoder],
     rng_of: FieldRng,
+    place_of: FieldPlace = lambda _: nowhere,
 ) -> dict[str, Any]:
-    """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw.
+    """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw. place_of: field
+    -> where its value may be put, asked for those that take memory (`modalities.PLACING`).
 
     Raises: DecodeFailed with the sample's full address; what says nothing about the bytes (`_of_the_machine`).
     """
@@ -72,6 +76,8 @@ def decode_sample(
                 out.update(_decode_videos(group_of(field, by_field, data), data, by_field, rng_of))
             elif decoder is None:
                 out[field] = value
+            elif placing(decoder):
+                out[field] = decoder(value, None, place_of(field))  # type: ignore[call-arg]
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
         except DecodeFailed as error:
@@ -122,7 +128,7 @@ def _add_times(out: dict[str, Any], field: str, decoder: Decoder | None, choice:
 
 
 def apply_transform(
-    transform: Transform, sample: dict[str, Any], address: SampleAddress, rng: np.random.Generator
+    transform: Transform, sample: dict[str, Any], address: Described, rng: np.random.Generator
 ) -> dict[str, Any]:
     """The transform's result as a dict. Raises: TransformFailed when it raises or returns no mapping."""
     try:

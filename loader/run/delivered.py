@@ -1,15 +1,16 @@
-"""What became of a rank's slots: samples, and what each is known by."""
+"""What became of a rank's slots: what each is known by, and what could not be read."""
 
 from dataclasses import dataclass
-from typing import Any
 
-Sample = dict[str, Any]
+from ..order.keys import I64
+from .substitution import Substitution
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delivered:
-    """By slot: samples, field -> value; keys, the delivered sample's; crcs, the CRC-32C that its digest is made of."""
+    """Per row of the batch: keys, the delivered sample's, "" at padding; crcs, int64, the CRC-32C that its digest is
+    made of, anything at padding. The samples lie in the batch's columns."""
 
-    samples: dict[int, Sample]
-    keys: dict[int, str]
-    crcs: dict[int, int]
+    keys: list[str]
+    crcs: I64
+    substitutions: list[Substitution]

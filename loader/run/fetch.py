@@ -1,23 +1,36 @@
-"""The bytes of samples, read and verified, counted per step."""
+"""The bytes of samples, read and verified, counted per step; what needs no decoder lies in the batch afterwards."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..dataset.address import SampleAddress
-from ..dataset.read import Map, OnCorrupt, PartsOfField, read_fields, read_parts
+from ..dataset.read import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
+from ..dataset.shard_read import Reading
 from ..errors import Corrupt
 from ..modalities import Decoder
 from ..order.slots import Slots
-from ..storage import RangeReader
 from . import draws
+from .bulk import Bulk
+from .columns import Columns
+from .located import Located
 from .node_reads import NodeReads
 from .recipe import Recipe
 from .step_metrics import StepMetrics
-from .video_reads import BareClip, Group, Readers, read_samples
+from .video_reads import BareClip, Group, Readers, read_samples, with_tables
 
-Fetched = dict[str, bytes | BareClip] | Corrupt
-"""Field -> what there is to decode, or why the sample cannot be read."""
+Payload = dict[str, bytes | BareClip]
+"""Field -> what there is to decode."""
+
+
+class Fetched(NamedTuple):
+    """Per sample, what there is to decode, nothing where all of it lies in the batch; and of the corrupt ones why they
+    cannot be read."""
+
+    payloads: list[Payload]
+    bad: dict[int, Corrupt]
 
 
 class Fetch:
@@ -35,59 +48,101 @@ class Fetch:
         run: Map,
     ) -> None:
         self._plan, self._views = recipe.plan, recipe.views
-        self._decoders, self._videos, self._reads, self._run = decoders, videos, reads, run
+        self._decoders, self._reads, self._run = decoders, reads, run
+        self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
+        self._bulk = [Bulk(view.fields, decoders) for view in self._views]
         self._pins: dict[str, str] = {}
 
-    def __call__(
-        self, slots: Slots, addresses: Mapping[int, SampleAddress], seen: StepMetrics
-    ) -> dict[int, Fetched]:
-        """slot -> what was read of it. Raises: what reading raises, except Corrupt."""
+    def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+        """What was read of these samples of one source. columns: where what needs no decoder is put, unless a transform
+        wants it. Raises: what reading raises, except Corrupt."""
         with seen.timed_fetch():
-            data: dict[int, Fetched] = {}
-            for index, view in enumerate(self._views):
-                mine = [slot for slot in addresses if slots.source[slot] == index]
-                places = partial(self._place, slots, mine)
-                read = read_samples(
-                    view,
-                    self._videos[index],
-                    self._decoders,
-                    [addresses[slot] for slot in mine],
-                    lambda i, field, places=places: draws.for_decoder(places(i), field),  # type: ignore[misc]
-                    self._readers(self._reads[index], self._plan.source_names[index], seen),
-                )
-                data.update(zip(mine, read, strict=True))
-            return data
+            if self._videos[wanted.source]:
+                return self._by_sample(slots, wanted, seen)
+            return self._by_field(wanted, columns, seen)
 
     def parts(
-        self, view: int, wanted: Sequence[PartsOfField], seen: StepMetrics
+        self, source: int, wanted: Sequence[PartsOfField], seen: StepMetrics
     ) -> list[list[bytes | memoryview] | Corrupt]:
-        """The parts of each item of `wanted`, all of one view, or why it is corrupt. Raises: as `__call__` does."""
+        """The parts of each item of `wanted`, all of one source, or why it is corrupt. Raises: as `__call__` does."""
         bad: dict[int, Corrupt] = {}
         with seen.timed_fetch():
-            readers = self._readers(self._reads[view], self._plan.source_names[view], seen)
-            read = readers.parts(wanted, bad.setdefault)
+            read = self._readers(source, seen).parts(wanted, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(read)]
 
-    def _place(self, slots: Slots, mine: Sequence[int], number: int) -> draws.Place:
-        return draws.place_of(self._plan, slots, mine[number])
+    def _by_field(self, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+        places, bulk = wanted.places, self._bulk[wanted.source]
+        reading = self._reading(wanted.source, seen)
+        fetched = Fetched([{} for _ in range(len(places))], {})
+        rest: dict[str, Sequence[int]] = dict.fromkeys(places.fields, range(len(places)))
+        if columns is not None:
+            for rows in bulk.read(reading, places, wanted.rows, columns):
+                rest[rows.field] = rows.left
+                columns.put_rows(rows.field, [wanted.rows[number] for number in rows.filled])
+                for other in rows.others:
+                    _take(fetched, other.number, other.field, other.data)
+        for number, field, data in read_places(reading, places, rest, self._run):
+            if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
+                columns.put(wanted.rows[number], field, data)
+            else:
+                _take(fetched, number, field, data)
+        if columns is not None:
+            bulk.learn(fetched.payloads)
+        nbytes = np.sum([at.nbytes for at in places.fields.values()], axis=0)
+        nbytes[list(fetched.bad)] = 0
+        seen.count("fetched_bytes", int(nbytes.sum()))
+        return fetched
 
-    def _readers(self, store: RangeReader, source: str, seen: StepMetrics) -> Readers:
-        """How to read from a store, and count what was read."""
+    def _by_sample(self, slots: Slots, wanted: Located, seen: StepMetrics) -> Fetched:
+        """Of a source whose videos are read by their packets."""
+
+        def rng_of(number: int, field: str) -> np.random.Generator:
+            return draws.for_decoder(draws.place_of(self._plan, slots, wanted.slots[number]), field)
+
+        read = read_samples(
+            self._views[wanted.source],
+            self._videos[wanted.source],
+            self._decoders,
+            wanted.places.addresses(),
+            rng_of,
+            self._readers(wanted.source, seen),
+        )
+        return Fetched(
+            [{} if isinstance(one, Corrupt) else one for one in read],
+            {number: one for number, one in enumerate(read) if isinstance(one, Corrupt)},
+        )
+
+    def _reading(self, source: int, seen: StepMetrics) -> Reading:
+        """How to read from a source's store, and count what was read."""
+        name = self._plan.source_names[source]
+        return Reading(
+            self._reads[source], self._pins, partial(seen.count, "refetched"), partial(seen.read, name)
+        )
+
+    def _readers(self, source: int, seen: StepMetrics) -> Readers:
+        reading = self._reading(source, seen)
         how: dict[str, Any] = {
-            "pins": self._pins,
+            "pins": reading.pins,
             "run": self._run,
-            "on_refetch": partial(seen.count, "refetched"),
-            "on_read": partial(seen.read, source),
+            "on_refetch": reading.on_refetch,
+            "on_read": reading.on_read,
         }
 
         def fields(addresses: Sequence[SampleAddress], on_corrupt: OnCorrupt) -> list[dict[str, bytes]]:
-            read = read_fields(store, addresses, on_corrupt=on_corrupt, **how)
+            read = read_fields(reading.store, addresses, on_corrupt=on_corrupt, **how)
             seen.count("fetched_bytes", sum(len(data) for one in read for data in one.values()))
             return read
 
         def parts(wanted: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
-            read = read_parts(store, wanted, on_corrupt=on_corrupt, **how)
+            read = read_parts(reading.store, wanted, on_corrupt=on_corrupt, **how)
             seen.count("fetched_bytes", sum(len(data) for one in read for data in one))
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)
+
+
+def _take(fetched: Fetched, number: int, field: str, data: bytes | Corrupt) -> None:
+    if isinstance(data, Corrupt):
+        fetched.bad.setdefault(number, data)
+    else:
+        fetched.payloads[number][field] = data

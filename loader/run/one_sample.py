@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from ..dataset.address import SampleAddress
 from ..errors import Corrupt, DecodeFailed
 from ..modalities import Decoder
 from ..order.slots import Slots
 from . import draws
+from .columns import Room
 from .decode import apply_transform, decode_sample
-from .fetch import Fetch, Fetched
+from .fetch import Fetch, Payload
+from .located import Located, located_again
 from .recipe import Recipe
 from .step_metrics import StepMetrics
 
@@ -19,42 +20,55 @@ class OneSample:
     """Makes samples of a recipe, one at a time; thread-safe."""
 
     def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch) -> None:
-        self._plan, self._transform = recipe.plan, recipe.transform
+        self._plan, self._views, self._transform = recipe.plan, recipe.views, recipe.transform
         self._decoders, self._fetch = decoders, fetch
 
     def __call__(
-        self, slots: Slots, slot: int, address: SampleAddress, fetched: Fetched, seen: StepMetrics
+        self,
+        slots: Slots,
+        wanted: Located,
+        number: int,
+        payload: Payload,
+        room: Room | None,
+        seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
         """The sample, or why it is corrupt. One that does not decode is read and decoded once more; one whose
-        checksum is wrong was read twice already. Raises: TransformFailed; what reading raises of a store that does
-        not answer."""
-        place = draws.place_of(self._plan, slots, slot)
-        found = self._decoded(place, address, fetched, seen)
+        checksum is wrong was read twice already. room: where decoders may put their values, unless there is a
+        transform. Raises: TransformFailed; what reading raises of a store that does not answer."""
+        found = self._made(slots, wanted, number, payload, room, seen)
         if isinstance(found, DecodeFailed):
             seen.count("refetched")
-            again = self._fetch(slots, {slot: address}, seen)[slot]
-            found = self._decoded(place, address, again, seen)
+            alone = located_again(self._views, slots, wanted, number)
+            again = self._fetch(slots, alone, None, seen)
+            return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], room, seen)
         return found
 
-    def _decoded(
-        self, place: draws.Place, address: SampleAddress, fetched: Fetched, seen: StepMetrics
+    def _made(
+        self,
+        slots: Slots,
+        wanted: Located,
+        number: int,
+        payload: Payload,
+        room: Room | None,
+        seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        if isinstance(fetched, Corrupt):
-            return fetched
+        key = draws.place_of(self._plan, slots, wanted.slots[number])
+        at = wanted.places.at(number)
+        how: dict[str, Any] = {} if room is None or self._transform else {"place_of": room.place_of}
         try:
             start = perf_counter()
             sample = decode_sample(
-                fetched, address, self._decoders, lambda field: draws.for_decoder(place, field)
+                payload, at, self._decoders, lambda field: draws.for_decoder(key, field), **how
             )
             decoded = perf_counter()
             seen.spent("decode", decoded - start)
-            seen.slow("decode", decoded - start, place[1], lambda: address)
+            seen.slow("decode", decoded - start, key[1], at.address)
             if self._transform is None:
                 return sample
-            sample = apply_transform(self._transform, sample, address, draws.for_transform(place))
+            sample = apply_transform(self._transform, sample, at, draws.for_transform(key))
             transform_s = perf_counter() - decoded
             seen.spent("transform", transform_s)
-            seen.slow("transform", transform_s, place[1], lambda: address)
+            seen.slow("transform", transform_s, key[1], at.address)
             return sample
         except Corrupt as error:
             return error

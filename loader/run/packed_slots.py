@@ -1,9 +1,9 @@
 """Packed sequences from their documents: fetched, decoded and laid out; what is known or found to be bad is masked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,18 +15,26 @@ from ..order.keys import I64
 from ..order.packed_view import PackedView
 from ..order.slots import Slots
 from . import draws
-from .addresses import addresses_of, sequence_address
-from .collate import BatchRows
+from .columns import Columns, Room
 from .decode import apply_transform
 from .delivered import Delivered
-from .fetch import Fetch
+from .fetch import Fetch, Fetched
+from .located import Located, located
 from .one_sample import OneSample
 from .piece_reads import PieceReads
-from .pieces import SlotPieces, laid_out, pieces_of, sequence_crc
+from .pieces import SlotPieces, laid_out, pieces_of, sequence_address, sequence_crc
 from .rank_slots import RankSlots
 from .recipe import Recipe
 from .step_metrics import StepMetrics
 from .substitution import Substitution, masked
+
+
+class _Document(NamedTuple):
+    """A document that was read whole, number `number` of `located`."""
+
+    located: Located
+    number: int
+    fetched: Fetched
 
 
 class PackedSlots:
@@ -40,25 +48,25 @@ class PackedSlots:
     def addresses(self, step: int, slots: Slots, wanted: I64) -> list[SampleAddress]:
         """Where the documents of these slots lie."""
         pieces = pieces_of(self._recipe.plan, step, slots, wanted)
-        return list(self._addresses(pieces).values())
+        found = self._located(pieces)
+        return [address for one in found for address in one.places.addresses()]
 
-    def __call__(
-        self, mine: RankSlots, rows: BatchRows, substitutions: list[Substitution], seen: StepMetrics
-    ) -> Delivered:
-        """The sequences of the wanted slots; those of the rank's own lie in the batch's memory. Raises: Corrupt where
+    def __call__(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+        """The sequences of the wanted slots, put into the columns. Raises: Corrupt where
         nothing may be masked; InvalidPlan for a document that is not the length, or the dtype, that was planned;
         TransformFailed; what reading raises."""
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None
         with seen.timed("address"):
             pieces = pieces_of(plan, seen.step, mine.slots, mine.wanted)
-            addresses = self._addresses(pieces)
-        tokens, crcs = self._tokens(pieces, addresses, substitutions, seen)
+            documents = self._located(pieces)
+        substitutions: list[Substitution] = []
+        tokens, crcs = self._tokens(pieces, documents, substitutions, seen)
         numbers: dict[int, list[int]] = {slot: [] for slot in mine.wanted.tolist()}
         for number, slot in enumerate(pieces.slot.tolist()):
             numbers[slot].append(number)
         views = [one.view for one in plan.sources.values() if isinstance(one.view, PackedView)]
-        first, out = int(mine.mine[0]), Delivered(samples={}, keys={}, crcs={})
+        keys, sums = [""] * len(columns), np.zeros(len(columns), np.int64)
         for slot, some in numbers.items():
             start = perf_counter()
             sample: dict[str, Any] = dict(laid_out(packing, pieces.of, some, tokens))
@@ -66,17 +74,19 @@ class PackedSlots:
             seen.spent("collate", perf_counter() - start)
             if self._recipe.transform is not None:
                 sample = self._transformed(mine.slots, slot, sample, address, seen)
-            out.samples[slot] = rows.take(slot - first, sample) if 0 <= slot - first < len(rows) else sample
-            out.keys[slot], out.crcs[slot] = address.key, sequence_crc(pieces.of, some, crcs)
-        return out
+            row = slot - mine.first
+            Room(columns, row).put(sample, tuple(sample))
+            keys[row], sums[row] = address.key, sequence_crc(pieces.of, some, crcs)
+        return Delivered(keys=keys, crcs=sums, substitutions=substitutions)
 
-    def _addresses(self, pieces: SlotPieces) -> dict[int, SampleAddress]:
-        return addresses_of(self._views, pieces.documents, np.flatnonzero(~pieces.held), self._run)
+    def _located(self, pieces: SlotPieces) -> list[Located]:
+        """Where the documents of the pieces lie that are read."""
+        return located(self._views, pieces.documents, np.flatnonzero(~pieces.held), 0, self._run)
 
     def _tokens(
         self,
         pieces: SlotPieces,
-        addresses: dict[int, SampleAddress],
+        documents: Sequence[Located],
         substitutions: list[Substitution],
         seen: StepMetrics,
     ) -> tuple[dict[int, np.ndarray], dict[int, int]]:
@@ -85,31 +95,43 @@ class PackedSlots:
         assert plan.pack is not None
         tokens: dict[int, np.ndarray] = {}
         crcs: dict[int, int] = {}
-        alone = self._pieces(pieces, addresses, seen)
-        whole = {number: address for number, address in addresses.items() if number not in alone}
-        data = self._fetch(pieces.documents, whole, seen)
-        for number, address in addresses.items():
-            found: np.ndarray | dict[str, Any] | Corrupt = (
-                alone[number]
-                if number in alone
-                else self._document(pieces.documents, number, address, data.pop(number), seen)
-            )
+        addresses = {
+            piece: one.places.address(number) for one in documents for number, piece in enumerate(one.slots)
+        }
+        read: dict[int, np.ndarray | Corrupt | _Document] = {**self._pieces(pieces, addresses, seen)}
+        if read:  # these are not read whole
+            whole = np.array([piece for piece in addresses if piece not in read], np.int64)
+            documents = located(self._views, pieces.documents, whole, 0, self._run)
+        for one in documents:
+            fetched = self._fetch(pieces.documents, one, None, seen)
+            read.update((piece, _Document(one, number, fetched)) for number, piece in enumerate(one.slots))
+        for piece, address in sorted(addresses.items()):
+            found = read.pop(piece)
+            if isinstance(found, _Document):
+                found = self._decoded(pieces, piece, found, seen)
             if isinstance(found, Corrupt):
                 if not self._recipe.substitute:
                     raise found
-                substitutions.append(
-                    masked(
-                        plan, seen.step, pieces.documents, number, int(pieces.slot[number]), address, found
-                    )
-                )
+                slot = int(pieces.slot[piece])
+                substitutions.append(masked(plan, seen.step, pieces.documents, piece, slot, address, found))
                 continue
-            if isinstance(found, dict):
-                start = int(pieces.of.start[number])
-                found = self._planned(found[plan.pack.field], pieces, number, address)
-                found = found[start : start + int(pieces.of.length[number])]
-            tokens[number] = found
-            crcs[number] = address.fields[plan.pack.field].crc32c
+            tokens[piece] = found
+            crcs[piece] = address.fields[plan.pack.field].crc32c
         return tokens, crcs
+
+    def _decoded(
+        self, pieces: SlotPieces, piece: int, read: "_Document", seen: StepMetrics
+    ) -> np.ndarray | Corrupt:
+        """The tokens of a piece whose document was read whole."""
+        packing, (one, number, fetched) = self._recipe.plan.pack, read
+        assert packing is not None
+        payload, fetched.payloads[number] = fetched.payloads[number], {}
+        found = fetched.bad.get(number) or self._document(pieces.documents, one, number, payload, None, seen)
+        if isinstance(found, Corrupt):
+            return found
+        start = int(pieces.of.start[piece])
+        array = self._planned(found[packing.field], pieces, piece, one.places.address(number))
+        return array[start : start + int(pieces.of.length[piece])]
 
     def _planned(self, array: object, pieces: SlotPieces, number: int, address: SampleAddress) -> np.ndarray:
         """The tokens of a document, which are as many as the table says. Raises: InvalidPlan."""

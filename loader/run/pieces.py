@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.address import SampleAddress
 from ..dataset.shard import crc32c
 from ..order.keys import I64
 from ..order.pack import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, Packing
 from ..order.pack_table import Pieces
-from ..order.packed_view import PackedView
+from ..order.packed_view import PackedView, sequence_key
 from ..order.plan import Plan
 from ..order.slots import Slots
+from .recipe import stored_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,4 +100,20 @@ def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, int]
             )
             for number in numbers
         )
+    )
+
+
+def sequence_address(view: PackedView, number: int) -> SampleAddress:
+    """What a packed sequence is called; its bytes lie where its documents do."""
+    documents = stored_view(view)
+    assert documents is not None
+    version = documents.version
+    return SampleAddress(
+        key=sequence_key(number),
+        version=version.name,
+        version_id=version.id,
+        part=f"pack-{view.table_sha256[:12]}",
+        row=number,
+        ordinal=number,
+        fields={},
     )

@@ -29,6 +29,16 @@ class RankSlots:
         return self.mine[self.valid]
 
     @property
+    def first(self) -> int:
+        """The slot whose sample is row 0 of what is read."""
+        return int(self.wanted[0]) if self.shape_only else int(self.mine[0])
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of what is read: this rank's slots, or one."""
+        return 1 if self.shape_only else len(self.mine)
+
+    @property
     def shape_only(self) -> bool:
         """Whether all of the rank is padding: the sample that is read only tells what shapes the batch has."""
         return not self.valid.any()

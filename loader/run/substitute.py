@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import numpy as np
-
-from ..dataset.address import SampleAddress
 from ..dataset.read import Map
 from ..errors import Corrupt
 from ..order.slots import Slots
 from ..order.substitutes import substitutes
-from .addresses import addresses_of
+from .columns import Room
 from .fetch import Fetch
+from .located import Located, located_again
 from .one_sample import OneSample
 from .recipe import Recipe
 from .step_metrics import StepMetrics
@@ -27,29 +25,30 @@ class Substitute:
     def __call__(
         self,
         slots: Slots,
-        slot: int,
-        addresses: dict[int, SampleAddress],
+        wanted: Located,
+        number: int,
         error: Corrupt,
-        substitutions: list[Substitution],
+        room: Room,
         seen: StepMetrics,
-    ) -> dict[str, Any]:
-        """The first sample that can stand in for a slot's; it takes its place in `slots` and `addresses`. Raises: the
-        slot's own error, where none can or none may."""
+    ) -> tuple[Located, dict[str, Any], list[Substitution]]:
+        """The first sample that can stand in for a slot's, by itself, its values, and what was tried. It takes the slot
+        in `slots`. Raises: the slot's own error, where none can or none may."""
         if not self._recipe.substitute:
             raise error
-        plan, source, position = self._recipe.plan, int(slots.source[slot]), int(slots.position[slot])
-        why = error
+        plan, slot, source = self._recipe.plan, wanted.slots[number], wanted.source
+        position = int(slots.position[slot])
+        substitutions: list[Substitution] = []
+        why, bad = error, wanted.places.address(number)
         for attempt, view_ordinal, ordinal in substitutes(
             plan, seen.step, source, position, int(slots.attempt[slot])
         ):
-            bad = addresses[slot]
             slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = (
                 attempt,
                 view_ordinal,
                 ordinal,
             )
             with seen.timed("address"):
-                addresses.update(addresses_of(self._views, slots, np.array([slot], np.int64), self._run))
+                alone = located_again(self._views, slots, wanted, number, self._run)
             substitutions.append(
                 Substitution(
                     step=seen.step,
@@ -61,14 +60,14 @@ class Substitute:
                     stage=stage_of(why),
                     error=error_text(why),
                     address=bad,
-                    substitute=addresses[slot].key,
+                    substitute=alone.places.key(0),
                     substitute_ordinal=ordinal,
                 )
             )
-            fetched = self._fetch(slots, {slot: addresses[slot]}, seen)[slot]
-            sample = self._one_sample(slots, slot, addresses[slot], fetched, seen)
-            if not isinstance(sample, Corrupt):
-                return sample
-            why = sample
+            fetched = self._fetch(slots, alone, None, seen)
+            found = fetched.bad.get(0) or self._one_sample(slots, alone, 0, fetched.payloads[0], room, seen)
+            if not isinstance(found, Corrupt):
+                return alone, found, substitutions
+            why, bad = found, alone.places.address(0)
         error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
         raise error

@@ -102,6 +102,12 @@ def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
     return list(dict.fromkeys(group for group in groups if group))
 
 
+def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
+    """Those groups of a view for which its version has packet tables."""
+    known = set(view.version.fields)
+    return [group for group in groups if all(field + SUFFIX in known for field in group)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
     """How a version's bytes are read: whole fields, parts of fields, as `dataset.read` does; `run` may be a thread
@@ -124,9 +130,8 @@ def read_samples(
 
     Costs two rounds of requests: tables and other fields, then packets (and videos that are read whole after all).
     """
-    known = set(view.version.fields)
     bad: dict[int, Corrupt] = {}
-    able = [group for group in groups if all(field + SUFFIX in known for field in group)]
+    able = with_tables(view, groups)
     if not able:
         return _or_bad([dict(one) for one in readers.fields(addresses, bad.setdefault)], bad)
     names = [field + SUFFIX for group in able for field in group]

@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 import loader
 from loader.errors import InvalidRuntime
 from loader.run.collate import collate
+from loader.run.columns import Columns
 
 
 @pytest.fixture
@@ -17,7 +18,11 @@ def plan(versions):
 
 
 def one(values, name="x.npy"):
-    return collate([{name: value} for value in values], "jax")[0][name]
+    columns = Columns(len(values))
+    columns.put_names(range(len(values)), (name,))
+    for slot, value in enumerate(values):
+        columns.put(slot, name, value)
+    return collate(columns, "jax")[0][name]
 
 
 def test_the_batches_are_those_of_numpy(plan):

@@ -11,13 +11,13 @@ import pytest
 
 import loader
 from loader.dataset import read, shard_read
-from loader.run import assemble, draws, fetch, prefetch, rank_slots, substitute
+from loader.run import assemble, collate, draws, fetch, prefetch, rank_slots, substitute
 from loader.run import loader as run_loader
 
 real_slice = rank_slots.rank_slice
 real_place = draws.place_of
 real_rng = draws.sample_rng_key
-real_read = fetch.read_fields
+real_read = fetch.read_places
 real_collate = assemble.collate
 real_digest = assemble.delivered_digest
 
@@ -73,16 +73,17 @@ def seek_keeps_what_was_made_ahead(patch):
 
 
 def samples_mixed_up(patch):
-    def rolled(*arguments, **options):
-        found = real_read(*arguments, **options)
-        return found[1:] + found[:1]
+    def rolled(reading, places, numbers, run):
+        n = len(places)
+        return [((number + 1) % n, *rest) for number, *rest in real_read(reading, places, numbers, run)]
 
-    patch.setattr(fetch, "read_fields", rolled)
+    patch.setattr(fetch, "read_places", rolled)
 
 
 def columns_mixed_up(patch):
-    def reversed_(samples, framework, like=None):
-        return real_collate(samples[::-1], framework, like=like)
+    def reversed_(columns, framework, like=None):
+        fields, mask = real_collate(columns, "numpy", like=like)
+        return collate.as_framework({name: values[::-1] for name, values in fields.items()}, mask, framework)
 
     patch.setattr(assemble, "collate", reversed_)
 
@@ -110,7 +111,7 @@ def state_loaded_and_forgotten(patch):
 
 
 def digest_of_the_plan_alone(patch):
-    patch.setattr(assemble, "sample_crc", lambda address: 0)
+    patch.setattr(assemble, "sample_crcs", lambda crcs: 0)
 
 
 def digest_by_the_ranks_own_slots(patch):
@@ -179,9 +180,9 @@ def substitutes_by_rank(patch):
     """Drawn anew at each rank, as a sampler does that skips what it cannot read."""
     real = substitute.Substitute.__call__
 
-    def of_the_rank(self, slots, slot, *rest):
+    def of_the_rank(self, slots, *rest):
         shifted = dataclasses.replace(slots, position=slots.position + self._recipe.world.rank)
-        return real(self, shifted, slot, *rest)
+        return real(self, shifted, *rest)
 
     patch.setattr(substitute.Substitute, "__call__", of_the_rank)
 
@@ -190,9 +191,10 @@ def substitutes_read_as_the_planned_sample(patch):
     """The ordinal that keys digest and generators stays the corrupt sample's."""
     real = substitute.Substitute.__call__
 
-    def kept(self, slots, slot, *rest):
+    def kept(self, slots, wanted, number, *rest):
+        slot = wanted.slots[number]
         planned = int(slots.ordinal[slot])
-        found = real(self, slots, slot, *rest)
+        found = real(self, slots, wanted, number, *rest)
         slots.ordinal[slot] = planned
         return found
 

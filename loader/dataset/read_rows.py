@@ -1,0 +1,117 @@
+"""Fields of one size read from a disk straight into rows of memory: one vector of buffers per run of neighbours."""
+
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from google_crc32c import extend
+
+from ..errors import Corrupt
+from ..storage.local import LocalStore
+from .sample_places import SamplePlaces
+from .shard import crc32c
+from .shard_read import Reading, ShardRead, extent
+
+
+class RowsOfField(NamedTuple):
+    """Where one field's values go: bytes `head`, which all of them begin with, are compared and dropped; the rest of
+    sample `numbers[i]` fills `rows[i]`, uint8, C-contiguous and writable."""
+
+    field: str
+    head: bytes
+    numbers: Sequence[int]
+    rows: Sequence[np.ndarray]
+
+
+class NotInRow(NamedTuple):
+    """A sample whose row is not filled: all bytes of its field, where they begin otherwise, or why it has none."""
+
+    number: int
+    field: str
+    data: bytes | Corrupt
+
+
+def read_rows(
+    reading: Reading, store: LocalStore, places: SamplePlaces, wanted: Sequence[RowsOfField]
+) -> list[NotInRow]:
+    """Fill the rows, verified; what is not told of lies in its row. `store` is what `reading` reads, a disk.
+
+    A field of another size than its head and row raises nothing here: it must not be asked for. Raises: Changed;
+    ObjectNotFound; Transient.
+    """
+    heads = [np.empty((len(one.numbers), len(one.head)), np.uint8) for one in wanted]
+    by_path: dict[str, list[_Piece]] = {}
+    for which, (one, head) in enumerate(zip(wanted, heads, strict=True)):
+        at = places.fields[one.field]
+        offset, crc = at.offset.tolist(), at.crc32c.tolist()
+        for i, (number, first, row) in enumerate(zip(one.numbers, head, one.rows, strict=True)):
+            piece = (offset[number], len(one.head) + row.nbytes, (first, row), crc[number], which, i)
+            by_path.setdefault(at.path[number], []).append(piece)
+    out: list[NotInRow] = []
+    read = [
+        (path, pieces, _filled(reading, store, places, wanted, path, pieces, out))
+        for path, pieces in by_path.items()
+    ]
+    begun = [crc32c(one.head) for one in wanted]
+    same = [
+        (head == np.frombuffer(one.head, np.uint8)).all(axis=1).tolist()
+        for one, head in zip(wanted, heads, strict=True)
+    ]
+    for path, pieces, fetch_s in read:
+        if fetch_s is None:
+            continue
+        start = perf_counter()
+        odd = [
+            (*_of(wanted, which, i), buffers, crc)
+            for _, _, buffers, crc, which, i in pieces
+            if not same[which][i] or extend(begun[which], buffers[1]) != crc
+        ]
+        verified = perf_counter()
+        for number, field, buffers, crc in odd:
+            whole = b"".join(map(bytes, buffers))
+            good = crc32c(whole) == crc
+            data = whole if good else reading.again_or_error(places.address(number), field)
+            out.append(NotInRow(number, field, data))
+        again_s = perf_counter() - verified
+        address = partial(places.address, _of(wanted, *pieces[0][4:])[0])
+        span = extent([(offset, nbytes) for offset, nbytes, *_ in pieces])
+        reading.on_read(ShardRead(address, path, span, fetch_s + again_s, verified - start))
+    return out
+
+
+_Piece = tuple[int, int, tuple[np.ndarray, np.ndarray], int, int, int]
+"""Offset, nbytes, head and row, CRC-32C, number of the field and of the row in it."""
+
+
+def _filled(
+    reading: Reading,
+    store: LocalStore,
+    places: SamplePlaces,
+    wanted: Sequence[RowsOfField],
+    path: str,
+    pieces: list[_Piece],
+    out: list[NotInRow],
+) -> float | None:
+    """Sort one shard's pieces and fill their buffers. Seconds; None where the shard ends too early for one of them,
+    when each was asked for by itself, to know for which."""
+    pieces.sort(key=itemgetter(0))
+    number, field = _of(wanted, *pieces[0][4:])
+    start = perf_counter()
+    try:
+        with reading.told(partial(places.address, number), field):
+            etag = store.read_into(path, [piece[:3] for piece in pieces], etag=reading.pins.get(path))
+    except Corrupt:
+        for *_, which, i in pieces:
+            number, field = _of(wanted, which, i)
+            out.append(NotInRow(number, field, reading.again_or_error(places.address(number), field)))
+        return None
+    reading.pin(path, etag)
+    return perf_counter() - start
+
+
+def _of(wanted: Sequence[RowsOfField], which: int, i: int) -> tuple[int, str]:
+    """(number of the sample, field) of a piece."""
+    return wanted[which].numbers[i], wanted[which].field

@@ -1,0 +1,85 @@
+"""Fields that reading alone finishes: bytes as they are, and arrays of one layout, whose values go into batch rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..dataset.read_rows import NotInRow, RowsOfField, read_rows
+from ..dataset.sample_places import SamplePlaces
+from ..dataset.shard_read import Reading
+from ..errors import DecodeFailed
+from ..modalities import Decoder, array, decode_bytes
+from ..storage.local import LocalStore
+from .columns import Columns
+
+
+class InRows(NamedTuple):
+    """What became of one field. filled: numbers of the samples whose values lie in their rows; others: what was read
+    instead; left: numbers of those that were not read."""
+
+    field: str
+    filled: Sequence[int]
+    others: Sequence[NotInRow]
+    left: Sequence[int]
+
+
+class Bulk:
+    """Knows, of one view, which fields need no decoder and which layout its arrays had last. Thread-safe: a layout is
+    a guess, which every sample's own header confirms."""
+
+    def __init__(self, fields: Sequence[str], decoders: Mapping[str, Decoder]) -> None:
+        self.plain = frozenset(f for f in fields if decoders.get(f, decode_bytes) is decode_bytes)
+        self._arrays = [field for field in fields if decoders.get(field) is array.decode]
+        self._layouts: dict[str, array.Layout] = {}
+
+    def learn(self, payloads: Sequence[Mapping[str, object]]) -> None:
+        """Take the layouts of the first arrays among these fields for those of their fields, if they can be read in
+        rows."""
+        for field in self._arrays:
+            data = next((one[field] for one in payloads if field in one), None)
+            if not isinstance(data, bytes):
+                continue
+            try:
+                found = array.layout_of(data)
+            except DecodeFailed:
+                continue
+            straight = not found.fortran or len(found.shape) < 2
+            if straight and found.nbytes and found.dtype.isnative:
+                self._layouts[field] = found
+
+    def read(
+        self, reading: Reading, places: SamplePlaces, rows: Sequence[int], columns: Columns
+    ) -> list[InRows]:
+        """Read what can be read in rows, from a disk alone. rows: of each sample, its number in the batch. Raises: as
+        `read_rows`."""
+        store = reading.store
+        if not isinstance(store, LocalStore):
+            return []
+        wanted, left = [], []
+        for field in self._arrays:
+            layout = self._layouts.get(field)
+            memory = None if layout is None else columns.rows(field, layout.shape, layout.dtype)
+            if layout is None or memory is None:
+                continue
+            fits = places.fields[field].nbytes == len(layout.head) + layout.nbytes
+            numbers = np.flatnonzero(fits).tolist()
+            values = memory.reshape(len(columns), -1).view(np.uint8)
+            wanted.append(
+                RowsOfField(field, layout.head, numbers, [values[rows[number]] for number in numbers])
+            )
+            left.append(np.flatnonzero(~fits).tolist())
+        if not wanted:
+            return []
+        others: dict[str, dict[int, NotInRow]] = {one.field: {} for one in wanted}
+        for other in read_rows(reading, store, places, wanted):
+            others[other.field][other.number] = other
+        return [
+            InRows(
+                one.field,
+                [number for number in one.numbers if number not in others[one.field]],
+                list(others[one.field].values()),
+                rest,
+            )
+            for one, rest in zip(wanted, left, strict=True)
+        ]

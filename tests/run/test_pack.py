@@ -35,6 +35,7 @@ from loader.errors import (
 from loader.order.digest import identity_hash
 from loader.order.keys import hash_fields, sub
 from loader.run import packed_slots
+from loader.run.node_reads import working_set_bytes
 
 FIELD = "tokens.npy"
 PACK = loader.pack(FIELD, 32, pad_id=9)
@@ -477,6 +478,15 @@ def test_documents_that_are_corrupt_when_sums_are_made_are_read_whole(memory_roo
 def test_bytes_cannot_be_packed(docs):
     with pytest.raises(InvalidRuntime, match="decode=False with a packed plan"):
         loader.Loader(plan_of(docs), 0, 1, decode=False)
+
+
+def test_a_node_cache_counts_all_documents_of_a_packed_source(memory_root):
+    """Their sequences are fewer, and a chunk of them has documents from anywhere in a block."""
+    version = write(memory_root, lengths=[2] * 90)
+    source = plan_of(version).sources["docs"]
+    assert len(source.view) == 6
+    stored = version.manifest["groups"]["media"]["nbytes"]
+    assert working_set_bytes([source], [source.view.documents], 1) == stored
 
 
 def test_a_plan_goes_to_worker_processes(docs):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InvalidRuntime
 from .step_metrics import SlowSample
 from .substitution import Substitution
 
@@ -26,7 +27,8 @@ class Batch:
     that the consumer waited for this batch. nbytes: of the decoded arrays. bucket: the label that all of its samples
     share, None in a plan without buckets. substitutions: by slot and attempt, empty unless a sample was corrupt; `ids`
     has the samples that came instead. stats: seconds per stage, bytes, requests and other counts of this step alone
-    (docs/observability.md); slowest: its slowest sample, with its address.
+    (docs/observability.md); slowest: its slowest sample, with its address. micro, micros: which of how many pieces of
+    the rank's part this is, see `micro_batches`.
     """
 
     step: int
@@ -41,6 +43,47 @@ class Batch:
     substitutions: list[Substitution] = field(default_factory=list)
     stats: dict[str, float] = field(default_factory=dict)
     slowest: SlowSample | None = None
+    micro: int = 0
+    micros: int = 1
+
+    @property
+    def last_micro(self) -> bool:
+        """Whether the optimizer's step comes after this one."""
+        return self.micro + 1 == self.micros
+
+    def micro_batches(self, count: int) -> "list[Batch]":
+        """The part in `count` pieces in order, of sizes that differ by one slot at most, for gradient accumulation.
+
+        Their arrays are slices of this batch's. Weights are such that the sum of (mean loss * weight) over the pieces,
+        averaged over ranks, is that of the whole part. digest, substitutions, stats, slowest and wait_s are the whole
+        part's, and come with the first piece; the others have 0 or none. Raises: InvalidRuntime for more pieces than
+        slots.
+        """
+        if not 1 <= count <= len(self):
+            raise InvalidRuntime(
+                f"micro_batches({count!r}) of {len(self)} slots; 1 to {len(self)} are possible"
+            )
+        valid = sum(one is not None for one in self.ids)
+        pieces = []
+        for micro in range(count):
+            rows = slice(micro * len(self) // count, (micro + 1) * len(self) // count)
+            ids = self.ids[rows]
+            fields = {name: values[rows] for name, values in self.fields.items()}
+            piece = replace(
+                self,
+                ids=ids,
+                mask=self.mask[rows],
+                weight=self.weight * sum(one is not None for one in ids) / max(1, valid),
+                fields=fields,
+                nbytes=fields_nbytes(fields),
+                micro=micro,
+                micros=count,
+            )
+            if micro:
+                piece.digest, piece.wait_s, piece.slowest = 0, 0.0, None
+                piece.substitutions, piece.stats = [], {}
+            pieces.append(piece)
+        return pieces
 
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]

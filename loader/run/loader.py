@@ -23,6 +23,7 @@ from .decode import Decode, Transform
 from .exposition import exposition
 from .ledger import Ledger
 from .metrics import Metrics
+from .micro import checked_micro_batch, micro_count, micros_before
 from .prefetch import Prefetch
 from .recipe import Recipe, stored_views
 from .status import Status, shown
@@ -51,6 +52,8 @@ class Loader:
     substituted. A store that does not answer, and a transform that fails, always raise.
     steps: stop before this global step; epochs: stop after so many passes of a plan with one source and
     without buckets, the last batch padded. Without either it is endless.
+    micro_batch: hand out each step's part in micro batches of at most so many samples, as many on every rank
+    (`Batch.micro_batches`); steps stay optimizer steps, and a state between two pieces repeats the step.
 
     Raises: InvalidRuntime for arguments out of range.
     """
@@ -69,6 +72,7 @@ class Loader:
         cache: NodeCache | str | os.PathLike[str] | None = None,
         epochs: int | None = None,
         steps: int | None = None,
+        micro_batch: int | None = None,
         on_corrupt: Literal["substitute", "raise"] = "substitute",
         corrupt_budget: float = 1e-4,
     ) -> None:
@@ -109,6 +113,10 @@ class Loader:
         )
         self._prefetch: Prefetch | None = None
         self._step = 0
+        self._micro_batch = (
+            None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
+        )
+        self._pieces: list[Batch] = []  # of the step that is being handed out
         self._closed = False
         self._pid = os.getpid()
 
@@ -117,6 +125,8 @@ class Loader:
 
     def __next__(self) -> Batch:
         self._check_usable()
+        if self._pieces:
+            return self._piece()
         if self._end is not None and self._step >= self._end:
             raise StopIteration
         start = perf_counter()
@@ -130,13 +140,22 @@ class Loader:
         self._budget.spend(samples, batch.substitutions, self._ledger.name(batch.substitutions))
         batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
         self._metrics.consumed(batch, None if self._handed_s is None else start - self._handed_s)
-        self._step += 1
+        self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
         self._handed_s = perf_counter()
-        return batch
+        return self._piece()
+
+    def _piece(self) -> Batch:
+        """The next piece of the step; with its last one the step is over."""
+        piece = self._pieces.pop(0)
+        self._step += piece.last_micro
+        return piece
+
+    def _micros(self, step: int) -> int:
+        return micro_count(self.plan.batch_size(step), self.world.world_size, self._micro_batch or 1)
 
     @property
     def step(self) -> int:
-        """The global step of the next batch."""
+        """The global step of the next batch; between micro batches, of these."""
         return self._step
 
     @property
@@ -145,8 +164,11 @@ class Loader:
         return self._end
 
     def __len__(self) -> int:
-        """See `steps_of_run`."""
-        return steps_of_run(self._end)
+        """See `steps_of_run`; with micro_batch, the micro batches of them."""
+        end = steps_of_run(self._end)
+        if self._micro_batch is None:
+            return end
+        return micros_before(self.plan, end, self.world.world_size, self._micro_batch)
 
     @property
     def workers(self) -> int:
@@ -154,7 +176,7 @@ class Loader:
         return self._threads
 
     def batch_at(self, step: int) -> Batch:
-        """The batch of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
+        """The whole part of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
         a step after the last epoch. What is substituted is listed, and does not count against the budget."""
         self._check_usable()
         batch = self._assembler.batch(self.plan.checked_step(step))
@@ -163,7 +185,7 @@ class Loader:
 
     def seek(self, step: int) -> None:
         """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
-        self._step = self.plan.checked_step(step)
+        self._step, self._pieces = self.plan.checked_step(step), []
 
     def state_dict(self) -> dict[str, Any]:
         """A few hundred bytes of JSON, the same on every rank: the batches handed out so far. Save it after the
@@ -174,7 +196,7 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, at any world size. Raises: PlanMismatch naming what differs."""
-        self._step = self.plan.check_state(state)
+        self._step, self._pieces = self.plan.check_state(state), []
 
     def metrics(self) -> dict[str, float]:
         """Counters, rates and wait histograms since the loader was made, by their names in docs/observability.md.

@@ -29,6 +29,11 @@ class PlanDataset(IterableDataset[Batch]):
                 "framework='jax' in a torch_dataset, whose batches go to torch; accepted: 'torch', 'numpy'. A JAX "
                 "training iterates over loader.Loader(plan, framework='jax')"
             )
+        if self._options.get("micro_batch") is not None:
+            raise InvalidRuntime(
+                "micro_batch in a torch_dataset, whose workers take turns by whole steps: cut a batch with "
+                "batch.micro_batches(count)"
+            )
         self._start = 0
         self._resume: int | None = None  # a worker process's own first step, from a state of its own
         self._position: int | None = None  # the next step of the iteration that has begun here

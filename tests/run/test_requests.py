@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -129,18 +130,23 @@ def peak_kib():  # (ru_maxrss would also count the process that forked this one)
 
 before = peak_kib()
 plan = loader.plan({"web": loader.synthetic(10**9)}, seed=1, global_batch=1024)
+changed = loader.plan({"web": loader.synthetic(10**9)}, seed=1, global_batch=[(0, 256), (10**6, 1024)])
+changed = changed.grow({"web": loader.synthetic(12 * 10**8)}, step=9_990_000)  # mixed in at step 1e7
 for step in (0, 10**7, 10**12):
-    slots = plan.slots(step)
-    assert len(slots) == 1024
-    ids = plan.batch_ids(step)
+    for one in (plan, changed):
+        slots = one.slots(step)
+        assert len(slots) == one.batch_size(step)
+        ids = one.batch_ids(step)
+        assert one.check_state(one.state(step)) == step
+        assert len({name for name, _ in one.batch_ids(10**7)}) == (1 if one is plan else 2)
 after = peak_kib()
-state = plan.state(10**7)
 print(json.dumps([after, after - before, len(set(ids))]))
 """
 
 
 def test_a_billion_samples_need_no_table():
-    """Peak memory of a process that plans 1e9 samples and finds any step: well under 1 GiB."""
+    """Peak memory of a process that plans 1e9 samples and finds any step, also of a run that changed its batch and its
+    version: well under 1 GiB."""
     done = subprocess.run(
         [sys.executable, "-c", PLAN_AT_SCALE], capture_output=True, text=True, check=True, timeout=120
     )
@@ -148,6 +154,20 @@ def test_a_billion_samples_need_no_table():
     assert peak_kib < 2**18
     assert grown_kib < 32 * 2**10
     assert distinct == 1024
+
+
+def test_memory_of_the_first_batch_does_not_depend_on_the_step_or_the_number_of_samples():
+    """What one step allocates at its peak, on a synthetic version: counted, not timed."""
+    peaks = {}
+    for n in (10**9, 10**11):
+        for step in (0, 10**7):
+            tracemalloc.start()
+            made = loader.plan({"web": loader.synthetic(n)}, seed=1, global_batch=1024)
+            made.slots(step)
+            peaks[n, step] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    assert max(peaks.values()) < 2**20
+    assert max(peaks.values()) < 1.5 * min(peaks.values())
 
 
 @pytest.mark.parametrize("step", [0, 10**7])

@@ -33,6 +33,7 @@
       InvalidRuntime                 (ValueError)          rank, world size, workers ...
         Unpicklable                  a transform that a worker process cannot receive
       TransformFailed                (RuntimeError)        the user's transform raised, or returned nothing
+      WorkerFailed                   (RuntimeError)        a worker process died, or cannot say what went wrong
       MissingDependency              (ImportError)         an optional package is not installed
       InvalidWeights                 (ValueError)          a model's weights: missing, others than stated, not its own
       ModelFailed                    (RuntimeError)        a model that cannot run here, or not to the same bits twice
@@ -196,6 +197,10 @@ class Unpicklable(InvalidRuntime):
 
 class TransformFailed(PenstockError, RuntimeError):
     """The user's transform raised or returned nothing; the sample's address is in the message."""
+
+
+class WorkerFailed(PenstockError, RuntimeError):
+    """A worker process died twice over one step, or raised an error that could not be sent to the trainer."""
 
 
 class MissingDependency(PenstockError, ImportError):

@@ -7,7 +7,7 @@ over, or interrupted, would first decode everything that was queued ahead.
 import atexit
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from time import perf_counter
@@ -28,7 +28,7 @@ class Crew(Generic[T]):
     def __init__(
         self, make: Callable[[int], T], threads: int, on_idle: Callable[[float], None] = lambda _: None
     ) -> None:
-        self._make, self._on_idle = make, on_idle
+        self._make, self._on_idle, self.size = make, on_idle, threads
         self._queue: SimpleQueue[tuple[int, Future[T]] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._threads = [
@@ -45,16 +45,29 @@ class Crew(Generic[T]):
         self._queue.put((step, future))
         return future
 
+    def cancel(self, futures: Iterable[Future[T]]) -> None:
+        """Of what was submitted: what is not begun will not be."""
+        for future in futures:
+            future.cancel()
+
     def dismiss(self) -> None:
         """Let every thread end after the call that it is in; what is queued is cancelled. Does not wait."""
         self._stop.set()
+        self.retire()
+
+    def retire(self) -> None:
+        """Let the threads end when the queue is done. Does not wait."""
         for _ in self._threads:
             self._queue.put(None)
 
     def join(self) -> None:
-        """Wait for the threads' end, after `dismiss`."""
+        """Wait for the threads' end, after `dismiss` or `retire`."""
         for thread in self._threads:
             thread.join()
+
+    def abandon(self) -> None:
+        """`dismiss`: one of the threads may be who has the crew last, and cannot wait for itself."""
+        self.dismiss()
 
     def _work(self) -> None:
         while True:

@@ -1,31 +1,27 @@
 """`Loader`: a plan carried out for one rank, as an iterator of batches."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from ..cache.spec import NodeCache, node_cache
-from ..dataset.read import Map
 from ..errors import InvalidRuntime
 from ..order.boundary import MASK
 from ..order.plan import Plan
-from ..storage import is_local
 from .assemble import Assembler
 from .batch import Batch
 from .budget import Budget
 from .collate import FRAMEWORKS
 from .decode import Decode, Transform
+from .executor import Execution, Executor, Workers
 from .exposition import exposition
 from .ledger import Ledger
 from .metrics import Metrics
 from .micro import checked_micro_batch, micro_count, micros_before
-from .prefetch import Prefetch
-from .recipe import Recipe, stored_views
+from .range_threads import range_threads
+from .recipe import Recipe
 from .status import Status, shown
 from .step_metrics import SlowSample
 from .world import World
@@ -33,8 +29,6 @@ from .world import World
 Framework = Literal["torch", "numpy", "jax"]
 
 DEFAULT_PREFETCH_BYTES = 512 * 2**20
-IO_THREADS = 16
-"""Range reads in flight per loader against a remote store: fewer leave a 20 ms store idle."""
 
 
 class Loader:
@@ -43,10 +37,12 @@ class Loader:
     rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`). With tensor, context
     or pipeline parallelism, rank is `World.of_mesh(mesh, "dp")`: all processes of a group get the same batches.
     decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, called by several threads
-    at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch", "numpy" or "jax". workers: threads
-    that make batches; "auto" is one per core this process may use, 0 makes them in the caller's thread. prefetch:
-    bytes of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is read
-    from remote roots for every process of this machine (docs/cache.md); None keeps nothing.
+    at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch", "numpy" or "jax". executor: "threads"
+    of this process or worker "processes" make the batches, the same ones; "auto" begins with threads, and goes over to
+    processes where the training is seen to wait for threads that wait for its Python (docs/executors.md). workers: how
+    many; "auto" is one per core this process may use, of processes at most 8; 0 makes them in the caller's thread.
+    prefetch: bytes of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is
+    read from remote roots for every process of this machine (docs/cache.md); None keeps nothing.
     on_corrupt: "substitute" hands out another sample for one whose checksum or decoder fails twice, and lists it in the
     rank's ledger (`read_ledger`); "raise" stops. corrupt_budget: the share of the rank's samples that may be
     substituted. A store that does not answer, and a transform that fails, always raise.
@@ -55,7 +51,8 @@ class Loader:
     micro_batch: hand out each step's part in micro batches of at most so many samples, as many on every rank
     (`Batch.micro_batches`); steps stay optimizer steps, and a state between two pieces repeats the step.
 
-    Raises: InvalidRuntime for arguments out of range.
+    Raises: InvalidRuntime for arguments out of range; Unpicklable, with executor="processes", for a transform or
+    decoder that cannot be sent to a worker.
     """
 
     def __init__(
@@ -67,7 +64,8 @@ class Loader:
         decode: Decode = True,
         transform: Transform | None = None,
         framework: Framework = "torch",
-        workers: int | Literal["auto"] = "auto",
+        workers: Workers = "auto",
+        executor: Executor = "auto",
         prefetch: int | None = None,
         cache: NodeCache | str | os.PathLike[str] | None = None,
         epochs: int | None = None,
@@ -100,18 +98,17 @@ class Loader:
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
         self._handed_s: float | None = None  # when the last batch was handed over
-        self._threads = _thread_count(workers)
-        self._bound_bytes = _whole("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0)
-        self._io = (
-            None if _all_local(plan) else ThreadPoolExecutor(IO_THREADS, thread_name_prefix="penstock-io")
-        )
-        self._assembler = Assembler(
-            recipe,
+        self._io, run = range_threads(plan)
+        node = None if cache is None else node_cache(cache)
+        self._assembler = Assembler(recipe, self._metrics, run, node)
+        self._execution = Execution(
+            self._assembler,
+            node,
             self._metrics,
-            _in_context(self._io) if self._io else map,
-            None if cache is None else node_cache(cache),
+            executor=executor,
+            workers=workers if workers == "auto" else _whole("workers", workers, 0),
+            bound_bytes=_whole("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0),
         )
-        self._prefetch: Prefetch | None = None
         self._step = 0
         self._micro_batch = (
             None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
@@ -130,16 +127,15 @@ class Loader:
         if self._end is not None and self._step >= self._end:
             raise StopIteration
         start = perf_counter()
-        batch = (
-            self._assembler.batch(self._step)
-            if self._threads == 0
-            else self._ahead().take(self._step, self._end)
-        )
+        self._execution.asked()
+        batch = self._execution.batch(self._step, self._end)
         self._list(batch)
         samples = sum(one is not None for one in batch.ids)
         self._budget.spend(samples, batch.substitutions, self._ledger.name(batch.substitutions))
         batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
-        self._metrics.consumed(batch, None if self._handed_s is None else start - self._handed_s)
+        busy_s = None if self._handed_s is None else start - self._handed_s
+        self._metrics.consumed(batch, busy_s)
+        self._execution.handed(batch.wait_s, busy_s or 0.0)
         self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
         self._handed_s = perf_counter()
         return self._piece()
@@ -172,8 +168,18 @@ class Loader:
 
     @property
     def workers(self) -> int:
-        """Threads that make batches; 0: the caller's own."""
-        return self._threads
+        """Threads or processes that make batches; 0: the caller's own thread."""
+        return self._execution.workers
+
+    @property
+    def executor(self) -> str:
+        """Who makes the batches: "threads", "processes", or "caller" with `workers=0`. `auto` may change it."""
+        return self._execution.name
+
+    @property
+    def executor_reason(self) -> str:
+        """Why, in words."""
+        return self._execution.why
 
     def batch_at(self, step: int) -> Batch:
         """The whole part of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
@@ -213,21 +219,19 @@ class Loader:
 
     def status_line(self) -> str:
         """Step, throughput, who waits and who limits, since the line before: for a log or a terminal."""
-        return self._status.line(self._step, self.metrics(), ahead=self._threads > 0)
+        return self._status.line(self._step, self.metrics(), executor=self.executor)
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
         """The batches, with the status line on `stream` (stderr) twice a second; nothing where it is no terminal."""
         return shown(self, self.status_line, stream)
 
     def close(self) -> None:
-        """End all threads of the loader, the ledger stored. A closed loader cannot go on; the stores stay open for
-        others. Raises: StoreError where the ledger cannot be stored."""
+        """End all threads and processes of the loader, the ledger stored. A closed loader cannot go on; the stores stay
+        open for others. Raises: StoreError where the ledger cannot be stored."""
         self._closed = True
         if os.getpid() != self._pid:
-            return  # the threads are the parent's; a lock that one of them held at the fork is locked for ever
-        if self._prefetch is not None:
-            self._prefetch.close()
-            self._prefetch = None
+            return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
+        self._execution.close()
         if self._io is not None:
             self._io.shutdown(wait=True, cancel_futures=True)
             self._io = None
@@ -246,12 +250,6 @@ class Loader:
         """Put a batch's substitutions on record. Raises: StoreError for earlier ones that could not be."""
         self._ledger.write(batch.substitutions)
         self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
-
-    def _ahead(self) -> Prefetch:
-        if self._prefetch is None:
-            idle = partial(self._metrics.observe, "room")
-            self._prefetch = Prefetch(self._assembler.batch, self._threads, self._bound_bytes, idle)
-        return self._prefetch
 
     def _check_usable(self) -> None:
         """Raises: InvalidRuntime."""
@@ -299,28 +297,8 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
     return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
 
 
-def _in_context(pool: ThreadPoolExecutor) -> Map:
-    """The pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
-
-    def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        return pool.map(lambda one: one[0].run(function, one[1]), [(copy_context(), item) for item in items])
-
-    return run
-
-
-def _thread_count(workers: object) -> int:
-    if workers == "auto":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return _whole("workers", workers, 0)
-
-
 def _whole(name: str, value: object, low: int) -> int:
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or number < low:
         raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")
     return int(number)
-
-
-def _all_local(plan: Plan) -> bool:
-    """Whether every source lies on this machine: threads per range read only pay where a read waits."""
-    return all(is_local(view.version.store) for view in stored_views(plan))

@@ -107,12 +107,29 @@ class Metrics:
 
     def totals(self) -> Totals:
         with self._lock:
-            return Totals(
-                counts=dict(self._counts),
-                sums=dict(self._sums),
-                buckets={stage: list(counts) for stage, counts in self._buckets.items()},
-                samples=dict(self._samples),
-            )
+            return self._totals()
+
+    def drain(self) -> Totals:
+        """The totals, and begin anew: for whoever adds them up (`merge`)."""
+        with self._lock:
+            totals = self._totals()
+            self._counts = dict.fromkeys(self._counts, 0)
+            self._sums = dict.fromkeys(self._sums, 0.0)
+            self._buckets = {stage: [0] * len(counts) for stage, counts in self._buckets.items()}
+            self._samples = dict.fromkeys(self._samples, 0)
+            return totals
+
+    def merge(self, totals: Totals) -> None:
+        """Add what another process counted."""
+        with self._lock:
+            for name, amount in totals.counts.items():
+                self._counts[name] += amount
+            for stage, seconds in totals.sums.items():
+                self._sums[stage] += seconds
+                for index, amount in enumerate(totals.buckets[stage]):
+                    self._buckets[stage][index] += amount
+            for source, amount in totals.samples.items():
+                self._samples[source] = self._samples.get(source, 0) + amount
 
     def snapshot(self) -> dict[str, float]:
         """`<counter>_total`; of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds); and
@@ -129,6 +146,14 @@ class Metrics:
         for name, counted in (("samples", "consumed_samples"), ("fetched_bytes", "fetched_bytes")):
             out[f"{name}_per_second"] = seen.counts[counted] / elapsed_s if elapsed_s else 0.0
         return out
+
+    def _totals(self) -> Totals:
+        return Totals(
+            counts=dict(self._counts),
+            sums=dict(self._sums),
+            buckets={stage: list(counts) for stage, counts in self._buckets.items()},
+            samples=dict(self._samples),
+        )
 
     def _observe(self, stage: str, seconds: float) -> None:
         self._sums[stage] += seconds

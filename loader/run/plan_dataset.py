@@ -38,7 +38,10 @@ class PlanDataset(IterableDataset[Batch]):
         self._resume: int | None = None  # a worker process's own first step, from a state of its own
         self._position: int | None = None  # the next step of the iteration that has begun here
         with Loader(
-            plan, self.world.rank, self.world.world_size, **{**self._options, "workers": 0}
+            plan,
+            self.world.rank,
+            self.world.world_size,
+            **{**self._options, "workers": 0, "executor": "auto"},
         ) as batches:
             self._end = batches.end
 
@@ -80,6 +83,8 @@ class PlanDataset(IterableDataset[Batch]):
             options.setdefault("workers", 0)
         if stride > 1:
             options["workers"] = 0  # steps are not consecutive, so the loader has nothing to make ahead
+        if options.get("workers") == 0:
+            options["executor"] = "auto"  # DataLoader's workers are the processes
         with Loader(self.plan, self.world.rank, self.world.world_size, **options) as batches:
             while True:
                 batches.seek(step)

@@ -20,11 +20,11 @@ class Status:
     def __init__(self) -> None:
         self._before: Mapping[str, float] | None = None
 
-    def line(self, step: int, metrics: Mapping[str, float], *, ahead: bool) -> str:
+    def line(self, step: int, metrics: Mapping[str, float], *, executor: str) -> str:
         """'step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store'.
 
-        Of the workers' time the largest stages are named ("room": they wait until a batch is taken). MB are 10^6
-        bytes of stored fields.
+        executor: as `Loader.executor`; processes are named. Of the workers' time the largest stages are named ("room":
+        they wait until a batch is taken). MB are 10^6 bytes of stored fields.
         """
         before, self._before = self._before, dict(metrics)
         spent = stage_seconds(metrics, before)
@@ -41,13 +41,16 @@ class Status:
         shares = " ".join(
             f"{stage} {work[stage] / whole:.0%}" for stage in largest if work[stage] > 0.005 * whole
         )
+        who = "worker processes" if executor == "processes" else "workers"
         parts = [
             f"step {step:,}",
             f"{rate('consumed_samples_total'):,.0f} samples/s",
             f"{rate('fetched_bytes_total') / 1e6:,.1f} MB/s",
             f"training waits {spent['consumer'] / elapsed_s:.0%}",
-            f"workers: {shares}" if shares else "",
-            f"limited by: {limit}" if (limit := limited_by(metrics, before, ahead=ahead)) else "",
+            f"{who}: {shares}" if shares else "",
+            f"limited by: {limit}"
+            if (limit := limited_by(metrics, before, ahead=executor != "caller"))
+            else "",
         ]
         return "  ".join(part for part in parts if part).replace("%", " %")
 

@@ -106,6 +106,11 @@ class Opened:
         self._url = url
 
     @property
+    def spec(self) -> StoreSpec:
+        """What it is opened from in another process."""
+        return self._spec
+
+    @property
     def url(self) -> str:
         """Where it is, without secrets: what messages and manifests may show."""
         return self._url

@@ -73,6 +73,15 @@ def media():
     return _load("media")
 
 
+@pytest.fixture(scope="module")
+def in_workers():
+    """The module of transforms that worker processes can import."""
+    folder = str(Path(__file__).parent / "in_workers")
+    sys.path.insert(0, folder)
+    yield importlib.import_module("worker_transforms")
+    sys.path.remove(folder)
+
+
 @pytest.fixture(scope="session")
 def families():
     """families(text) -> what Prometheus' own parser reads in it: name -> metric family."""

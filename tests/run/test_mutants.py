@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from loader.dataset import read, shard_read
-from loader.run import assemble, collate, draws, fetch, prefetch, rank_slots, substitute
+from loader.run import assemble, collate, draws, executor, fetch, prefetch, rank_slots, substitute
 from loader.run import loader as run_loader
 
 real_slice = rank_slots.rank_slice
@@ -50,7 +50,7 @@ def rank_slice_without_the_rest(patch):
 
 
 def batches_out_of_order(patch):
-    class Hasty(prefetch.Crew):
+    class Hasty(executor.Crew):
         def __init__(self, make, threads, on_idle):
             def swapped(step):
                 made = make(step ^ 1)
@@ -59,7 +59,7 @@ def batches_out_of_order(patch):
 
             super().__init__(swapped, threads, on_idle)
 
-    patch.setattr(prefetch, "Crew", Hasty)
+    patch.setattr(executor, "Crew", Hasty)
 
 
 def seek_keeps_what_was_made_ahead(patch):
@@ -94,7 +94,7 @@ def state_of_the_step_before(patch):
 
 def state_of_what_was_made_ahead(patch):
     def state_dict(self):
-        ahead = self._prefetch._pending if self._prefetch else []
+        ahead = self._execution.prefetch()._pending
         return self.plan.state(ahead[-1][0] + 1 if ahead else self.step)
 
     patch.setattr(run_loader.Loader, "state_dict", state_dict)

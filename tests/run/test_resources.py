@@ -104,8 +104,8 @@ def test_a_dropped_loader_does_not_finish_its_queue(local):
         return sample
 
     batches = loader.Loader(local, 0, 1, workers=1, transform=transform)
-    batches._ahead()._fill(0, None)  # as `next` does, without waiting for the batch
-    assert len(batches._prefetch._pending) == 2
+    batches._execution.prefetch()._fill(0, None)  # as `next` does, without waiting for the batch
+    assert len(batches._execution.prefetch()._pending) == 2
     assert entered.acquire(timeout=30)
     threads = mine()
     del batches
@@ -132,11 +132,11 @@ def transform(sample, rng):
 
 plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
 batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy", transform=transform)
-ended = batches._ahead()._crew._stop
+ended = batches._execution.prefetch()._crew._stop
 for _ in range(3):
     next(batches)
 assert waits.wait(30)
-assert len(batches._prefetch._pending) > 1
+assert len(batches._execution.prefetch()._pending) > 1
 """
 
 
@@ -194,7 +194,7 @@ def test_the_prefetch_bound(local, workers, bound, ahead):
             next(batches)
             for _ in range(batch * (taken + ahead if taken == 1 else 1)):
                 assert done.acquire(timeout=30)
-        assert len(batches._prefetch._pending) == ahead
+        assert len(batches._execution.prefetch()._pending) == ahead
     assert not done.acquire(blocking=False)
 
 
@@ -212,7 +212,7 @@ def test_before_a_batch_is_known_only_one_per_thread_and_one_is_begun(local):
     consumer.start()
     for _ in range(2):
         assert entered.acquire(timeout=30)
-    ahead = len(batches._prefetch._pending)  # without the one that is waited for
+    ahead = len(batches._execution.prefetch()._pending)  # without the one that is waited for
     gate.set()
     consumer.join(30)
     batches.close()

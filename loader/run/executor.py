@@ -1,0 +1,162 @@
+"""Who makes the batches: threads, worker processes, or the caller; and why. The bytes are the same (docs/executors.md).
+
+Threads begin at once and share everything, but the interpreter's lock too: while the training computes in Python they
+wait for it. Processes do not, but take half a second to start and have memory of their own. So `auto` begins with
+threads, and goes over to processes in the middle of the run where it is measured that the training waits and computes.
+"""
+
+import logging
+import os
+from functools import partial
+from time import thread_time
+from typing import Literal
+
+from ..cache.spec import NodeCache
+from ..errors import InvalidRuntime
+from ..workers.crew import ProcessCrew
+from ..workers.sent import check_can_be_sent, why_not
+from .assemble import Assembler
+from .batch import Batch
+from .contention import Contention
+from .crew import Crew
+from .metrics import Metrics
+from .prefetch import Made, Prefetch, making
+
+logger = logging.getLogger(__name__)
+
+Executor = Literal["auto", "threads", "processes"]
+EXECUTORS = ("auto", "threads", "processes")
+Workers = int | Literal["auto"]
+
+PROCESSES = 8
+"""Worker processes at most that `workers="auto"` starts, each with memory of its own: with a core each they decode tens
+of thousands of photos per second. Every rank of a machine starts its own."""
+
+
+class Execution:
+    """Has batches made, ahead where there are workers. Not thread-safe, but for `close`.
+
+    name: "threads", "processes", or "caller" with workers=0; why: in words; workers: threads or processes.
+    """
+
+    def __init__(
+        self,
+        assembler: Assembler,
+        cache: NodeCache | None,
+        metrics: Metrics,
+        *,
+        executor: object,
+        workers: Workers,
+        bound_bytes: int,
+    ) -> None:
+        """Raises: InvalidRuntime; Unpicklable, with executor="processes"."""
+        self._assembler, self._cache, self._metrics = assembler, cache, metrics
+        self._asked, self._bound = workers, bound_bytes
+        self.name, self.why = self._first(executor)
+        self._contention = Contention() if executor == "auto" and self.name == "threads" else None
+        self._starting: ProcessCrew | None = None  # of `auto`, until its workers are ready
+        self._prefetch: Prefetch | None = None
+        self._computed_s = 0.0
+
+    @property
+    def workers(self) -> int:
+        return self._count(self.name)
+
+    def batch(self, step: int, end: int | None) -> Batch:
+        """The batch of a step, and work begun on those after it (below `end`). Raises: what making it raises."""
+        if self.name == "caller":
+            return self._assembler.batch(step)
+        return self.prefetch().take(step, end)
+
+    def prefetch(self) -> Prefetch:
+        """What makes ahead."""
+        if self._prefetch is None:
+            crew = self._processes() if self.name == "processes" else self._threads()
+            self._prefetch = Prefetch(crew, self._bound)
+        return self._prefetch
+
+    def asked(self) -> None:
+        """The training asks for a batch: its thread has computed since `handed`."""
+        self._computed_s = thread_time() - self._computed_s
+
+    def handed(self, waited_s: float, busy_s: float) -> None:
+        """The training gets a batch that it waited for, after it had worked: time to go over to processes?"""
+        if self._contention is not None and self._contention.saw(waited_s, busy_s, self._computed_s):
+            self._look(self._contention)
+        if self._starting is not None:
+            self._go_over(self._starting)
+        self._computed_s = thread_time()
+
+    def close(self) -> None:
+        """End all threads and processes."""
+        if self._starting is not None:
+            self._starting.abandon()
+            self._starting = None
+        if self._prefetch is not None:
+            self._prefetch.close()
+            self._prefetch = None
+
+    def _first(self, executor: object) -> tuple[str, str]:
+        """(name, why) to begin with. Raises: InvalidRuntime; Unpicklable."""
+        if executor not in EXECUTORS:
+            raise InvalidRuntime(f"executor = {executor!r}; accepted: {', '.join(map(repr, EXECUTORS))}")
+        if executor == "processes":
+            if self._asked == 0:
+                raise InvalidRuntime(
+                    "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
+                )
+            check_can_be_sent(self._assembler.recipe)
+            return "processes", "asked for"
+        if self._asked == 0:
+            return "caller", "workers = 0"
+        if executor == "threads":
+            return "threads", "asked for"
+        return "threads", "the training was not seen to wait for them while it computes"
+
+    def _count(self, name: str) -> int:
+        if name == "caller":
+            return 0
+        if self._asked != "auto":
+            return self._asked
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, PROCESSES) if name == "processes" else cores
+
+    def _threads(self) -> Crew[Made]:
+        return Crew(making(self._assembler.batch), self.workers, partial(self._metrics.observe, "room"))
+
+    def _processes(self) -> ProcessCrew:
+        return ProcessCrew(
+            self._assembler.recipe, self._cache, self._count("processes"), self._bound, self._metrics
+        )
+
+    def _look(self, contention: Contention) -> None:
+        """Start worker processes where they would be faster and can be had."""
+        why = contention.found(self._metrics.snapshot())
+        if why is None:
+            return
+        self._contention = None
+        obstacle: object = why_not(self._assembler.recipe)
+        if obstacle is None:
+            try:
+                self._starting, self.why = self._processes(), why
+                return
+            except OSError as error:
+                obstacle = error
+        self._choose("threads", f"{why}; but processes are not to be had: {obstacle}")
+
+    def _go_over(self, crew: ProcessCrew) -> None:
+        """To the worker processes, as soon as all are ready; not at all, if one never will be."""
+        try:
+            if not crew.poll():
+                return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on as they did
+            crew.abandon()
+            self._choose("threads", f"{self.why}; but a worker process could not start: {error}")
+        else:
+            self.prefetch().move(crew)
+            self._choose("processes", self.why)
+        self._starting = None
+
+    def _choose(self, name: str, why: str) -> None:
+        self.name, self.why = name, why
+        logger.info("batches are made by %d %s from now on: %s", self.workers, name, why)

@@ -1,0 +1,261 @@
+"""Worker processes as a crew that makes batches: asked for steps, read from when a batch is wanted.
+
+The trainer has no thread for this: workers go from one queued step to the next by themselves, and what they say is read
+by whoever waits for a batch. A trainer that keeps the interpreter busy keeps no worker waiting.
+"""
+
+import logging
+import os
+import select
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+
+from ..cache.spec import NodeCache
+from ..errors import WorkerFailed
+from ..run.collate import as_framework
+from ..run.metrics import Metrics
+from ..run.prefetch import Made
+from ..run.recipe import Recipe
+from .outcome import Outcome, log_again
+from .process import Task, WorkerProcess
+from .ring import Ring
+from .segment import Segment
+from .sent import Sent
+from .slot import Written, read
+from .wire import Kind, Message
+
+logger = logging.getLogger(__name__)
+
+DEATHS = 2
+"""Workers that one step may cost: the first may have been anybody's fault."""
+
+
+class Asked(Future[Made]):
+    """A batch of a worker's; whoever waits for it reads what the workers say."""
+
+    def __init__(self, read: Callable[[], None]) -> None:
+        super().__init__()
+        self._read = read
+
+    def result(self, timeout: float | None = None) -> Made:
+        """Raises: what making the batch raised; CancelledError where the crew was dismissed."""
+        while not self.done():
+            self._read()
+        return super().result(timeout)
+
+
+class ProcessCrew:
+    """`workers` processes that make the batches of a recipe. Not thread-safe, but for `dismiss`."""
+
+    def __init__(
+        self, recipe: Recipe, cache: NodeCache | None, workers: int, bound_bytes: int, metrics: Metrics
+    ) -> None:
+        """bound_bytes: of the memory of batches that nobody uses. Raises: Unpicklable; OSError."""
+        self.size = workers
+        self._framework, self._metrics = recipe.framework, metrics
+        self._ring = Ring(bound_bytes, workers + 2)
+        self._numbers = count()
+        self._deaths: Counter[int | None] = Counter()
+        self._refusal: BaseException | None = None
+        self._dismissed = False
+        self._pid = os.getpid()
+        self._sent_fd = Sent.of(recipe, cache).written()
+        self._workers: list[WorkerProcess] = []
+        try:
+            for _ in range(workers):
+                self._workers.append(WorkerProcess(self._sent_fd))
+        except OSError:
+            self.abandon()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers of the workers."""
+        return [worker.pid for worker in self._workers]
+
+    def poll(self) -> bool:
+        """Whether all workers are ready to begin. Raises: why one never will be."""
+        self._read(wait=False)
+        if self._refusal is not None:
+            raise self._refusal
+        return all(worker.is_ready for worker in self._workers)
+
+    def submit(self, step: int) -> Future[Made]:
+        """Ask for a step: of the worker that has least to do."""
+        future = Asked(self._read)
+        if self._refusal is not None:
+            future.set_exception(self._refusal)
+            return future
+        for segment in self._ring.trim():
+            self._drop(segment)
+        self._ask(step, future)
+        return future
+
+    def cancel(self, futures: Iterable[Future[Made]]) -> None:
+        """What was asked for and is not begun will not be."""
+        for future in futures:
+            future.cancel()
+        for worker in self._workers:
+            if worker.tasks:
+                with suppress(EOFError):
+                    worker.drop()
+
+    def retire(self) -> None:
+        """Nothing: workers without a task do nothing, and `dismiss` ends them."""
+
+    def dismiss(self) -> None:
+        """Let the workers end. Does not wait. For any thread; in a forked child it does nothing."""
+        if os.getpid() == self._pid:
+            self._dismissed = True
+            for worker in self._workers:
+                worker.hang_up()
+
+    def join(self) -> None:
+        """Wait for the workers' end, after `dismiss`. Batches that were handed over stay."""
+        if os.getpid() != self._pid or self._sent_fd < 0:
+            return
+        for worker in self._workers:
+            worker.wait()
+        self._ring.close()
+        os.close(self._sent_fd)
+        self._sent_fd = -1
+
+    def abandon(self) -> None:
+        """`dismiss` and `join`: nobody has the crew any more."""
+        self.dismiss()
+        self.join()
+
+    def _ask(self, step: int, future: Future[Made]) -> None:
+        worker = min(self._workers, key=lambda one: len(one.tasks))
+        with suppress(EOFError):  # it is gone: found out when it is read from, and asked of another
+            worker.ask(Task(number=next(self._numbers), step=step, future=future, segment=self._ring.take()))
+
+    def _read(self, *, wait: bool = True) -> None:
+        """Heed what the workers say; `wait` until one says something."""
+        if self._dismissed:
+            self._give_up(CancelledError())
+            return
+        poll = select.poll()
+        by_fd = {worker.socket.fileno(): worker for worker in self._workers}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(None if wait else 0):
+            worker = by_fd[fd]
+            try:
+                answers = worker.answers()
+            except EOFError:
+                self._ended(worker)
+                continue
+            for message, passed in answers:
+                self._heed(worker, message, passed)
+
+    def _heed(self, worker: WorkerProcess, message: Message, fd: int | None) -> None:
+        if message.kind == Kind.READY:
+            worker.is_ready = True
+        elif message.kind == Kind.REFUSED:
+            assert fd is not None
+            outcome = self._outcome(self._ring.add(fd, message.nbytes), message)
+            assert outcome.error is not None
+            self._give_up(outcome.error.restored())
+        else:
+            task, lost = worker.answered(message.task)
+            for one in lost:
+                self._return(one)
+            if message.kind == Kind.DROPPED:
+                self._return(task)
+            else:
+                self._done(task, message, fd)
+
+    def _done(self, task: Task, message: Message, fd: int | None) -> None:
+        segment = task.segment
+        if fd is not None:
+            if segment is not None:
+                self._drop(segment)
+            segment = self._ring.add(fd, message.nbytes)
+        assert segment is not None
+        made: Made | BaseException
+        try:
+            outcome = self._outcome(segment, message)
+            made = self._made(outcome, segment.nbytes)
+        except Exception as error:  # noqa: BLE001 - whoever takes the batch gets it
+            made = error
+        if not task.future.set_running_or_notify_cancel():
+            return
+        if isinstance(made, Made):
+            task.future.set_result(made)
+        else:
+            task.future.set_exception(made)
+
+    def _made(self, outcome: Outcome, nbytes: int) -> Made | BaseException:
+        self._metrics.merge(outcome.totals)
+        log_again(outcome.logged)
+        if outcome.error is not None:
+            return outcome.error.restored()
+        assert outcome.batch is not None
+        fields, mask = as_framework(outcome.batch.fields, outcome.batch.mask, self._framework)
+        return Made(replace(outcome.batch, fields=fields, mask=mask), outcome.made_s, nbytes)
+
+    def _outcome(self, segment: Segment, message: Message) -> Outcome:
+        written = Written(message.at, message.pickled, message.arrays)
+        outcome: Outcome = read(self._ring.lend(segment, written.end), written)
+        return outcome
+
+    def _drop(self, segment: Segment) -> None:
+        self._ring.drop(segment)
+        for worker in self._workers:
+            with suppress(EOFError):
+                worker.forget(segment.number)
+
+    def _return(self, task: Task) -> None:
+        """Of a task that was not carried out."""
+        if task.segment is not None:
+            self._ring.give_back(task.segment)
+
+    def _ended(self, worker: WorkerProcess) -> None:
+        """A worker is gone: another takes its place, unless its step has cost enough of them."""
+        if self._dismissed:
+            self._give_up(CancelledError())
+        if self._refusal is not None:
+            return
+        how = worker.wait()
+        tasks = list(worker.tasks)
+        for task in tasks:
+            self._return(task)
+        wanted = [task for task in tasks if not task.future.cancelled()]
+        step = tasks[0].step if tasks else None
+        doing = "starting" if not worker.is_ready else f"making step {step}" if tasks else "waiting"
+        text = f"worker process {worker.pid} ended by {how} while {doing}"
+        self._deaths[step] += tasks != [] or not worker.is_ready
+        self._workers.remove(worker)
+        if self._deaths[step] >= DEATHS:
+            del self._deaths[step]
+            error = WorkerFailed(
+                f"{text}, as did the one before it. If memory ran out: fewer workers, or a smaller prefetch. If a "
+                f"decoder crashed: loader.explain(plan, step={step}) names the samples, and workers=0 makes the batch "
+                "in this process"
+            )
+            if not wanted:
+                self._give_up(error)
+                return
+            _fail(wanted.pop(0).future, error)
+        logger.warning("%s; another takes its place", text)
+        self._workers.append(WorkerProcess(self._sent_fd))
+        for task in wanted:
+            self._ask(task.step, task.future)
+
+    def _give_up(self, error: BaseException) -> None:
+        """No batch will come any more."""
+        self._refusal = error
+        for worker in self._workers:
+            worker.hang_up()
+            for task in worker.tasks:
+                _fail(task.future, error)
+
+
+def _fail(future: Future[Made], error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)

@@ -1,0 +1,71 @@
+"""Messages between a trainer and a worker: a few numbers each, over a socket that keeps them apart.
+
+What is large lies in shared memory; its descriptor goes with the first message that names it.
+"""
+
+import array
+import socket
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+_LAYOUT = struct.Struct("<8q")
+
+
+class Kind(IntEnum):
+    """To the worker: MAKE `step` (into `segment`), DROP whatever was asked for and is not begun, FORGET `segment`.
+    From it: READY for work; REFUSED, it could not open what it was sent; DONE with a task; DROPPED a task."""
+
+    MAKE = 1
+    DROP = 2
+    FORGET = 3
+    READY = 4
+    REFUSED = 5
+    DONE = 6
+    DROPPED = 7
+
+
+class Message(NamedTuple):
+    """task: number that the trainer gave. segment: -1 where there is none, and for a new one, whose descriptor comes
+    along. nbytes: of the segment. at, pickled, arrays: where in it the outcome lies (`slot.Written`)."""
+
+    kind: int
+    task: int = -1
+    step: int = -1
+    segment: int = -1
+    nbytes: int = 0
+    at: int = 0
+    pickled: int = 0
+    arrays: int = 0
+
+
+def connection() -> tuple[socket.socket, socket.socket]:
+    """The trainer's end and the worker's. Whoever reads sees the end when the other process is gone."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
+    """Raises: EOFError where the other side is gone; OSError."""
+    rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+    try:
+        sock.sendmsg([_LAYOUT.pack(*message)], rights)
+    except ConnectionError:
+        raise EOFError from None
+
+
+def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
+    """A message, with the descriptor that came along; None where there is none yet and `wait` is False.
+
+    Raises: EOFError where the other side is gone.
+    """
+    flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+    try:
+        data, rights, _, _ = sock.recvmsg(_LAYOUT.size, socket.CMSG_SPACE(array.array("i").itemsize), flags)
+    except BlockingIOError:
+        return None
+    except OSError:  # it broke off, or was closed here
+        raise EOFError from None
+    if not data:
+        raise EOFError
+    fds = array.array("i", b"".join(payload for _, _, payload in rights))
+    return Message(*_LAYOUT.unpack(data)), fds[0] if fds else None

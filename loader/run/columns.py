@@ -135,5 +135,6 @@ class Room:
     def put(self, sample: Mapping[str, Any], names: tuple[str, ...]) -> None:
         """Values of a sample whose fields are `names`; of other fields they are there already."""
         for field, value in sample.items():
-            self._columns.put(self._row, field, value, in_row=value is self._given.get(field))
+            there = field in self._given and value is self._given[field]  # (the value may be None)
+            self._columns.put(self._row, field, value, in_row=there)
         self._columns.put_names([self._row], names)

@@ -162,6 +162,22 @@ def test_torch_and_numpy_hold_the_same(photos):
     assert array.nbytes == tensor.nbytes == array["x.npy"].nbytes + array["cls"].nbytes
 
 
+def test_none_of_a_transform_stays_none(photos):
+    """Also where other samples have a large array in that field, whose memory has a row for every slot."""
+
+    def transform(sample, rng):
+        number = sample["cls"]
+        return {"all": None, "some": np.full(2000, number) if number % 2 else None, "cls": number}
+
+    plan = plan_of(photos.select("cls"))
+    with loader.Loader(plan, 0, 1, workers=0, transform=transform, framework="numpy") as batches:
+        batch = next(batches)
+    assert batch["all"] == [None] * 10
+    for number, value in zip(batch["cls"].tolist(), batch["some"], strict=True):
+        assert (value is None) == (number % 2 == 0)
+        assert value is None or (value == number).all()
+
+
 def test_a_batch_reads_like_a_mapping_of_its_fields(photos):
     plan = plan_of(photos.select("x.npy", "cls"))
     with loader.Loader(plan, 0, 1, workers=0) as batches:

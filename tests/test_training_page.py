@@ -59,7 +59,7 @@ def test_packed_documents(place: Path) -> None:
     assert "packed from 400 documents" in done.stdout
     losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", done.stdout)]
     assert len(losses) == 30
-    assert losses[-1] < losses[0]
+    assert losses[-1] < 0.8 * losses[0]
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,24 @@
 
 import argparse
 import platform
-import shutil
 import tempfile
 from pathlib import Path
 
-from . import page
-from .rows import PEERS, ROWS
-from .throughput import Bench, measure
+from . import alone, page, store, throughput
+from .rows import ORDER, PEERS, ROWS, Store
+from .throughput import Bench
 
+SLOW_ROUNDS = 3
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rows", default=",".join(ROWS), help="of: %(default)s")
+    options.add_argument("--rows", default=",".join(ORDER), help="of: %(default)s")
     options.add_argument("--peers", default=",".join(PEERS), help="of: %(default)s")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--scale", type=float, default=1, help="data sets of this part of their size")
+    options.add_argument("--long", action="store_true", help="also memory over 1e5 steps (minutes)")
     options.add_argument("--folder", type=Path, help="keep the data sets here (5 GB a kind)")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument(
@@ -41,19 +42,34 @@ def main() -> int:
 
 
 def run(bench: Bench, given: argparse.Namespace, keep: bool) -> str:
-    sections: list[str] = []
+    sections = [f"{peer} does not take part: {why}\n" for peer, why in bench.failed.items()]
     verdicts: list[str] = []
     names = given.rows.split(",")
+    kinds = {name: row.kind for name, row in ROWS.items()} | {"resumed": ROWS["raw"].kind}
+    lone = {
+        "first_step": lambda: alone.first_step(given.rounds),
+        "resumed": lambda: alone.resumed(bench, given.rounds),
+        "video": lambda: alone.video(min(given.rounds, SLOW_ROUNDS)),
+    }
     for at, name in enumerate(names):
+        if name in lone:
+            sections += lone[name]()
+            continue
         row = ROWS[name]
-        turns, spread, failed = measure(bench, row, given.rounds)
-        sections += page.throughput(row, turns, spread, failed | bench.failed, bench.mean_bytes(row))
+        if isinstance(row, Store):
+            found = store.measure(bench, row, min(given.rounds, SLOW_ROUNDS))
+            sections += page.store(row, *found, bench.mean_bytes(row))
+        else:
+            found = throughput.measure(bench, row, given.rounds)
+            sections += page.throughput(row, *found, bench.mean_bytes(row))
+        turns = found[0]
         verdicts += [
             f"| {row.title} | {line}" for aim in row.aims if (line := page.verdict(turns, aim)) is not None
         ]
-        if not keep and not any(ROWS[later].kind == row.kind for later in names[at + 1 :]):
-            for path in bench.folder.glob(f"{row.kind}*"):
-                shutil.rmtree(path)
+        if not keep and row.kind not in {kinds.get(later) for later in names[at + 1 :]}:
+            bench.remove(row.kind)
+    if given.long:
+        sections += alone.long_run(bench)
     return page.whole(
         command=f"python -m benchmarks {command_options(given)}".strip(),
         machine=f"{platform.machine()}, Python {platform.python_version()}, 2 cores",
@@ -68,9 +84,8 @@ def command_options(given: argparse.Namespace) -> str:
     """Of the command, what changes the figures."""
     names = ("rows", "peers", "rounds", "scale")
     defaults = vars(parser().parse_args([]))
-    return " ".join(
-        f"--{name} {getattr(given, name)}" for name in names if getattr(given, name) != defaults[name]
-    )
+    changed = [f"--{name} {getattr(given, name)}" for name in names if getattr(given, name) != defaults[name]]
+    return " ".join([*changed, *(["--long"] if given.long else [])])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -61,12 +62,15 @@ class Runner:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, do: str, **given: Any) -> Any:
-        """The reply to a request. Raises: PeerError."""
+    def ask(self, do: str, *, within_s: float = 60, **given: Any) -> Any:
+        """The reply to a request. Raises: PeerError, also where none came in time; the group is ended then."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **given}).encode() + b"\n")
+            if not select.select([self._process.stdout], [], [], within_s)[0]:
+                self._signal(signal.SIGKILL)
+                raise PeerError(f"no answer to {do!r} within {within_s:g} s")
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = b""

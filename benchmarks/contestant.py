@@ -29,7 +29,8 @@ from .data import GROUPS, Data, crcs
 class Task:
     """What is to be served: `folder` holds the library's own format, `scratch` is this contestant's own.
 
-    store: URL of an S3-compatible server whose bucket "bench" holds `folder`, or "".
+    store: URL of an S3-compatible server whose bucket `BUCKET` holds `folder` under its name, or "". state: where to go
+    on, as the library's own state says it (`state(task, samples)` of its module), or None.
     """
 
     data: Data
@@ -77,6 +78,10 @@ class Contestant:
         self.task = Task.of(task)
         self.batches = self.peer.ROWS[row][label](self.task)
         return {}
+
+    def state(self, samples: int, task: dict[str, Any]) -> dict[str, Any]:
+        """The library's own state after so many samples of an epoch."""
+        return {"state": self.peer.state(Task.of(task), samples)}
 
     def turn(self, warm_s: float, seconds: float) -> dict[str, Any]:
         """Take batches for a time, after some that empty what was made ahead while others had their turn."""

@@ -88,7 +88,7 @@ def make(kind: str, folder: Path, n: int) -> Data:
 
 
 def images(n: int) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-    """Photo-like pictures: noise at four scales, about 30 KB each. 512 of them, each copy with a corner of its own."""
+    """Photo-like pictures: noise at four scales, about 30 KB each. 128 of them, each copy with a corner of its own."""
     import simplejpeg
     from PIL import Image
 
@@ -102,7 +102,7 @@ def images(n: int) -> Iterator[tuple[bytes, dict[str, bytes]]]:
             light += np.asarray(grown, np.float32) * weight / 171
         return light.clip(0, 255).astype(np.uint8)
 
-    pictures = [picture() for _ in range(min(n, 512))]
+    pictures = [picture() for _ in range(min(n, 128))]
     for i in range(n):
         one = pictures[i % len(pictures)]
         one[:32, :32] = np.repeat(np.repeat(rng.integers(0, 256, (4, 4, 3)), 8, 0), 8, 1)

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import mmap
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,10 +22,17 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 BUCKET = "bucket"
+CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 SEND_BUFFER_BYTES = 4 * 2**20
 """A body goes to the kernel in one call; asyncio would copy what is left of it."""
 OPTIONS = {"key": "latency", "secret": "latency"}
 """What the server accepts: anything."""
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "latency",
+    "AWS_SECRET_ACCESS_KEY": "latency",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+"""The same, as boto3 takes it from the environment."""
 
 
 class Folder:
@@ -72,7 +80,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         while b"\r\n\r\n" in self._received:
-            head, _, self._received = self._received.partition(b"\r\n\r\n")
+            head, _, rest = self._received.partition(b"\r\n\r\n")
+            sent = CONTENT_LENGTH.search(head)
+            nbytes = int(sent[1]) if sent else 0  # the body of a request that is refused
+            if len(rest) < nbytes:
+                return
+            self._received = rest[nbytes:]
             asyncio.get_running_loop().call_later(self._latency_s, self._answer, head.decode())
 
     def _answer(self, head: str) -> None:
@@ -85,17 +98,18 @@ class Connection(asyncio.Protocol):
         key = unquote(parts.path).removeprefix(f"/{BUCKET}").removeprefix("/")
         self._folder.requests += 1
         body = self._folder.body(key) if key else None
-        if not key:
+        if method not in ("GET", "HEAD"):
+            self._send(403, b"<Error><Code>AccessDenied</Code></Error>", 40, method)
+        elif not key:
             listing = _listing(self._folder, parse_qs(parts.query))
             self._send(200, listing, len(listing), method)
         elif body is None:
             self._send(404, b"<Error><Code>NoSuchKey</Code></Error>", 37, method)
-        elif method not in ("GET", "HEAD"):
-            self._send(405, b"<Error><Code>MethodNotAllowed</Code></Error>", 44, method)
         elif "range" in headers:
             low, _, high = headers["range"].removeprefix("bytes=").partition("-")
-            stop = min(len(body), int(high) + 1)
-            piece = body[int(low) : stop]
+            stop = min(len(body), int(high) + 1) if low and high else len(body)
+            piece = body[int(low) if low else len(body) - int(high) : stop]
+            low = str(stop - len(piece))
             extra = f"Content-Range: bytes {low}-{stop - 1}/{len(body)}\r\n"
             self._send(206, piece, len(piece), method, extra)
         else:

@@ -4,19 +4,20 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .rows import LIMIT, OURS, TITLES, Aim, Row
+from .rows import LIMIT, OURS, TITLES, Aim, Row, Store
 
 Turns = Mapping[str, Sequence[Mapping[str, Any]]]
 GIB, MIB = 2**30, 2**20
 
 
-def rate(turn: Mapping[str, Any]) -> float:
-    return float(turn["samples"] / turn["seconds"])
+def rate(turn: Mapping[str, Any], figure: str = "") -> float:
+    """Samples per second, of all the turn or of its steady part."""
+    return float(turn["steady"] if figure == "steady" else turn["samples"] / turn["seconds"])
 
 
-def ratios(turns: Turns, name: str, to: str) -> list[float]:
+def ratios(turns: Turns, name: str, to: str, figure: str = "") -> list[float]:
     """Within each round."""
-    return [rate(a) / rate(b) for a, b in zip(turns[name], turns[to], strict=True)]
+    return [rate(a, figure) / rate(b, figure) for a, b in zip(turns[name], turns[to], strict=True)]
 
 
 def shown(values: Sequence[float], digits: int = 2) -> str:
@@ -35,32 +36,41 @@ def in_group(name: str, group: str) -> bool:
     return group == "any" or (", in process" in name) == (group == "in process")
 
 
-def fastest(turns: Turns, among: Callable[[str], bool]) -> str | None:
+def fastest(turns: Turns, among: Callable[[str], bool], figure: str = "") -> str | None:
     """The contestant with the highest median."""
     found = [name for name in turns if among(name)]
-    return max(found, key=lambda name: statistics.median(map(rate, turns[name])), default=None)
+
+    def speed(name: str) -> float:
+        return statistics.median(rate(turn, figure) for turn in turns[name])
+
+    return max(found, key=speed, default=None)
 
 
-def ours_of(turns: Turns, group: str = "any") -> str | None:
-    return fastest(turns, lambda name: is_of(name, OURS) and in_group(name, group))
+def ours_of(turns: Turns, group: str = "any", figure: str = "") -> str | None:
+    if group in turns:
+        return group
+    return fastest(turns, lambda name: is_of(name, OURS) and in_group(name, group), figure)
 
 
-def theirs_of(turns: Turns, of: str) -> str | None:
+def theirs_of(turns: Turns, of: str, figure: str = "") -> str | None:
+    def is_peer(name: str) -> bool:
+        return not is_of(name, OURS) and not is_of(name, LIMIT)
+
+    if of in turns:
+        return of
     if of in ("any", "workers", "in process"):
-        return fastest(
-            turns, lambda name: not is_of(name, OURS) and not is_of(name, LIMIT) and in_group(name, of)
-        )
-    return fastest(turns, lambda name: is_of(name, of))
+        return fastest(turns, lambda name: is_peer(name) and in_group(name, of), figure)
+    return fastest(turns, lambda name: is_of(name, of), figure)
 
 
 def verdict(turns: Turns, aim: Aim) -> str | None:
     """One line of the summary; None where one of the two was not measured."""
-    ours, theirs = ours_of(turns, aim.ours), theirs_of(turns, aim.of)
+    ours, theirs = ours_of(turns, aim.ours, aim.figure), theirs_of(turns, aim.of, aim.figure)
     if ours is None or theirs is None:
         return None
-    found = ratios(turns, ours, theirs)
+    found = ratios(turns, ours, theirs, aim.figure)
     reached = "yes" if statistics.median(found) >= aim.at_least else "no"
-    who = "" if aim.of == LIMIT else f" ({theirs})"
+    who = "" if aim.of in (LIMIT, theirs) else f" ({theirs})"
     return f"{aim.text}{who} | {aim.at_least:g} | {shown(found)} | {reached} |"
 
 
@@ -90,7 +100,33 @@ def throughput(
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | failed: {why} | | | | | |" for name, why in failed.items()]
-    return [*lines, "", f"Limit: {row.limit}", f"What bounds penstock here: {row.bound}", ""]
+    limit_is = [f"Limit: {row.limit}", ""] if row.limit else []
+    return [*lines, "", *limit_is, f"What bounds penstock here: {row.bound}", ""]
+
+
+def store(
+    row: Store, turns: Turns, spread: Mapping[str, float], failed: Mapping[str, str], sample_bytes: float
+) -> list[str]:
+    """A section on races: when the first batch came, how fast it went on, and what the store served meanwhile."""
+    racing = row.resume_at == 0
+    titles = ["contestant", "first batch, s", *(["samples/s with its start", "steady"] if racing else [])]
+    titles += ["MB served", "requests", "spread", "CPU s" + (" per GiB" if racing else "")]
+    lines = [f"## {row.title}", "", f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
+    for name, found in turns.items():
+        gib = statistics.median(one["samples"] for one in found) * sample_bytes / GIB if racing else 1
+        cells = [name, shown([one["first_s"] for one in found])]
+        if racing:
+            cells += [shown([rate(one) for one in found], 0), shown([one["steady"] for one in found], 0)]
+        cells += [
+            f"{statistics.median(one['bytes'] for one in found) / 1e6:,.0f}",
+            f"{statistics.median(one['requests'] for one in found):,.0f}",
+            f"{spread[name]:.1f}" if name in spread else "",
+            f"{statistics.median(one['cpu_s'] for one in found) / gib:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [f"| {name} | failed: {why} |{' |' * (len(titles) - 2)}" for name, why in failed.items()]
+    limit = [f"Limit: {row.limit}", ""] if row.limit else []
+    return [*lines, "", *limit, f"What bounds penstock here: {row.bound}", ""]
 
 
 HOW_TO_READ = """\

@@ -30,11 +30,15 @@ TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
-    """Ours against theirs: "limit", a peer's name, or the fastest of "workers", "in process" or "any"."""
+    """Ours against theirs: "limit", a peer's or a contestant's name, or the fastest of "workers", "in process", "any".
+
+    figure: "" for samples per second of the whole turn; of a store also "steady" and "with its start".
+    """
 
     of: str
     at_least: float
     ours: str = "any"
+    figure: str = ""
 
     @property
     def text(self) -> str:
@@ -47,7 +51,10 @@ class Aim:
             "workers": "the fastest peer with workers",
             "in process": "the fastest peer in process",
         }
-        return f"{theirs.get(self.of, TITLES.get(self.of, self.of))}{ours}"
+        if self.of.startswith(f"{OURS},"):
+            return f"{self.ours}, against {self.of}"
+        figure = f"{self.figure}, " if self.figure else ""
+        return f"{figure}{theirs.get(self.of, TITLES.get(self.of, self.of))}{ours}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +72,16 @@ class Row:
     bound: str
 
 
-ROWS = {
+@dataclass(frozen=True, kw_only=True)
+class Store(Row):
+    """The same from a store; `part` of an epoch is read. resume_at: from the state after so much of an epoch."""
+
+    part: float = 0.6
+    resume_at: float = 0.0
+    latency_s: float = 0.02
+
+
+ROWS: dict[str, Row] = {
     row.name: row
     for row in (
         Row(
@@ -95,6 +111,37 @@ ROWS = {
             limit="Two processes, each reading JPEGs at random places of one file; nothing is kept.",
             bound="Python's work per sample: finding its place, checking its CRC-32C, making its row.",
         ),
+        Store(
+            name="store",
+            title="Images: raw bytes from a store with 20 ms latency",
+            kind="images",
+            samples=20_000,
+            aims=(
+                Aim(of="any", at_least=1.5, figure="steady"),
+                Aim(of="any", at_least=4, figure="with its start"),
+            ),
+            limit="Ranges of 1 MiB of one object, 32 at once, by the client that penstock uses.",
+            bound="reads of one sample each, 16 in flight: latency.",
+        ),
+        Store(
+            name="resume",
+            title="The same: going on in mid-epoch",
+            kind="images",
+            samples=20_000,
+            part=0,
+            resume_at=0.5,
+            limit="",
+            bound="opening the version: requests that wait for one another.",
+        ),
+        Row(
+            name="mixture",
+            title="Mixture: raw images of 32 sources against those of one, 2 threads",
+            kind="images",
+            samples=20_000,
+            aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=1),),
+            limit="",
+            bound="what a source costs per batch: its places are looked up and its spans read apart.",
+        ),
         Row(
             name="latents",
             title="Latents: float16 [4, 64, 64] and int32 [77], batches of 64",
@@ -119,3 +166,6 @@ ROWS = {
         ),
     )
 }
+
+ORDER = ("images", "raw", "store", "resume", "mixture", "resumed", "latents", "tokens", "first_step", "video")
+"""The page's: those not in ROWS are of benchmarks/alone.py, without peers."""

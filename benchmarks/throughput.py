@@ -1,5 +1,6 @@
 """Steady speed: contestants that are open side by side take turns; all but one are stopped."""
 
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ class Bench:
         self.log = folder / "peers.log"
         self.known: dict[str, dict[str, Any]] = {}
         self.failed: dict[str, str] = {}
+        self._prepared: set[Path] = set()
         for peer in peers:
             try:
                 with self.runner(peer) as runner:
@@ -45,8 +47,11 @@ class Bench:
         folder = self.folder / row.kind
         if not folder.exists():
             say(f"making {row.kind}")
-            make(row.kind, folder, max(20 * row.batch, round(row.samples * self.scale)))
+            make(row.kind, folder, self.samples(row))
         return folder
+
+    def samples(self, row: Row) -> int:
+        return max(20 * row.batch, round(row.samples * self.scale))
 
     def mean_bytes(self, row: Row) -> float:
         """Stored bytes of a sample."""
@@ -55,10 +60,17 @@ class Bench:
     def prepared(self, row: Row, peer: str) -> Path:
         """The row's samples in a peer's format, made at the first use. Raises: PeerError."""
         data, folder = self.data(row), self.folder / f"{row.kind}-{peer}"
-        if not folder.exists():
+        if folder not in self._prepared and not folder.exists():
             with self.runner(peer) as runner:
-                runner.ask("prepare", kind=row.kind, data=str(data), folder=str(folder))
+                runner.ask("prepare", within_s=300, kind=row.kind, data=str(data), folder=str(folder))
+            self._prepared.add(folder)  # of some nothing is written
         return folder
+
+    def remove(self, kind: str) -> None:
+        """Delete the samples of a kind, in every format; who wants them again makes them again."""
+        self._prepared.clear()
+        for path in self.folder.glob(f"{kind}*"):
+            shutil.rmtree(path)
 
     def task(self, row: Row, peer: str, label: str) -> dict[str, Any]:
         """The `Task` of a contestant, as JSON. Raises: PeerError."""

@@ -6,17 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import data, meter, page
+from benchmarks import alone, data, meter, page, store, throughput
 from benchmarks.__main__ import command_options, parser
 from benchmarks.contest import LISTS, PeerError, Runner
-from benchmarks.rows import LIMIT, OURS, PEERS, ROWS, TITLES, Aim, Row
-from benchmarks.throughput import Bench, measure
+from benchmarks.contestant import Contestant, Task
+from benchmarks.peers import penstock
+from benchmarks.rows import LIMIT, ORDER, OURS, PEERS, ROWS, TITLES, Aim, Row, Store
+from benchmarks.throughput import Bench
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ TURNS = {
 
 def test_every_list_of_packages_is_pinned_and_of_a_known_peer() -> None:
     names = {path.stem for path in LISTS.glob("*.txt")}
-    assert names <= set(PEERS)
+    assert names <= {*PEERS, "video"}
     for name in names:
         lines = (LISTS / f"{name}.txt").read_text().split()
         assert lines
@@ -98,6 +101,34 @@ def test_the_page_names_the_command_that_made_it() -> None:
     assert "mosaicml-streaming 1.0." in text
     assert "| a | b | 1 | 2 | yes |\n\n" in text
     assert "19.2 of a batch of 64" in text
+
+
+def test_a_verdict_on_a_store_is_about_its_figure_and_one_on_ourselves_about_two_ways() -> None:
+    turns = {
+        "penstock, 2 threads": [turn(100) | {"steady": 300.0}],
+        "litdata, 2 workers": [turn(200) | {"steady": 100.0}],
+        "webdataset, 2 workers": [turn(25) | {"steady": 150.0}],
+    }
+    steady = page.verdict(turns, Aim(of="any", at_least=1.5, figure="steady"))
+    assert steady == "steady, the fastest peer (webdataset, 2 workers) | 1.5 | 2.00 | yes |"
+    start = page.verdict(turns, Aim(of="any", at_least=4, figure="with its start"))
+    assert start == "with its start, the fastest peer (litdata, 2 workers) | 4 | 0.50 | no |"
+    both = {"penstock, 1 source": [turn(100)], "penstock, 32 sources": [turn(90)]}
+    (mixed,) = ROWS["mixture"].aims
+    assert page.verdict(both, mixed) == "penstock, 32 sources, against penstock, 1 source | 1 | 0.90 | no |"
+
+
+def test_a_table_of_races_says_when_the_first_batch_came_and_what_was_served() -> None:
+    race = turn(100) | {"steady": 300.0, "first_s": 0.5, "bytes": 3e6, "requests": 7}
+    racing, resume = ROWS["store"], ROWS["resume"]
+    assert isinstance(racing, Store)
+    assert isinstance(resume, Store)
+    spread, failed = {"penstock, 2 threads": 19.0}, {"litdata, 2 workers": "no"}
+    lines = page.store(racing, {"penstock, 2 threads": [race]}, spread, failed, 2**30)
+    assert "| penstock, 2 threads | 0.50 | 100 | 300 | 3 | 7 | 19.0 | 0.01 |" in lines
+    assert "| litdata, 2 workers | failed: no | | | | | | |" in lines
+    lines = page.store(resume, {"penstock, 2 threads": [race]}, spread, failed, 2**30)
+    assert "| penstock, 2 threads | 0.50 | 3 | 7 | 19.0 | 1.00 |" in lines
 
 
 def test_what_chance_gives() -> None:
@@ -162,6 +193,15 @@ def test_a_request_that_fails_and_a_process_that_dies_are_answers(log: Path) -> 
             runner.ask("hello")
 
 
+def test_who_does_not_answer_in_time_is_ended(log: Path) -> None:
+    with Runner("limit", log) as runner:
+        runner.ask("hello")
+        os.kill(runner.pid, signal.SIGSTOP)
+        with pytest.raises(PeerError, match=r"no answer to 'hello' within 0\.1 s"):
+            runner.ask("hello", within_s=0.1)
+    assert not meter.family(runner.pid)
+
+
 def test_whoever_has_no_turn_is_stopped(log: Path) -> None:
     with Runner("limit", log) as runner:
         with runner.running():
@@ -201,15 +241,65 @@ def test_processor_time_and_memory_are_those_of_all_processes() -> None:
 
 
 def test_a_row_is_measured_end_to_end(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, [LIMIT, OURS, "nobody"], scale=0.01)
-    row = ROWS["tokens"]
-    turns, spread, failed = measure(bench, row, rounds=2, turn_s=0.05)
+    bench = Bench(tmp_path, [LIMIT, "nobody"], scale=0.01)
+    turns, spread, failed = throughput.measure(bench, ROWS["tokens"], rounds=2, turn_s=0.05)
     assert not failed
-    assert set(bench.failed) == {"nobody"}
-    names = {f"{TITLES.get(peer, peer)}, {label}" for peer, label in bench.ways("tokens")}
-    assert set(turns) == names
-    assert all(len(found) == 2 and page.rate(found[0]) > 0 for found in turns.values())
-    assert all(12 < groups <= 20 for groups in spread.values())
-    assert len(spread) == len(names) - 1
-    text = "\n".join(page.throughput(row, turns, spread, bench.failed, bench.mean_bytes(row)))
-    assert "| nobody | failed: ModuleNotFoundError" in text
+    assert not spread
+    assert bench.failed["nobody"].startswith("ModuleNotFoundError")
+    ((name, found),) = turns.items()
+    assert name.startswith("limit, ")
+    assert len(found) == 2
+    assert all(page.rate(one) > 0 for one in found)
+    bench.remove("tokens")
+    assert {path.name for path in tmp_path.iterdir()} == {"scratch", "peers.log"}
+    assert bench.task(ROWS["tokens"], LIMIT, "x")["data"] == str(tmp_path / "tokens")
+    assert (tmp_path / "tokens" / "offsets.npy").exists()
+
+
+@pytest.mark.parametrize("kind", ["latents", "tokens"])
+def test_what_penstock_serves_is_what_was_written(kind: str, tmp_path: Path) -> None:
+    contestant = Contestant(penstock)
+    data.make(kind, tmp_path / "data", 640)
+    contestant.prepare(kind, str(tmp_path / "data"), str(tmp_path / "own"))
+    task = {"kind": kind, "data": str(tmp_path / "data"), "folder": str(tmp_path / "own")}
+    for label in ("2 threads", "in process"):
+        contestant.open(kind, label, task | {"scratch": str(tmp_path), "batch": 32})
+        turn = contestant.turn(warm_s=0, seconds=0.05)
+        assert turn["samples"] % 32 == 0
+        assert turn["samples"] > 0
+        found = contestant.check(n=20)
+        assert not found["wrong"]
+        assert 14 < found["groups"] < 18
+        contestant.close()
+
+
+def test_wrong_samples_are_counted(tmp_path: Path) -> None:
+    contestant = Contestant(None)
+    made = data.make("tokens", tmp_path / "data", 640)
+    good, bad = np.stack([made.arrays(i)[0] for i in range(32)]), np.zeros((32, data.TOKENS), np.uint16)
+    contestant.task = Task(data=made, folder=tmp_path, scratch=tmp_path, batch=32)
+    contestant.batches = iter([good, bad])
+    assert contestant.check(n=2) == {"groups": 0.5, "wrong": 32}  # 32 samples are one twentieth of 640
+
+
+def test_races_from_a_store_end_to_end(tmp_path: Path) -> None:
+    for name, peer in (("store", LIMIT), ("resume", OURS)):
+        bench, row = Bench(tmp_path, [peer], scale=0.01), ROWS[name]
+        assert isinstance(row, Store)
+        turns, spread, failed = store.measure(bench, replace(row, latency_s=0.001), rounds=1)
+        assert not failed
+        assert set(turns) == {f"{TITLES.get(peer, peer)}, {label}" for peer, label in bench.ways(name)}
+        for found in turns.values():
+            assert 0 < found[0]["first_s"] <= found[0]["seconds"]
+            assert found[0]["requests"] > 0
+            assert found[0]["bytes"] > found[0]["samples"]
+        assert all(groups > 17 for groups in spread.values())
+
+
+def test_the_order_of_a_far_step_is_made_alone() -> None:
+    (line,) = (line for line in alone.first_step(1) if line.startswith("| 10,000,000 |"))
+    assert re.fullmatch(r"\| 10,000,000 \| \d+\.\d{3} \| \d+ \|", line)
+
+
+def test_every_row_of_the_page_is_known() -> None:
+    assert set(ROWS) | {"first_step", "resumed", "video"} == set(ORDER)

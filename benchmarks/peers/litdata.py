@@ -3,15 +3,18 @@
 from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import litdata
 import torch
+from litdata.streaming import downloader
 from litdata.streaming.item_loader import TokensLoader
 
 from ..contestant import Task
 from ..data import TOKENS, Data
+from ..latency_server import BUCKET, CREDENTIALS
 
 VERSION = version("litdata")
 CHUNK = "64MB"
@@ -48,18 +51,29 @@ def delivered(sample: Any, kind: str, decode: bool) -> Any:
     return simplejpeg.decode_jpeg(sample["jpg"])
 
 
-def serve(task: Task, workers: int, where: Any, **options: Any) -> Iterator[Any]:
+def opened(task: Task, workers: int) -> Any:
     kind = task.data.kind
+    where: dict[str, Any] = {"input_dir": str(task.folder)}
+    if task.store:
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = (
+            True  # nothing public says that a server has no TLS
+        )
+        keys = {name.lower(): value for name, value in CREDENTIALS.items()}
+        keys["region_name"] = keys.pop("aws_default_region")
+        where = {
+            "input_dir": f"s3://{BUCKET}/{task.folder.name}",
+            "cache_dir": str(task.scratch),
+            "storage_options": keys | {"endpoint_url": task.store},
+        }
     data = litdata.StreamingDataset(
-        where,
+        **where,
         shuffle=True,
         drop_last=True,
         item_loader=TokensLoader(block_size=TOKENS) if kind == "tokens" else None,
         transform=partial(delivered, kind=kind, decode=task.decode),
-        **options,
     )
     raw = kind == "images" and not task.decode
-    loader = litdata.StreamingDataLoader(
+    return litdata.StreamingDataLoader(
         data,
         batch_size=task.batch,
         num_workers=workers,
@@ -67,11 +81,25 @@ def serve(task: Task, workers: int, where: Any, **options: Any) -> Iterator[Any]
         drop_last=True,
         **({"collate_fn": list} if raw else {}),
     )
+
+
+def serve(task: Task, workers: int) -> Iterator[Any]:
+    loader = opened(task, workers)
+    if task.state:
+        loader.load_state_dict(task.state)
     while True:
         for batch in loader:
-            yield tuple(batch) if kind == "latents" else batch
+            yield tuple(batch) if task.data.kind == "latents" else batch
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers, str(task.folder))}
-BOTH = WORKERS | {"in process": lambda task: serve(task, 0, str(task.folder))}
-ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH}
+def state(task: Task, samples: int) -> Any:
+    """Its loader counts what it has handed out, so that much is read."""
+    loader = opened(task, task.workers)
+    for _ in islice(loader, samples // task.batch):
+        pass
+    return loader.state_dict()
+
+
+WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
+ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH, "store": WORKERS, "resume": WORKERS}

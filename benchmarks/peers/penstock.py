@@ -1,39 +1,62 @@
 """penstock itself, in the project's own environment."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import obstore  # noqa: F401 - imported before anything is timed, as the peers' modules are
+import torch  # noqa: F401
 
 import loader
 
 from ..contestant import Task
 from ..data import Data
+from ..latency_server import BUCKET, OPTIONS
 
 VERSION = ""
+SOURCES = 32
 FIELDS = {"images": ["jpg"], "latents": ["latent.npy", "tokens.npy"], "tokens": ["tokens.npy"]}
 
 
 def prepare(data: Data, folder: Path) -> None:
+    write(loader.Root(folder), "bench", data, range(len(data)))
+
+
+def write(root: loader.Root, name: str, data: Data, ordinals: range) -> None:
     fields = FIELDS[data.kind]
-    with loader.Root(folder).write("bench") as writer:
-        for i in range(len(data)):
+    with root.write(name) as writer:
+        for i in ordinals:
             values = (data[i],) if data.kind == "images" else data.arrays(i)
             writer.add(f"{i:06d}", dict(zip(fields, values, strict=True)))
 
 
-def plan(task: Task, root: loader.Root) -> loader.Plan:
-    version = root.open("bench@latest")
-    view = version.select(*FIELDS[task.data.kind])
-    return loader.plan({"bench": view}, seed=1, global_batch=task.batch)
+def plan(task: Task, root: loader.Root, names: Sequence[str] = ("bench",)) -> loader.Plan:
+    views = {name: root.open(f"{name}@latest").select(*FIELDS[task.data.kind]) for name in names}
+    return loader.plan(views, seed=1, global_batch=task.batch, allow_repeats=True)
 
 
-def serve(task: Task, **runtime: Any) -> Iterator[Any]:
+def root_of(task: Task) -> loader.Root:
+    if not task.store:
+        return loader.Root(task.folder)
+    return loader.Root(f"s3://{BUCKET}/{task.folder.name}", options={**OPTIONS, "endpoint_url": task.store})
+
+
+def serve(task: Task, names: Sequence[str] = ("bench",), **runtime: Any) -> Iterator[Any]:
     fields = FIELDS[task.data.kind]
     decode = task.decode or task.data.kind != "images"
-    with loader.Loader(plan(task, loader.Root(task.folder)), 0, 1, decode=decode, **runtime) as batches:
+    with loader.Loader(plan(task, root_of(task), names), 0, 1, decode=decode, **runtime) as batches:
+        if task.state:
+            batches.load_state_dict(task.state)
         for batch in batches:
             yield batch[fields[0]] if len(fields) == 1 else tuple(batch[field] for field in fields)
+
+
+def state(task: Task, samples: int) -> Any:
+    with loader.Loader(plan(task, root_of(task)), 0, 1) as batches:
+        batches.seek(samples // task.batch)
+        return batches.state_dict()
 
 
 def threads(task: Task) -> Iterator[Any]:
@@ -48,7 +71,21 @@ def in_process(task: Task) -> Iterator[Any]:
     return serve(task, workers=0)
 
 
+def mixture(task: Task) -> Iterator[Any]:
+    """The same samples, shared out over data sets that are written first."""
+    folder = task.folder.with_name(f"{task.folder.name}-mixture")
+    names = [f"bench-{source:02d}" for source in range(SOURCES)]
+    if not folder.exists():
+        for source, name in enumerate(names):
+            write(loader.Root(folder), name, task.data, range(source, len(task.data), SOURCES))
+    return serve(replace(task, folder=folder), names, workers=task.workers)
+
+
 WAYS = {"2 threads": threads, "in process": in_process}
 if "executor" in inspect.signature(loader.Loader).parameters:
     WAYS["2 worker processes"] = processes
-ROWS = dict.fromkeys(("images", "raw", "latents", "tokens"), WAYS)
+REMOTE = {label: way for label, way in WAYS.items() if label != "in process"}
+ROWS = dict.fromkeys(("images", "raw", "latents", "tokens"), WAYS) | dict.fromkeys(
+    ("store", "resume"), REMOTE
+)
+ROWS["mixture"] = {"1 source": threads, f"{SOURCES} sources": mixture}

@@ -1,5 +1,6 @@
 """mosaicml-streaming: MDS shards of its default 64 MiB, its default shuffle, torch's DataLoader over it."""
 
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ..contestant import Task
 from ..data import Data
+from ..latency_server import BUCKET, CREDENTIALS
 
 NOT_USED = {
     "torchvision.datasets": "VisionDataset",
@@ -51,8 +53,12 @@ def prepare(data: Data, folder: Path) -> None:
 class Samples(streaming.StreamingDataset):
     """Decodes where its users do: in `__getitem__`."""
 
-    def __init__(self, task: Task, **where: Any) -> None:
+    def __init__(self, task: Task) -> None:
         self.kind, self.decode = task.data.kind, task.decode
+        where = {"local": str(task.folder)}
+        if task.store:
+            os.environ |= CREDENTIALS | {"S3_ENDPOINT_URL": task.store}
+            where = {"local": str(task.scratch), "remote": f"s3://{BUCKET}/{task.folder.name}"}
         super().__init__(shuffle=True, batch_size=task.batch, **where)
 
     def __getitem__(self, at: Any) -> Any:
@@ -66,9 +72,12 @@ class Samples(streaming.StreamingDataset):
         return simplejpeg.decode_jpeg(sample["jpg"])
 
 
-def serve(task: Task, workers: int, **where: Any) -> Iterator[Any]:
+def serve(task: Task, workers: int) -> Iterator[Any]:
+    data = Samples(task)
+    if task.state:
+        data.load_state_dict(task.state)
     loader = DataLoader(
-        Samples(task, **where),
+        data,
         task.batch,
         num_workers=workers,
         persistent_workers=workers > 0,
@@ -80,10 +89,10 @@ def serve(task: Task, workers: int, **where: Any) -> Iterator[Any]:
             yield tuple(batch) if task.data.kind == "latents" else batch
 
 
-def local(task: Task, workers: int) -> Iterator[Any]:
-    return serve(task, workers, local=str(task.folder))
+def state(task: Task, samples: int) -> Any:
+    return Samples(task).state_dict(samples, from_beginning=True)
 
 
-WORKERS = {"2 workers": lambda task: local(task, task.workers)}
-BOTH = WORKERS | {"in process": lambda task: local(task, 0)}
-ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH}
+WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
+ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH, "store": WORKERS, "resume": WORKERS}

@@ -11,6 +11,7 @@ import webdataset as wds
 
 from ..contestant import Task
 from ..data import Data, arrays
+from ..latency_server import BUCKET
 
 VERSION = wds.__version__
 PER_SHARD, BUFFER = 1000, 1000
@@ -52,7 +53,10 @@ def first(samples: list[tuple[Any]]) -> Any:
 def pipeline(task: Task, urls: list[str]) -> Any:
     kind = task.data.kind
     data = wds.WebDataset(urls, shardshuffle=len(urls), detshuffle=True, empty_check=False)
-    data = data.repeat().shuffle(BUFFER).to_tuple(SUFFIX[kind])
+    data = data.repeat().shuffle(BUFFER)
+    if task.state:  # the samples before it, which each worker reads and drops
+        data = data.slice(task.state // task.workers, None)
+    data = data.to_tuple(SUFFIX[kind])
     if kind == "images":
         data = data.map_tuple(decoded) if task.decode else data
         return data.batched(task.batch, collation_fn=stacked if task.decode else plain)
@@ -62,10 +66,16 @@ def pipeline(task: Task, urls: list[str]) -> Any:
 
 def serve(task: Task, workers: int) -> Iterator[Any]:
     urls = sorted(map(str, task.folder.glob("*.tar")))
+    if task.store:
+        urls = [f"{task.store}/{BUCKET}/{task.folder.name}/{Path(url).name}" for url in urls]
     for batch in wds.WebLoader(pipeline(task, urls), batch_size=None, num_workers=workers):
         yield tuple(batch) if task.data.kind == "latents" else batch
 
 
+def state(task: Task, samples: int) -> Any:
+    return samples
+
+
 WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
-ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH}
+ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH, "store": WORKERS, "resume": WORKERS}

@@ -58,6 +58,14 @@ class Runner:
             start_new_session=True,
         )
 
+        # Whatever ends this process, nobody else would end a group that is stopped.
+        self._guard = subprocess.Popen(
+            ["sh", "-c", "read _; kill -s KILL -- -$0", str(self.pid)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -101,6 +109,8 @@ class Runner:
             self._process.wait(10)
         self._signal(signal.SIGKILL)
         self._process.wait()
+        self._guard.kill()
+        self._guard.communicate()
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._log.close()

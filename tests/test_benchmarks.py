@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import alone, data, meter, page, store, throughput
 from benchmarks.__main__ import command_options, parser
-from benchmarks.contest import LISTS, PeerError, Runner
+from benchmarks.contest import LISTS, ROOT, PeerError, Runner
 from benchmarks.contestant import Contestant, Task
 from benchmarks.peers import penstock
 from benchmarks.rows import LIMIT, ORDER, OURS, PEERS, ROWS, TITLES, Aim, Row, Store
@@ -212,6 +212,25 @@ def test_whoever_has_no_turn_is_stopped(log: Path) -> None:
         with runner.running():
             assert "rows" in runner.ask("hello")
     assert not meter.family(runner.pid)
+
+
+def test_nobody_outlives_a_killed_benchmark(log: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from benchmarks.contest import Runner\n"
+        "runner = Runner('limit', Path(sys.argv[1]))\n"
+        "with runner.running(): runner.ask('hello')\n"
+        "print(runner.pid, flush=True); time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert pid in meter.family(pid)
+        process.kill()
+    deadline = time.monotonic() + 30
+    while meter.family(pid):
+        assert time.monotonic() < deadline
 
 
 def test_processor_time_and_memory_are_those_of_all_processes() -> None:

@@ -1,6 +1,7 @@
 """penstock itself, in the project's own environment."""
 
 import inspect
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import loader
 
 from ..contestant import Task
 from ..data import Data
-from ..latency_server import BUCKET, OPTIONS
+from ..latency_server import BUCKET, CREDENTIALS
 
 VERSION = ""
 SOURCES = 32
@@ -40,7 +41,8 @@ def plan(task: Task, root: loader.Root, names: Sequence[str] = ("bench",)) -> lo
 def root_of(task: Task) -> loader.Root:
     if not task.store:
         return loader.Root(task.folder)
-    return loader.Root(f"s3://{BUCKET}/{task.folder.name}", options={**OPTIONS, "endpoint_url": task.store})
+    os.environ |= CREDENTIALS | {"AWS_ENDPOINT_URL": task.store}  # worker processes see it too
+    return loader.Root(f"s3://{BUCKET}/{task.folder.name}")
 
 
 def serve(task: Task, names: Sequence[str] = ("bench",), **runtime: Any) -> Iterator[Any]:

@@ -2,12 +2,15 @@
 
 import argparse
 import platform
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
 from . import alone, page, store, throughput
+from .picture import picture
 from .rows import ORDER, PEERS, ROWS, Store
-from .throughput import Bench
+from .throughput import Bench, Turns
 
 SLOW_ROUNDS = 3
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -30,20 +33,25 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     given = parser().parse_args()
-    out = given.out or (PAGE if not command_options(given) else None)
+    out = given.out or (PAGE if command_options(given) in ("", "--long") else None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is ended and deleted
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        text = run(Bench(folder, given.peers.split(","), given.scale), given, keep=bool(given.folder))
+        text, panels = run(Bench(folder, given.peers.split(","), given.scale), given, keep=bool(given.folder))
     if out:
         out.write_text(text)
+        if panels:
+            out.with_suffix(".svg").write_text(picture(panels))
     print(text)
     return 0
 
 
-def run(bench: Bench, given: argparse.Namespace, keep: bool) -> str:
+def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[str, Turns]]:
+    """The page, and what its picture shows."""
     sections = [f"{peer} does not take part: {why}\n" for peer, why in bench.failed.items()]
     verdicts: list[str] = []
+    panels: dict[str, Turns] = {}
     names = given.rows.split(",")
     kinds = {name: row.kind for name, row in ROWS.items()} | {"resumed": ROWS["raw"].kind}
     lone = {
@@ -62,6 +70,8 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> str:
         else:
             found = throughput.measure(bench, row, given.rounds)
             sections += page.throughput(row, *found, bench.mean_bytes(row))
+            if row.limit:
+                panels[row.title] = found[0]
         turns = found[0]
         verdicts += [
             f"| {row.title} | {line}" for aim in row.aims if (line := page.verdict(turns, aim)) is not None
@@ -70,14 +80,16 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> str:
             bench.remove(row.kind)
     if given.long:
         sections += alone.long_run(bench)
-    return page.whole(
+    text = page.whole(
         command=f"python -m benchmarks {command_options(given)}".strip(),
         machine=f"{platform.machine()}, Python {platform.python_version()}, 2 cores",
         note=given.note,
         versions=bench.versions,
         verdicts=verdicts,
         sections=sections,
+        picture=(given.out or PAGE).with_suffix(".svg").name if panels else "",
     )
+    return text, panels
 
 
 def command_options(given: argparse.Namespace) -> str:

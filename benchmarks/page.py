@@ -151,6 +151,7 @@ def whole(
     versions: Mapping[str, str],
     verdicts: Sequence[str],
     sections: Sequence[str],
+    picture: str,
 ) -> str:
     """The page."""
     peers = ", ".join(f"{TITLES.get(peer, peer)} {version}" for peer, version in versions.items())
@@ -169,6 +170,7 @@ def whole(
         "| --- | --- | --- | --- | --- |",
         *verdicts,
         "",
+        *([f"![Samples per second of every contestant]({picture})", ""] if picture else []),
         *HOW_TO_READ.format(
             uniform=f"{uniform(64):.1f} of a batch of 64 ({uniform(32):.1f} of 32)"
         ).splitlines(),

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from benchmarks.__main__ import command_options, parser
 from benchmarks.contest import LISTS, ROOT, PeerError, Runner
 from benchmarks.contestant import Contestant, Task
 from benchmarks.peers import penstock
+from benchmarks.picture import picture
 from benchmarks.rows import LIMIT, ORDER, OURS, PEERS, ROWS, TITLES, Aim, Row, Store
 from benchmarks.throughput import Bench
 
@@ -52,6 +54,15 @@ def test_every_list_of_packages_is_pinned_and_of_a_known_peer() -> None:
 
 def test_every_peer_has_a_module() -> None:
     assert set(PEERS) == {path.stem for path in LISTS.glob("*.py")} - {"__init__", "__main__"}
+
+
+def test_the_picture_has_a_bar_per_contestant_as_long_as_it_is_fast() -> None:
+    svg = ElementTree.fromstring(picture({"X < Y": TURNS}))
+    space = "{http://www.w3.org/2000/svg}"
+    names = [text.text for text in svg.iter(f"{space}text") if text.get("class") == "n"]
+    assert names == ["penstock, 2 threads", "litdata, in process", *list(TURNS)[2:4]]
+    bars = [int(bar.get("width", 0)) for bar in svg.iter(f"{space}rect") if bar.get("height") == "14"]
+    assert bars == [460, 273, 153, 153]  # of 675, 400, 225 and 225 samples/s
 
 
 def test_a_ratio_is_of_one_round() -> None:
@@ -96,7 +107,9 @@ def test_the_page_names_the_command_that_made_it() -> None:
         versions={"streaming": "1.0"},
         verdicts=["| a | b | 1 | 2 | yes |"],
         sections=["## X", ""],
+        picture="p.svg",
     )
+    assert "](p.svg)" in text
     assert "Made by `python -m benchmarks --rounds 2` (`make bench`) on a machine. **Busy.**" in text
     assert "mosaicml-streaming 1.0." in text
     assert "| a | b | 1 | 2 | yes |\n\n" in text

@@ -29,8 +29,8 @@ EXECUTORS = ("auto", "threads", "processes")
 Workers = int | Literal["auto"]
 
 PROCESSES = 8
-"""Worker processes at most that `workers="auto"` starts, each with memory of its own: with a core each they decode tens
-of thousands of photos per second. Every rank of a machine starts its own."""
+"""Worker processes at most that `workers="auto"` starts, of the cores less the one that the training has. Each has memory
+of its own; eight decode tens of thousands of photos per second, and every rank of a machine starts its own."""
 
 
 class Execution:
@@ -119,7 +119,7 @@ class Execution:
         if self._asked != "auto":
             return self._asked
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, PROCESSES) if name == "processes" else cores
+        return min(max(1, cores - 1), PROCESSES) if name == "processes" else cores
 
     def _threads(self) -> Crew[Made]:
         return Crew(making(self._assembler.batch), self.workers, partial(self._metrics.observe, "room"))

@@ -40,7 +40,7 @@ class Loader:
     at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch", "numpy" or "jax". executor: "threads"
     of this process or worker "processes" make the batches, the same ones; "auto" begins with threads, and goes over to
     processes where the training is seen to wait for threads that wait for its Python (docs/executors.md). workers: how
-    many; "auto" is one per core this process may use, of processes at most 8; 0 makes them in the caller's thread.
+    many; "auto" is one per core this process may use, of processes one less and at most 8; 0: the caller's thread.
     prefetch: bytes of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is
     read from remote roots for every process of this machine (docs/cache.md); None keeps nothing.
     on_corrupt: "substitute" hands out another sample for one whose checksum or decoder fails twice, and lists it in the

@@ -120,6 +120,7 @@ class ProcessCrew:
             return
         for worker in self._workers:
             worker.wait()
+        self._workers.clear()  # and with them futures that know this crew: nothing is left for the collector of cycles
         self._ring.close()
         os.close(self._sent_fd)
         self._sent_fd = -1

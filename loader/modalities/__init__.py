@@ -9,6 +9,7 @@ None. It is picklable, safe to call from many threads, and raises `DecodeFailed`
 """
 
 from collections.abc import Callable
+from inspect import isfunction
 from typing import Any, NoReturn
 
 import numpy as np
@@ -45,9 +46,6 @@ DECODERS = {
     "cls": "text:decode_cls",
 }
 
-# Of these, the ones that take a third argument: where to put what they decode (`place.Place`).
-PLACING = frozenset({"image:decode", "array:decode"})
-
 # last word of the field -> "module:attribute" of `encode(field, value) -> bytes`, and what it takes.
 ENCODERS = {
     "npy": ("array:encode", "numpy.ndarray (no object dtype)"),
@@ -81,9 +79,10 @@ def decoder_for(field: str) -> Decoder:
 
 
 def placing(decoder: Decoder) -> bool:
-    """Whether a decoder takes a `place.Place` as its third argument: one of PLACING."""
-    module, name = getattr(decoder, "__module__", ""), getattr(decoder, "__qualname__", "")
-    return f"{module.removeprefix(__name__ + '.')}:{name}" in PLACING
+    """Whether a decoder takes a `place.Place` as its third argument: a function of ours that has three."""
+    return (
+        isfunction(decoder) and decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
+    )
 
 
 def encode(field: str, value: object) -> Buffer:

@@ -165,6 +165,7 @@ class Assembler:
         bad = dict(fetched.bad)
         whole = [number for number, rest in enumerate(fetched.payloads) if not rest and number not in bad]
         columns.put_names([wanted.rows[number] for number in whole], self._views[wanted.source].fields)
+        placing_s = 0.0
         for number, payload in enumerate(fetched.payloads):
             if not payload or number in bad:
                 continue
@@ -176,15 +177,16 @@ class Assembler:
                 continue
             start = perf_counter()
             room.put(sample, self._names(wanted, sample))
-            seen.spent("collate", perf_counter() - start)
+            placing_s += perf_counter() - start
+        seen.spent("collate", placing_s)
         return bad
 
     def _names(self, wanted: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields of a sample of which some values may be in the columns already."""
-        fields = self._views[wanted.source].fields
         if self.recipe.transform is not None:
             return tuple(sample)
-        if sample.keys() <= set(fields):
+        fields = self._views[wanted.source].fields
+        if all(name in fields for name in sample):
             return fields
         with_times = (name for field in fields for name in (field, times_field(field)))
         return tuple(name for name in with_times if name in fields or name in sample)

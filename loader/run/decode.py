@@ -59,7 +59,7 @@ def decode_sample(
     place_of: FieldPlace = lambda _: nowhere,
 ) -> dict[str, Any]:
     """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw. place_of: field
-    -> where its value may be put, asked for those that take memory (`modalities.PLACING`).
+    -> where its value may be put, asked for those that take memory (`modalities.placing`).
 
     Raises: DecodeFailed with the sample's full address; what says nothing about the bytes (`_of_the_machine`).
     """
@@ -92,6 +92,8 @@ def decode_sample(
             raise DecodeFailed(
                 f"{address.describe(field)}: decoder {decoder!r} raised {type(error).__name__}: {error}"
             ) from error
+    if out.keys() == data.keys():
+        return out if len(out) == 1 else {name: out[name] for name in data}
     names = (name for field in data for name in (field, times_field(field)))
     return {name: out[name] for name in names if name in out}
 

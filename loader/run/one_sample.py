@@ -52,23 +52,23 @@ class OneSample:
         room: Room | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        key = draws.place_of(self._plan, slots, wanted.slots[number])
-        at = wanted.places.at(number)
+        at, source = wanted.places.at(number), self._plan.source_names[wanted.source]
+
+        def key() -> draws.Place:
+            return draws.place_of(self._plan, slots, wanted.slots[number])
+
         how: dict[str, Any] = {} if room is None or self._transform else {"place_of": room.place_of}
         try:
             start = perf_counter()
             sample = decode_sample(
-                payload, at, self._decoders, lambda field: draws.for_decoder(key, field), **how
+                payload, at, self._decoders, lambda field: draws.for_decoder(key(), field), **how
             )
             decoded = perf_counter()
-            seen.spent("decode", decoded - start)
-            seen.slow("decode", decoded - start, key[1], at.address)
+            seen.sample("decode", decoded - start, source, at.address)
             if self._transform is None:
                 return sample
-            sample = apply_transform(self._transform, sample, at, draws.for_transform(key))
-            transform_s = perf_counter() - decoded
-            seen.spent("transform", transform_s)
-            seen.slow("transform", transform_s, key[1], at.address)
+            sample = apply_transform(self._transform, sample, at, draws.for_transform(key()))
+            seen.sample("transform", perf_counter() - decoded, source, at.address)
             return sample
         except Corrupt as error:
             return error

@@ -153,7 +153,5 @@ class PackedSlots:
         assert transform is not None
         start = perf_counter()
         sample = apply_transform(transform, sample, address, draws.for_transform(place))
-        transform_s = perf_counter() - start
-        seen.spent("transform", transform_s)
-        seen.slow("transform", transform_s, place[1], lambda: address)
+        seen.sample("transform", perf_counter() - start, place[1], lambda: address)
         return sample

@@ -29,8 +29,8 @@ EXECUTORS = ("auto", "threads", "processes")
 Workers = int | Literal["auto"]
 
 PROCESSES = 8
-"""Worker processes at most that `workers="auto"` starts, of the cores less the one that the training has. Each has memory
-of its own; eight decode tens of thousands of photos per second, and every rank of a machine starts its own."""
+"""Worker processes at most that `workers="auto"` starts, of the cores less the one that the training has. Each has
+memory of its own; eight decode tens of thousands of photos per second, and every rank of a machine starts its own."""
 
 
 class Execution:

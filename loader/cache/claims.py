@@ -27,14 +27,18 @@ class Claims:
             with suppress(FileExistsError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
                 return True
-            try:
-                age_s = time.time() - os.stat(path).st_mtime
-            except FileNotFoundError:
+            age_s = self._age_s(name)
+            if age_s is None:
                 continue
             if 0 <= age_s < CLAIM_S:
                 return False
             self.release(name)
         return False
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a page is claimed by somebody, not too long ago."""
+        age_s = self._age_s(name)
+        return age_s is not None and 0 <= age_s < CLAIM_S
 
     def release(self, name: str) -> None:
         """Give a claim back; one that is gone is no error."""
@@ -46,3 +50,9 @@ class Claims:
         path, deadline_s = os.path.join(self._folder, name), time.monotonic() + CLAIM_S
         while not arrived() and os.path.exists(path) and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
+
+    def _age_s(self, name: str) -> float | None:
+        try:
+            return time.time() - os.stat(os.path.join(self._folder, name)).st_mtime
+        except FileNotFoundError:
+            return None

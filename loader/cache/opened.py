@@ -97,8 +97,12 @@ class OpenCache:
         with self._contained("discard"):
             self._pages.discard(name)
 
-    def claim(self, name: str) -> bool:
-        """Whether the caller shall fetch this page; else somebody else is about to."""
+    def has(self, name: str) -> bool:
+        """Whether a page is there; it may be gone a moment later."""
+        return self._pages.exists(name)
+
+    def claim(self, name: str, nbytes: int) -> bool:
+        """Whether the caller shall fetch this page; else somebody else is about to. Room is made when it is written."""
         try:
             return self._claims.take(name)
         except OSError as error:
@@ -109,6 +113,14 @@ class OpenCache:
         """Give a claim back."""
         with self._contained("claim"):
             self._claims.release(name)
+
+    def is_coming(self, name: str) -> bool:
+        """Whether somebody is about to fetch a page, in any process."""
+        try:
+            return self._claims.is_taken(name)
+        except OSError as error:
+            self._failed("claim", error)
+            return False
 
     def wait(self, name: str) -> None:
         """Until somebody else has fetched a page, or has had time enough."""

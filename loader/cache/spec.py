@@ -1,4 +1,4 @@
-"""What a caller says about a node cache; picklable, so that worker processes open the same one."""
+"""What a caller says about a cache; picklable, so that worker processes open the same one."""
 
 import os
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ PAGE_BYTES = 2**20
 nobody asked for."""
 PAGES_MIN = 8
 """A process may write an eighth of the limit before it looks at the folder again: that has to be a page."""
+MEMORY_BYTES = 2**30
+"""What a loader of remote sources holds in memory unless it is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +39,41 @@ class NodeCache:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
 
-def node_cache(given: NodeCache | str | os.PathLike[str]) -> NodeCache:
-    """What `Loader(cache=...)` was given, as a NodeCache. Raises: InvalidRuntime."""
-    if isinstance(given, NodeCache):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageMemory:
+    """Memory of one loader's process that keeps what it reads of remote objects; 0 bytes: nothing is read ahead.
+
+    Raises: InvalidRuntime.
+    """
+
+    limit_bytes: int = MEMORY_BYTES
+    page_bytes: int = PAGE_BYTES
+
+    def __post_init__(self) -> None:
+        _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
+        _whole("limit_bytes", self.limit_bytes, 0, 2**63)
+
+    def shared_by(self, processes: int) -> "PageMemory":
+        """What each of so many processes has of it."""
+        return PageMemory(limit_bytes=self.limit_bytes // processes, page_bytes=self.page_bytes)
+
+
+CacheSpec = NodeCache | PageMemory
+
+
+def cache_spec(given: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
+    """What `Loader(cache=...)` was given: a folder, or bytes of memory. Raises: InvalidRuntime."""
+    if given is None:
+        return PageMemory()
+    if isinstance(given, NodeCache | PageMemory):
         return given
+    if isinstance(given, int) and not isinstance(given, bool):
+        return PageMemory(limit_bytes=given)
     if isinstance(given, str | os.PathLike):
         return NodeCache(path=given)
     raise InvalidRuntime(
-        f"cache = {given!r}; accepted: None, the path of a folder, or loader.NodeCache(path=..., limit_bytes=...)"
+        f"cache = {given!r}; accepted: None, a number of bytes of memory, the path of a folder, or "
+        "loader.NodeCache(path=..., limit_bytes=...)"
     )
 
 

@@ -1,15 +1,52 @@
-"""A store whose objects are read through a node cache, page by page."""
+"""A store whose objects are read through pages, in memory or on a local disk."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 from ..errors import Changed, Corrupt
 from ..storage import Blob, RangeReader, Span
-from .opened import OpenCache
 from .pages import page_name
 
 FETCH_BYTES = 16 * 2**20
 """Pages fetched together by one thread: bounds what it holds."""
+
+
+class PageCache(Protocol):
+    """Where pages are kept, by their names (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
+
+    page_bytes: int
+    count: Callable[[str, int], None]
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether a page that is fetched is likely to be kept."""
+
+    def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
+        """The bytes of a page that each cut names; None when it is not there."""
+
+    def has(self, name: str) -> bool:
+        """Whether a page is there; it may be gone a moment later."""
+
+    def claim(self, name: str, nbytes: int) -> bool:
+        """Whether the caller shall fetch this page, and may keep it."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a page that was claimed."""
+
+    def release(self, name: str) -> None:
+        """Give a claim back."""
+
+    def is_coming(self, name: str) -> bool:
+        """Whether somebody has claimed a page and is fetching it."""
+
+    def wait(self, name: str) -> None:
+        """Until a page that somebody has claimed is there, or will not be."""
+
+    def discard(self, name: str) -> None:
+        """Throw a page away."""
 
 
 class Content(NamedTuple):
@@ -19,25 +56,39 @@ class Content(NamedTuple):
     nbytes: int
 
 
+_waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
+
+
+@contextmanager
+def waiting_for_no_page() -> Iterator[None]:
+    """Reads in this context are read alone where a page is on its way: a first batch must not wait for more than it
+    asks for."""
+    token = _waits.set(False)
+    try:
+        yield
+    finally:
+        _waits.reset(token)
+
+
+class Claim(Enum):
+    """What became of the wish to fetch a page."""
+
+    TAKEN = "it is the caller's to fetch"
+    NEEDLESS = "it is there, or somebody fetches it"
+    NO_ROOM = "it would not be kept"
+
+
 class CachedStore:
-    """Reads ranges from the pages of a node cache, and what is missing from the origin.
+    """Reads ranges from the pages that are there, and what is missing from the origin.
 
     content_of: key -> its content; None for an object that has none, which is read from the origin alone. The
     change token of a cached object is its SHA-256; that of the origin is pinned at the first read of it.
-    whole_pages: fetch and keep every page that is touched (they will be read again before they must go); otherwise
-    only pages of which a read wants half.
     """
 
     def __init__(
-        self,
-        origin: RangeReader,
-        cache: OpenCache,
-        content_of: Callable[[str], Content | None],
-        *,
-        whole_pages: bool,
+        self, origin: RangeReader, cache: PageCache, content_of: Callable[[str], Content | None]
     ) -> None:
         self._origin, self._cache, self._content_of = origin, cache, content_of
-        self._whole_pages = whole_pages
         self._contents: dict[str, Content | None] = {}
         self._pins: dict[str, str] = {}
 
@@ -52,8 +103,8 @@ class CachedStore:
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
         self._check(key, content, etag)
-        for name in self.page_names(key, Span(offset, nbytes)):
-            self._cache.discard(name)
+        for number in _Wanted([Span(offset, nbytes)], self._cache.page_bytes).cuts:
+            self._cache.discard(self._name(content, number))
         blob = self._origin.get_range(key, offset, nbytes, self._pins.get(key))
         self._pin(key, blob.etag)
         return Blob(blob.data, content.sha256)
@@ -67,7 +118,9 @@ class CachedStore:
         max_gap: int = 64 * 2**10,
         max_span: int = 16 * 2**20,
     ) -> list[Blob]:
-        """As every store; costs O(pages touched). Raises: as the origin does."""
+        """As every store. A page that is missing and of which half is wanted is fetched whole and kept; of others only
+        what is wanted is read, at once, unless the page is on its way. Costs O(pages touched). Raises: as the origin
+        does."""
         content = self._content(key)
         if content is None:
             return self._origin.get_ranges(key, spans, etag=etag, max_gap=max_gap, max_span=max_span)
@@ -82,35 +135,61 @@ class CachedStore:
         at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
         for start in range(0, len(pages), at_once):
             self._fetch_pages(key, content, pages[start : start + at_once], wanted)
-        alone = sorted(set(missing) - set(pages))
-        if alone:
-            self._cache.count("cache_misses", len(alone))
-            ranges = wanted.ranges(alone)
-            blobs = self._origin.get_ranges(
-                key,
-                [span for _, _, span in ranges],
-                etag=self._pins.get(key),
-                max_gap=max_gap,
-                max_span=max_span,
-            )
-            for (i, number, _), blob in zip(ranges, blobs, strict=True):
-                self._pin(key, blob.etag)
-                wanted.pieces[i][number] = blob.data
+        rest = sorted(set(missing) - set(pages))
+        waits = _waits.get()
+        coming = [number for number in rest if waits and self._cache.is_coming(self._name(content, number))]
+        self._read_alone(key, sorted(set(rest) - set(coming)), wanted, max_gap, max_span)
+        for number in coming:  # last: meanwhile they come
+            self._cache.wait(self._name(content, number))
+        gone = [number for number in coming if not self._from_page(content, number, wanted)]
+        self._read_alone(key, gone, wanted, max_gap, max_span)
         return [Blob(data, content.sha256) for data in wanted.joined()]
 
-    def page_names(self, key: str, span: Span) -> list[str]:
-        """The pages that hold a range, in order; none for an object without content."""
+    def claim(self, key: str, number: int) -> Claim:
+        """Before a page is read ahead (`keep`): whether it shall be."""
         content = self._content(key)
-        if content is None or span.nbytes == 0:
-            return []
-        size = self._cache.page_bytes
-        numbers = range(span.offset // size, (span.offset + span.nbytes - 1) // size + 1)
-        return [page_name(content.sha256, size, number) for number in numbers]
+        if content is None:
+            return Claim.NEEDLESS
+        name = self._name(content, number)
+        if self._cache.has(name) or self._cache.is_coming(name):
+            return Claim.NEEDLESS
+        if self._cache.takes_pages and self._cache.claim(name, self._page(content, number).nbytes):
+            return Claim.TAKEN
+        return Claim.NEEDLESS if self._cache.is_coming(name) else Claim.NO_ROOM
+
+    def keep(self, key: str, number: int) -> int:
+        """Fetch a page that was claimed and keep it. Returns the bytes read of the origin. Raises: as the origin
+        does; the claim is given back in any case."""
+        content = self._certain(key)
+        name, page = self._name(content, number), self._page(content, number)
+        try:
+            if self._cache.has(name):  # somebody finished between our look and our claim
+                return 0
+            self._cache.count("cache_misses", 1)
+            blob = self._origin.get_range(key, page.offset, page.nbytes, self._pins.get(key))
+            self._pin(key, blob.etag)
+            self._cache.write(name, blob.data)
+        finally:
+            self._cache.release(name)
+        return page.nbytes
+
+    def give_back(self, key: str, number: int) -> None:
+        """A page that was claimed is not fetched after all."""
+        self._cache.release(self.page_name(key, number))
+
+    def page_name(self, key: str, number: int) -> str:
+        """The name of a page of an object that has content."""
+        return self._name(self._certain(key), number)
 
     def _content(self, key: str) -> Content | None:
         if key not in self._contents:
             self._contents[key] = self._content_of(key)
         return self._contents[key]
+
+    def _certain(self, key: str) -> Content:
+        content = self._content(key)
+        assert content is not None, f"{key} has no content, hence no pages"
+        return content
 
     def _name(self, content: Content, number: int) -> str:
         return page_name(content.sha256, self._cache.page_bytes, number)
@@ -122,8 +201,6 @@ class CachedStore:
     def _is_worth_a_page(self, content: Content, number: int, wanted: "_Wanted") -> bool:
         if not self._cache.takes_pages:
             return False
-        if self._whole_pages:
-            return True
         asked: int = sum(cut.stop - cut.start for _, cut in wanted.cuts[number])
         return 2 * asked >= self._page(content, number).nbytes
 
@@ -140,7 +217,11 @@ class CachedStore:
     def _fetch_pages(self, key: str, content: Content, numbers: Sequence[int], wanted: "_Wanted") -> None:
         """Pages that were not there: claimed, fetched and kept, or waited for where another has claimed them."""
         names = {number: self._name(content, number) for number in numbers}
-        mine = [number for number in numbers if self._cache.claim(names[number])]
+        mine = [
+            number
+            for number in numbers
+            if self._cache.claim(names[number], self._page(content, number).nbytes)
+        ]
         try:
             # Somebody may have finished between our look and our claim.
             self._fetch(key, content, [n for n in mine if not self._from_page(content, n, wanted)], wanted)
@@ -163,6 +244,21 @@ class CachedStore:
             self._cache.write(self._name(content, number), blob.data)
             for i, cut in wanted.cuts[number]:
                 wanted.pieces[i][number] = blob.data[cut]
+
+    def _read_alone(
+        self, key: str, numbers: Sequence[int], wanted: "_Wanted", max_gap: int, max_span: int
+    ) -> None:
+        """What is wanted of these pages, and not the pages."""
+        if not numbers:
+            return
+        self._cache.count("cache_misses", len(numbers))
+        ranges = wanted.ranges(numbers)
+        blobs = self._origin.get_ranges(
+            key, [span for _, _, span in ranges], etag=self._pins.get(key), max_gap=max_gap, max_span=max_span
+        )
+        for (i, number, _), blob in zip(ranges, blobs, strict=True):
+            self._pin(key, blob.etag)
+            wanted.pieces[i][number] = blob.data
 
     def _check(self, key: str, content: Content, etag: str | None) -> None:
         if etag is not None and etag != content.sha256:

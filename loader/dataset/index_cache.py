@@ -20,6 +20,11 @@ class IndexCache:
         self._held_bytes = 0
         self._file_bytes = 0
 
+    def holds(self, place: IndexPlace, row: int) -> bool:
+        """Whether the row group around `row` is in memory; it may be gone a moment later."""
+        with self._lock:
+            return (place.path, row // ROW_GROUP_ROWS) in self._groups
+
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
         """The row group around `row` of an index. Raises: Corrupt; ObjectNotFound."""
         path = place.path

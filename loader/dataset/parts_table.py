@@ -144,6 +144,11 @@ class PartsTable:
         at = pc.index(self._shards["path"], path).as_py()
         return None if at < 0 else (self._shards["sha256"][at].as_py(), self._shards["nbytes"][at].as_py())
 
+    def shard_nbytes(self, group: str) -> list[int]:
+        """The size of every shard of a group."""
+        found: list[int] = self._shards["nbytes"].filter(pc.equal(self._shards["group"], group)).to_pylist()
+        return found
+
     def shard_rows(self) -> pa.Table:
         """The `shards` table itself, in the manifest's order."""
         return self._shards

@@ -18,6 +18,9 @@ BLOCK_BYTES = 512
 MAX_FIELD_BYTES = 4 * 2**30
 """A field above 4 GiB is refused: no decoder here takes it in one piece and one range read cannot serve it."""
 
+END_BYTES = 3 * BLOCK_BYTES
+"""At most so many bytes at the end of a shard are of no sample: what fills its last block, and two that end it."""
+
 _END = bytes(2 * BLOCK_BYTES)
 
 

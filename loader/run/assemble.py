@@ -1,14 +1,15 @@
 """One step for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from operator import itemgetter
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ..cache.spec import NodeCache
-from ..dataset.address import SampleAddress
+from ..cache.spec import CacheSpec, PageMemory
+from ..cache.store import waiting_for_no_page
 from ..dataset.read import Map
 from ..dataset.sample_crc import sample_crcs
 from ..errors import Corrupt
@@ -26,7 +27,7 @@ from .metrics import Metrics
 from .node_reads import NodeReads
 from .one_sample import OneSample
 from .packed_slots import PackedSlots
-from .rank_slots import RankSlots, rank_slots, real_slots
+from .rank_slots import RankSlots, rank_slots
 from .recipe import Recipe
 from .step_metrics import StepMetrics
 from .substitute import Substitute
@@ -37,7 +38,8 @@ from .video_reads import groups_of, times_field
 class Assembler:
     """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; what it reads may lie in a cache.
 
-    allocate: where a batch's large arrays shall lie; given, batches are made for another process, and stay numpy's.
+    end: the first step that is not made, for which nothing is read ahead. allocate: where a batch's arrays shall lie;
+    given, batches are made for another process, and stay numpy's.
     """
 
     def __init__(
@@ -45,7 +47,8 @@ class Assembler:
         recipe: Recipe,
         metrics: Metrics,
         run: Map,
-        cache: NodeCache | None = None,
+        cache: CacheSpec = PageMemory(limit_bytes=0),  # noqa: B008 - frozen
+        end: int | None = None,
         allocate: Allocate | None = None,
     ) -> None:
         self.recipe, self._metrics, self._run = recipe, metrics, run
@@ -54,26 +57,34 @@ class Assembler:
         wanted = dict.fromkeys(field for view in self._views for field in view.fields)
         by_field = decoders(list(wanted), recipe.decode)
         videos = [groups_of(view, by_field) for view in self._views]
-        self._reads = NodeReads(cache, recipe.plan, self._views, metrics)
+        self._reads = NodeReads(cache, recipe, videos, metrics, run, end)
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         self._one_sample = OneSample(recipe, by_field, self._fetch)
         packed = recipe.plan.pack is not None
         self._packed = PackedSlots(recipe, by_field, self._fetch, run) if packed else None
         self._substitute = Substitute(recipe, self._fetch, self._one_sample, run)
 
+    def dismiss(self) -> None:
+        """Read nothing ahead any more; does not wait for what is on its way."""
+        self._reads.dismiss()
+
     def close(self) -> None:
-        """Tell the cache's other users that this one is gone."""
+        """Read nothing ahead any more, and tell the cache's other users that this one is gone."""
         self._reads.close()
 
-    def batch(self, step: int) -> Batch:
-        """The rank's part of the global batch of a step. Raises: the leaves of `loader.errors` that reading,
-        decoding and the transform raise, each with the sample's address; Corrupt where nothing may be, or nothing
-        readable is, substituted."""
+    def batch(self, step: int, *, alone: bool = False) -> Batch:
+        """The rank's part of the global batch of a step. alone: the steps after it are not read ahead.
+
+        Raises: the leaves of `loader.errors` that reading, decoding and the transform raise, each with the sample's
+        address; Corrupt where nothing may be, or nothing readable is, substituted."""
         seen = StepMetrics(step)
+        first = alone or self._reads.begin(step)
         try:
-            with counted(seen.traffic):
+            with counted(seen.traffic), waiting_for_no_page() if first else nullcontext():
                 return self._made(step, seen)
         finally:
+            if not alone:
+                self._reads.done(step)
             self._metrics.add(seen)
 
     def _made(self, step: int, seen: StepMetrics) -> Batch:
@@ -83,8 +94,6 @@ class Assembler:
         slots, real, n_slots = mine.slots, mine.real, len(mine.mine)
         columns = Columns(mine.n_rows, self._allocate or np.empty)
         made = (self._packed or self._plain)(mine, columns, seen)
-        with seen.timed("address"):
-            self._reads.look_ahead(step, self._future)
         with seen.timed("collate"):
             finished = collate if self._allocate is None else gathered
             fields, mask = (
@@ -122,14 +131,6 @@ class Assembler:
             stats=seen.stats(),
             slowest=seen.slowest,
         )
-
-    def _future(self, step: int) -> list[SampleAddress]:
-        """Where the rank's samples of a step lie; none after the last epoch."""
-        slots, real = real_slots(self.recipe, step)
-        if self._packed is not None:
-            return self._packed.addresses(step, slots, real)
-        found = located(self._views, slots, real, 0, self._run)
-        return [address for one in found for address in one.places.addresses()]
 
     def _plain(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
         """A stored sample per slot. For a corrupt one a substitute is decoded, and takes its place in the slots."""

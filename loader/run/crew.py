@@ -1,4 +1,4 @@
-"""Threads that make batches, and end with their loader or with the process.
+"""Threads that work for a loader, and end with it or with the process.
 
 The pools of concurrent.futures work their whole queue off before the interpreter exits: a training that is
 over, or interrupted, would first decode everything that was queued ahead.
@@ -11,38 +11,43 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 # Kept alive by their threads: whoever is in here may still be working.
-_crews: "weakref.WeakSet[Crew[object]]" = weakref.WeakSet()
+_crews: "weakref.WeakSet[Crew[Any, Any]]" = weakref.WeakSet()
 
 
-class Crew(Generic[T]):
-    """`threads` threads that call `make(step)` for one submitted step after another.
+class Crew(Generic[A, T]):
+    """`threads` threads that call `make(task)` for one submitted task after another.
 
-    on_idle: told before each how many seconds a thread had waited for it.
+    on_idle: told before each how many seconds a thread had waited for it. name: of the threads.
     """
 
     def __init__(
-        self, make: Callable[[int], T], threads: int, on_idle: Callable[[float], None] = lambda _: None
+        self,
+        make: Callable[[A], T],
+        threads: int,
+        on_idle: Callable[[float], None] = lambda _: None,
+        name: str = "penstock-batch",
     ) -> None:
         self._make, self._on_idle, self.size = make, on_idle, threads
-        self._queue: SimpleQueue[tuple[int, Future[T]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[A, Future[T]] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._work, name=f"penstock-batch_{number}", daemon=True)
+            threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
             for number in range(threads)
         ]
-        _crews.add(self)  # type: ignore[arg-type]  # a set of them only stops them
+        _crews.add(self)
         for thread in self._threads:
             thread.start()
 
-    def submit(self, step: int) -> Future[T]:
-        """What `make(step)` will return or raise; cancelled when the crew is dismissed first."""
+    def submit(self, task: A) -> Future[T]:
+        """What `make(task)` will return or raise; cancelled when the crew is dismissed first."""
         future: Future[T] = Future()
-        self._queue.put((step, future))
+        self._queue.put((task, future))
         return future
 
     def cancel(self, futures: Iterable[Future[T]]) -> None:
@@ -72,19 +77,19 @@ class Crew(Generic[T]):
     def _work(self) -> None:
         while True:
             start = perf_counter()
-            task = self._queue.get()
-            if task is None:
+            queued = self._queue.get()
+            if queued is None:
                 return
             self._on_idle(perf_counter() - start)
-            step, future = task
+            task, future = queued
             if self._stop.is_set():
                 future.cancel()
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(self._make(step))
+                    future.set_result(self._make(task))
                 except BaseException as error:  # noqa: BLE001 - whoever takes the batch gets it
                     future.set_exception(error)
-            del task, future  # an idle thread must not keep a batch alive
+            del queued, task, future  # an idle thread must not keep a batch alive
 
 
 def _end_all() -> None:

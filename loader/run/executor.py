@@ -11,7 +11,7 @@ from functools import partial
 from time import thread_time
 from typing import Literal
 
-from ..cache.spec import NodeCache
+from ..cache.spec import CacheSpec
 from ..errors import InvalidRuntime
 from ..workers.crew import ProcessCrew
 from ..workers.sent import check_can_be_sent, why_not
@@ -42,7 +42,7 @@ class Execution:
     def __init__(
         self,
         assembler: Assembler,
-        cache: NodeCache | None,
+        cache: CacheSpec,
         metrics: Metrics,
         *,
         executor: object,
@@ -121,13 +121,13 @@ class Execution:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(max(1, cores - 1), PROCESSES) if name == "processes" else cores
 
-    def _threads(self) -> Crew[Made]:
+    def _threads(self) -> Crew[int, Made]:
         return Crew(making(self._assembler.batch), self.workers, partial(self._metrics.observe, "room"))
 
     def _processes(self) -> ProcessCrew:
-        return ProcessCrew(
-            self._assembler.recipe, self._cache, self._count("processes"), self._bound, self._metrics
-        )
+        workers = self._count("processes")
+        cache = self._cache.shared_by(workers)
+        return ProcessCrew(self._assembler.recipe, cache, workers, self._bound, self._metrics)
 
     def _look(self, contention: Contention) -> None:
         """Start worker processes where they would be faster and can be had."""

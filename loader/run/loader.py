@@ -1,12 +1,14 @@
 """`Loader`: a plan carried out for one rank, as an iterator of batches."""
 
 import os
+import weakref
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
-from ..cache.spec import NodeCache, node_cache
+from ..cache.spec import CacheSpec, cache_spec
 from ..errors import InvalidRuntime
 from ..order.boundary import MASK
 from ..order.plan import Plan
@@ -67,7 +69,7 @@ class Loader:
         workers: Workers = "auto",
         executor: Executor = "auto",
         prefetch: int | None = None,
-        cache: NodeCache | str | os.PathLike[str] | None = None,
+        cache: CacheSpec | str | os.PathLike[str] | int | None = None,
         epochs: int | None = None,
         steps: int | None = None,
         micro_batch: int | None = None,
@@ -99,16 +101,18 @@ class Loader:
         self._status = Status()
         self._handed_s: float | None = None  # when the last batch was handed over
         self._io, run = range_threads(plan)
-        node = None if cache is None else node_cache(cache)
-        self._assembler = Assembler(recipe, self._metrics, run, node)
+        kept = cache_spec(cache)
+        self._assembler = Assembler(recipe, self._metrics, run, kept, end=self._end)
         self._execution = Execution(
             self._assembler,
-            node,
+            kept,
             self._metrics,
             executor=executor,
             workers=workers if workers == "auto" else _whole("workers", workers, 0),
             bound_bytes=_whole("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0),
         )
+        # Whoever drops the loader without closing it must not leave threads reading on.
+        weakref.finalize(self, _dismiss, self._assembler, self._io)
         self._step = 0
         self._micro_batch = (
             None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
@@ -185,7 +189,7 @@ class Loader:
         """The whole part of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
         a step after the last epoch. What is substituted is listed, and does not count against the budget."""
         self._check_usable()
-        batch = self._assembler.batch(self.plan.checked_step(step))
+        batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
         self._list(batch)
         return batch
 
@@ -232,10 +236,10 @@ class Loader:
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
         self._execution.close()
+        self._assembler.close()
         if self._io is not None:
             self._io.shutdown(wait=True, cancel_futures=True)
             self._io = None
-        self._assembler.close()
         self._ledger.close()
 
     def __enter__(self) -> "Loader":
@@ -295,6 +299,12 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
     assert last is not None  # the last segment has no end, and the only source has a weight in it
     # (with "mask" the plan itself pads)
     return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
+
+
+def _dismiss(assembler: Assembler, pool: ThreadPoolExecutor | None) -> None:
+    assembler.dismiss()
+    if pool is not None:
+        pool.shutdown(wait=False)
 
 
 def _whole(name: str, value: object, low: int) -> int:

@@ -1,111 +1,194 @@
-"""A loader's reads through the node cache: which stores, which pages are worth keeping, what is needed next."""
+"""A loader's reads of remote stores: what is kept, what is read ahead, and how."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+from ..cache.memory import Count, MemoryPages
 from ..cache.opened import OpenCache
-from ..cache.spec import NodeCache
+from ..cache.spec import CacheSpec, NodeCache
 from ..cache.store import CachedStore, Content
-from ..dataset.address import SampleAddress
+from ..dataset.read import Map
+from ..dataset.shard import END_BYTES
 from ..dataset.version import Version
 from ..dataset.view import View
-from ..order.packed_view import PackedView
-from ..order.plan import Plan, PlannedSource
-from ..storage import RangeReader, Span, is_local
+from ..order.plan import PlannedSource
+from ..storage import RangeReader, is_local
 from .metrics import Metrics
+from .page_ahead import PagesAhead, pages_of
+from .range_ahead import AheadReader, RangesAhead
+from .rank_future import RankFuture, Steps
+from .read_ahead import ReadAhead
+from .recipe import Recipe
+from .video_reads import Group
+from .worth import group_bodies, pages_pay, working_set_bytes
 
 logger = logging.getLogger(__name__)
 
-HINT_SAMPLES = 4096
-"""Samples whose places are looked up for a hint: some tens of milliseconds, once in ten seconds."""
-
-Future = Callable[[int], Sequence[SampleAddress]]
-"""step -> where this rank's samples of it lie; empty after the last."""
+IN_FLIGHT = 32
+"""Reads ahead in flight: what is read ahead of a start or a seek at most, and 1.6 GB/s at 20 ms and a page of 1 MiB."""
+WINDOW_BYTES = 32 * 2**20
+"""Larger pages are read fewer at once."""
+RANGES_IN_FLIGHT = 8
+"""Steps' shares of a shard in flight; each is as many requests as it has ranges."""
+RANGES_BYTES = 256 * 2**20
+"""Ranges that are held for batches to come, beside a node cache or of a larger memory: tens of batches."""
+RANGES_STEPS = 16
+KNOWN_SAMPLES = 2**18
+"""Samples whose next use is looked up at most: about 50 MB."""
+HINT_SAMPLES = 2**16
+"""Samples whose places are looked up for a hint: less than a second, once in ten."""
 
 
 class NodeReads:
-    """How a loader reads each of its views. Without a cache, and of a folder of this machine: from its store.
+    """How a loader reads each of its views: of a folder of this machine from its store; of others through pages in
+    memory or in a node cache, or by ranges read ahead. None of it changes a byte.
 
-    Raises: InvalidRuntime for a folder that may not be a cache.
+    videos: per view, the groups of its video fields. end: the first step that is not made. Raises: InvalidRuntime for a
+    folder that may not be a cache.
     """
 
-    def __init__(self, cache: NodeCache | None, plan: Plan, views: Sequence[View], metrics: Metrics) -> None:
-        self._stores: list[RangeReader] = [view.version.store for view in views]
-        self._cached: dict[int, CachedStore] = {}
-        self._cache: OpenCache | None = None
+    def __init__(
+        self,
+        cache: CacheSpec,
+        recipe: Recipe,
+        videos: Sequence[Sequence[Group]],
+        metrics: Metrics,
+        run: Map,
+        end: int | None = None,
+    ) -> None:
+        self._stores: list[RangeReader] = [view.version.store for view in recipe.views]
+        self._cache: OpenCache | MemoryPages | None = None
+        self._ahead: ReadAhead[Any] | None = None
         remote = [i for i, store in enumerate(self._stores) if not is_local(store)]
-        if cache is None:
-            return
         if not remote:
-            logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
+            if isinstance(cache, NodeCache):
+                logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
             return
-        self._cache = OpenCache(cache, metrics.count)
-        sources = list(plan.sources.values())
-        live = working_set_bytes([sources[i] for i in remote], [views[i] for i in remote], cache.page_bytes)
-        for i in remote:
-            self._cached[i] = CachedStore(
-                self._stores[i],
-                self._cache,
-                partial(_content, views[i].version),
-                whole_pages=live <= (self._cache.limit_bytes or 0),
+        if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
+            return
+        opened = open_cache(cache, metrics.count)
+        self._cache, limit = opened, opened.limit_bytes or 0
+        planned = list(recipe.plan.sources.values())
+        sources, views = [planned[i] for i in remote], [recipe.views[i] for i in remote]
+        ranks = 1 if isinstance(opened, OpenCache) else recipe.world.world_size
+        live = working_set_bytes(sources, views, cache.page_bytes, ranks)
+        in_pages = live <= limit and pages_pay(sources, views, cache.page_bytes, ranks)
+        logger.info(
+            "remote sources are read %s: the pages that are read side by side take about %d bytes, of %d there may be",
+            "in pages, ahead of their next use" if in_pages else "by ranges, some steps ahead",
+            live,
+            limit,
+        )
+        if in_pages or isinstance(opened, OpenCache):
+            for i, view in zip(remote, views, strict=True):
+                self._stores[i] = CachedStore(self._stores[i], opened, partial(_content, view.version))
+        steps = RankFuture(recipe, videos, end, run)
+        hints = (
+            Hinting(steps, opened, dict(enumerate(self._stores))) if isinstance(opened, OpenCache) else None
+        )
+        on_plan = hints or _nothing
+        if in_pages:
+            stores = {i: store for i, store in enumerate(self._stores) if isinstance(store, CachedStore)}
+            memory = opened if isinstance(opened, MemoryPages) else None
+            self._ahead = ReadAhead(
+                PagesAhead(steps, stores, cache.page_bytes, memory, _pages(views, cache.page_bytes)),
+                in_flight=max(
+                    1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, -(-live // cache.page_bytes))
+                ),
+                horizon=_horizon(recipe, sources),
+                count=metrics.count,
+                on_plan=on_plan,
             )
-            self._stores[i] = self._cached[i]
+        elif (
+            recipe.plan.pack is None
+        ):  # of packed documents pieces are read, and which is known once they are
+            ranges = RangesAhead(steps, {i: self._stores[i] for i in remote}, min(limit, RANGES_BYTES))
+            for i in remote:
+                self._stores[i] = AheadReader(ranges, i, self._stores[i])
+            self._ahead = ReadAhead(
+                ranges, in_flight=RANGES_IN_FLIGHT, horizon=RANGES_STEPS, count=metrics.count, on_plan=on_plan
+            )
 
     def __getitem__(self, view: int) -> RangeReader:
         """What to read a view from."""
         return self._stores[view]
 
-    def look_ahead(self, step: int, future: Future) -> None:
-        """Tell the other users of the cache, from time to time, what this loader needs after `step`."""
-        if self._cache is not None:
-            self._cache.beat(lambda: self._next_pages(step + 1, future))
+    def begin(self, step: int) -> bool:
+        """The batch of a step is being made: what comes after it is read ahead. Returns whether it is the first after a
+        start or a seek."""
+        return self._ahead is not None and self._ahead.begin(step)
+
+    def done(self, step: int) -> None:
+        """A batch that was begun has been read, or failed."""
+        if self._ahead is not None:
+            self._ahead.done(step)
+
+    def dismiss(self) -> None:
+        """Read nothing ahead any more; does not wait."""
+        if self._ahead is not None:
+            self._ahead.dismiss()
 
     def close(self) -> None:
-        """Need nothing any more."""
+        """Need nothing any more; no thread is left."""
+        if self._ahead is not None:
+            self._ahead.close()
         if self._cache is not None:
             self._cache.close()
 
-    def _next_pages(self, step: int, future: Future) -> Iterator[str]:
+
+class Hinting:
+    """Tells the other users of a node cache, from time to time, which pages this loader needs after a step."""
+
+    def __init__(self, steps: Steps, cache: OpenCache, stores: Mapping[int, RangeReader]) -> None:
+        self._steps, self._cache, self._stores = steps, cache, stores
+
+    def __call__(self, step: int) -> None:
+        self._cache.beat(lambda: self.next_pages(step + 1))
+
+    def next_pages(self, step: int) -> Iterator[str]:
         """Pages in the order of their next use, each once."""
         seen: set[str] = set()
         left = HINT_SAMPLES
-        while left > 0 and (addresses := future(step)):
-            for name in self._pages(addresses):
-                if name not in seen:
-                    seen.add(name)
-                    yield name
-            left, step = left - len(addresses), step + 1
+        while left > 0 and (wanted := self._steps(step)):
+            for view, shards in wanted.items():
+                store = self._stores[view]
+                if not isinstance(store, CachedStore):
+                    continue
+                for key, extents in shards.items():
+                    left -= len(extents.offset)
+                    for number in pages_of(extents, self._cache.page_bytes):
+                        name = store.page_name(key, number)
+                        if name not in seen:
+                            seen.add(name)
+                            yield name
+            step += 1
 
-    def _pages(self, addresses: Iterable[SampleAddress]) -> Iterator[str]:
-        for address in addresses:
-            for place in address.fields.values():
-                for store in self._cached.values():
-                    yield from store.page_names(place.path, Span(place.offset, place.nbytes))
+
+def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
+    """Raises: InvalidRuntime for a folder that may not be a cache."""
+    return OpenCache(spec, count) if isinstance(spec, NodeCache) else MemoryPages(spec, count)
 
 
-def working_set_bytes(sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int) -> int:
-    """What a cache has to hold for every page of these sources to be fetched once an epoch: the chunks that are read
-    side by side, or all of a source that is shuffled sample by sample. An estimate; whole shards count, with the fields
-    that are not read, and a version of which there are several views (buckets) counts once at most."""
-    live: dict[str, int] = {}
-    stored: dict[str, dict[str, int]] = {}
-    for source, view in zip(sources, views, strict=True):
-        version, shape = view.version, source.shape
-        bodies = {group: version.manifest["groups"][group] for group in map(version.group_of, view.fields)}
-        whole = {group: int(body["nbytes"]) for group, body in bodies.items()}
-        stored.setdefault(version.id, {}).update(whole)
-        # A predicate spreads a chunk over more of the shard, at most a page for each of its samples.
-        alone = sum(-(-body["nbytes"] // max(body["n_rows"], 1)) + page_bytes for body in bodies.values())
-        if isinstance(source.view, PackedView):  # a sequence's documents lie anywhere in their block
-            needed = sum(whole.values())
-        elif shape.chunk == 1:
-            needed = shape.n * alone
-        else:
-            per_sample = min(-(-sum(whole.values()) // shape.n), alone)
-            needed = shape.live_samples * per_sample + shape.lanes * shape.rounds_h * page_bytes
-        live[version.id] = live.get(version.id, 0) + needed
-    return sum(min(needed, sum(stored[version].values())) for version, needed in live.items())
+def _nothing(step: int) -> None:
+    """Nobody is to be told of the pages in a loader's own memory."""
+
+
+def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
+    """Steps in which every sample that is live now is read: an epoch of a full shuffle, D*h chunks' worth of lanes."""
+    live = sum(one.shape.n if one.shape.chunk == 1 else one.shape.live_samples for one in sources)
+    return -(-min(live, KNOWN_SAMPLES * recipe.world.world_size) // recipe.plan.batch_range[0])
+
+
+def _pages(views: Sequence[View], page_bytes: int) -> int:
+    """How many pages of these views' shards hold more than the end of an archive."""
+    shards = {(view.version.id, group): view.version for view in views for group in group_bodies(view)}
+    return sum(
+        int(-(-(nbytes - END_BYTES) // page_bytes))
+        for (_, group), version in shards.items()
+        for nbytes in version.parts.shard_nbytes(group)
+    )
 
 
 def _content(version: Version, path: str) -> Content | None:

@@ -11,7 +11,6 @@ from ..dataset.address import SampleAddress
 from ..dataset.read import Map
 from ..errors import Corrupt, InvalidPlan
 from ..modalities import Decoder
-from ..order.keys import I64
 from ..order.packed_view import PackedView
 from ..order.slots import Slots
 from . import draws
@@ -44,12 +43,6 @@ class PackedSlots:
         self._recipe, self._views, self._fetch, self._run = recipe, recipe.views, fetch, run
         self._pieces = PieceReads(recipe, decoders, fetch)
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
-
-    def addresses(self, step: int, slots: Slots, wanted: I64) -> list[SampleAddress]:
-        """Where the documents of these slots lie."""
-        pieces = pieces_of(self._recipe.plan, step, slots, wanted)
-        found = self._located(pieces)
-        return [address for one in found for address in one.places.addresses()]
 
     def __call__(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
         """The sequences of the wanted slots, put into the columns. Raises: Corrupt where

@@ -7,7 +7,9 @@ threads at once (additive increase, multiplicative decrease, as TCP does it).
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Condition
 from typing import TypeVar
@@ -16,6 +18,18 @@ from ..errors import InvalidStore, StoreError, Throttled, Transient
 from .traffic import count_request
 
 T = TypeVar("T")
+
+_once: ContextVar[bool] = ContextVar("penstock_once", default=False)
+
+
+@contextmanager
+def tried_once() -> Iterator[None]:
+    """Verbs in this context are tried once, whatever the budget: for reads that somebody else repeats if it matters."""
+    token = _once.set(True)
+    try:
+        yield
+    finally:
+        _once.reset(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +129,8 @@ class Retrier:
             try:
                 return self._once(attempt, retry=tries > 0)
             except (Throttled, Transient) as error:
+                if _once.get():
+                    raise
                 tries += 1
                 pause_s = self.budget.pause_s(tries, self._rng())
                 spent_s = self._clock() - started_s

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-from ..cache.spec import NodeCache
+from ..cache.spec import CacheSpec
 from ..errors import WorkerFailed
 from ..run.collate import as_framework
 from ..run.metrics import Metrics
@@ -52,7 +52,7 @@ class ProcessCrew:
     """`workers` processes that make the batches of a recipe. Not thread-safe, but for `dismiss`."""
 
     def __init__(
-        self, recipe: Recipe, cache: NodeCache | None, workers: int, bound_bytes: int, metrics: Metrics
+        self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
         """bound_bytes: of the memory of batches that nobody uses. Raises: Unpicklable; OSError."""
         self.size = workers

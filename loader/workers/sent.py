@@ -14,7 +14,7 @@ from multiprocessing import current_process
 from types import FunctionType
 from typing import Any
 
-from ..cache.spec import NodeCache
+from ..cache.spec import CacheSpec
 from ..errors import InvalidRuntime, Unpicklable
 from ..run.recipe import Recipe
 
@@ -24,11 +24,11 @@ class Sent:
     """Everything a worker needs to make the batches that the trainer would make. log_level: of the package's logger."""
 
     recipe: Recipe
-    cache: NodeCache | None
+    cache: CacheSpec
     log_level: int
 
     @staticmethod
-    def of(recipe: Recipe, cache: NodeCache | None) -> "Sent":
+    def of(recipe: Recipe, cache: CacheSpec) -> "Sent":
         return Sent(recipe=recipe, cache=cache, log_level=logging.getLogger(__package__).getEffectiveLevel())
 
     def written(self) -> int:

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from origin import Origin, body
+from origin import Origin, body, keep
 
 from loader.cache import pages
 from loader.cache.opened import OpenCache
@@ -32,7 +32,7 @@ def opened():
     cache = OpenCache(NodeCache(path=given["folder"], limit_bytes=limit, page_bytes=page), count)
     before = (lambda: time.sleep(given["slow_s"])) if "slow_s" in given else (lambda: None)
     origin = Origin(open_store(given["objects"]), sizes, given["log"], before)
-    return cache, CachedStore(origin, cache, origin.content, whole_pages=True)
+    return cache, CachedStore(origin, cache, origin.content)
 
 
 def read_all(store):
@@ -43,6 +43,7 @@ def read_all(store):
         truth = body(key, nbytes)
         for low in range(0, nbytes, step):
             high = min(nbytes, low + step)
+            keep(store, key, [(low, high - low)], page)
             right &= store.get_ranges(key, [Span(low, high - low)])[0].data == truth[low:high]
     return right
 

@@ -44,18 +44,26 @@ def make_origin():
 
 
 class Reader:
-    """A store through a cache of its own handle, as one loader has it, with its counters."""
+    """A store through a cache of its own handle, as one loader has it, with its counters. whole_pages: every page is
+    fetched before it is read, as one is that is read ahead."""
 
     def __init__(self, origin, path, limit_pages=64, page_bytes=PAGE, whole_pages=True):
         self.counts = Counter()
         spec = NodeCache(path=path, limit_bytes=limit_pages * page_bytes, page_bytes=page_bytes)
         self.cache = OpenCache(spec, self._count)
-        self.store = CachedStore(origin, self.cache, origin.content, whole_pages=whole_pages)
+        self.store = CachedStore(origin, self.cache, origin.content)
+        self.whole_pages, self.page_bytes, self.origin = whole_pages, page_bytes, origin
 
     def _count(self, name, amount):
         self.counts[name.removeprefix("cache_")] += amount
 
+    def keep(self, key, *spans):
+        """Fetch the pages of these spans."""
+        _origin.keep(self.store, key, spans, self.page_bytes)
+
     def get(self, key, *spans):
+        if self.whole_pages and key in self.origin.sizes:
+            self.keep(key, *spans)
         return [blob.data for blob in self.store.get_ranges(key, [Span(*span) for span in spans])]
 
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 import random
 
-from loader.cache.store import Content
+from loader.cache.store import Claim, Content
 
 
 def body(key, nbytes):
@@ -46,3 +46,11 @@ class Origin:
             descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.write(descriptor, f"{key} {offset} {nbytes}\n".encode())
             os.close(descriptor)
+
+
+def keep(store, key, spans, page_bytes):
+    """Fetch and keep the pages of these spans that nobody else does."""
+    ends = [(low // page_bytes, (low + n - 1) // page_bytes) for low, n in spans if n]
+    for number in sorted({number for first, last in ends for number in range(first, last + 1)}):
+        if store.claim(key, number) is Claim.TAKEN:
+            store.keep(key, number)

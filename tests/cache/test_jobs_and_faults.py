@@ -11,7 +11,6 @@ import pytest
 from loader.cache.claims import CLAIM_S
 from loader.cache.eviction import ABANDONED_S
 from loader.cache.pages import Pages
-from loader.storage import Span
 
 PAGE = 64 * 2**10
 SIZES = {f"data/{i}.tar": 6 * PAGE + 100 * i for i in range(3)}
@@ -92,9 +91,9 @@ def test_a_claim_of_a_killed_job_only_costs_a_wait(make_origin, reader, folder, 
     monkeypatch.setattr("loader.cache.claims.CLAIM_S", 0.3)
     origin = make_origin(SIZES)
     one = reader(origin, folder, page_bytes=PAGE)
-    (name,) = one.store.page_names("data/0.tar", Span(0, 1))
-    assert one.cache.claim(name)
-    assert not one.cache.claim(name)
+    name = one.store.page_name("data/0.tar", 0)
+    assert one.cache.claim(name, PAGE)
+    assert not one.cache.claim(name, PAGE)
     assert one.get("data/0.tar", (0, 9)) == [body("data/0.tar", SIZES["data/0.tar"])[:9]]
     assert one.counts["failed"] == 0
 

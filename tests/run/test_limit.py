@@ -45,6 +45,7 @@ def slow_run(memory_root, watched):
             "transform": transform,
             "framework": "numpy",
             "workers": workers,
+            "cache": 0,
         }
         with loader.Loader(plan, 0, 1, steps=12, **options) as batches:
             next(batches)  # the first waits for indexes and for threads to start

@@ -36,6 +36,8 @@ NAMES = {
     "requests_total",
     "retries_total",
     "refetched_total",
+    "ahead_bytes_total",
+    "ahead_failed_total",
     *(f"cache_{name}_total" for name in ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")),
     "substituted_total",
     "samples_per_second",
@@ -78,7 +80,7 @@ def test_the_steps_add_up_to_the_whole(versions, workers):
     views = {"p": versions["photos"].select("x.npy", "cls"), "w": versions["web"].select("cls")}
     plan = loader.plan(views, seed=1, global_batch=10)
     with loader.Loader(
-        plan, 0, 1, workers=workers, steps=6, transform=lambda sample, _: sample, framework="numpy"
+        plan, 0, 1, workers=workers, steps=6, transform=lambda sample, _: sample, framework="numpy", cache=0
     ) as batches:
         taken = list(batches)
         whole = batches.metrics()

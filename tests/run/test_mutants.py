@@ -5,6 +5,7 @@ functions of properties.py that the other tests run, and expects its AssertionEr
 """
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -229,6 +230,14 @@ def store_errors_taken_for_corruption(patch):
     patch.setattr(shard_read.Reading, "again", gone)
 
 
+def flipped(places, key, offset, data):
+    """An answer with the first byte of each of these places wrong."""
+    for path, at in places:
+        if path == key and offset <= at < offset + len(data):
+            data = data[: at - offset] + bytes([data[at - offset] ^ 1]) + data[at - offset + 1 :]
+    return data
+
+
 @pytest.fixture
 def plan(versions):
     return loader.plan({"photos": versions["photos"], "web": versions["web"]}, seed=7, global_batch=13)
@@ -268,7 +277,7 @@ def checks(plan, versions, properties, samples, memory_root, watched):
 
     def substitutes():
         store, plan, keys, places = damaged()
-        store.change = lambda key, offset, data: data[::-1] if (key, offset) in places else data
+        store.change = partial(flipped, places)
         properties.substitutes_exactly(
             plan,
             {("photos", key) for key in keys},
@@ -279,7 +288,7 @@ def checks(plan, versions, properties, samples, memory_root, watched):
 
     def digests():
         store, plan, keys, places = damaged()
-        store.change = lambda key, offset, data: data[::-1] if (key, offset) in places else data
+        store.change = partial(flipped, places)
         bad = {("photos", key) for key in keys}
         properties.substitutes_as_quarantined(plan, bad, lambda plan, step: plan.batch_ids(step))
 

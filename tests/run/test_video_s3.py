@@ -51,7 +51,9 @@ def test_one_request_for_the_tables_and_one_per_run(plan_and_videos, monkeypatch
     tables = {key: read_packets(index_packets(data)) for key, data in videos.items()}
     for times, runs in (([50, 52, 57], [(48, 58)]), ([2, 100, 195], [(0, 3), (96, 101), (192, 196)])):
         decoder = loader.video(at=[Fraction(n, 25) for n in times])
-        with loader.Loader(plan, 0, 1, decode={"mp4": decoder}, workers=0, framework="numpy") as batches:
+        with loader.Loader(
+            plan, 0, 1, decode={"mp4": decoder}, workers=0, framework="numpy", cache=0
+        ) as batches:
             warm = batches.batch_at(0)  # opens the version and its indexes
             sent.clear()
             batch = batches.batch_at(1)

@@ -1,0 +1,126 @@
+"""Pages in this process's memory: what a loader keeps of a remote store where no folder is given for it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from threading import Condition
+
+from .next_use import NextUses
+from .spec import PageMemory
+
+Count = Callable[[str, int], None]
+
+WAIT_S = 60.0
+"""How long a read waits for a page that is on its way: as long as a store may take by default."""
+
+
+class MemoryPages:
+    """One loader's pages; thread-safe. At most `limit_bytes` are held, those on their way included.
+
+    count(name, amount) is told of cache_hits and cache_misses (pages), cache_written_bytes and cache_evicted (pages).
+    """
+
+    takes_pages = True
+
+    def __init__(self, spec: PageMemory, count: Count) -> None:
+        self.page_bytes, self.limit_bytes, self.count = spec.page_bytes, spec.limit_bytes, count
+        self._pages: dict[str, bytes] = {}
+        self._coming: dict[str, int] = {}  # page -> bytes that are set aside for it
+        self._taken_bytes = 0
+        self._uses = NextUses()
+        self._changed = Condition()
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes held and set aside."""
+        return self._taken_bytes
+
+    def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
+        """The bytes of a page that each cut names; None when it is not there, or too short for them."""
+        data = self._pages.get(name)
+        if data is None or any(cut.stop > len(data) for cut in cuts):
+            return None
+        self.count("cache_hits", 1)
+        return [data[cut] for cut in cuts]
+
+    def has(self, name: str) -> bool:
+        """Whether a page is there."""
+        return name in self._pages
+
+    def claim(self, name: str, nbytes: int) -> bool:
+        """Set room aside for a page that the caller fetches, giving up pages that are needed later. False where it is
+        on its way already, or where everything held is needed sooner."""
+        with self._changed:
+            if name in self._coming or not self._make_room(name, nbytes):
+                return False
+            self._coming[name] = nbytes
+            self._taken_bytes += nbytes
+            return True
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a page, if room was set aside for it."""
+        with self._changed:
+            if name not in self._coming:
+                return
+            self._taken_bytes += len(data) - self._coming.pop(name)
+            self._pages[name] = data
+            self._uses.hold(name)
+            self._changed.notify_all()
+        self.count("cache_written_bytes", len(data))
+
+    def release(self, name: str) -> None:
+        """Give a claim back, whether the page was written or not."""
+        with self._changed:
+            self._taken_bytes -= self._coming.pop(name, 0)
+            self._changed.notify_all()
+
+    def is_coming(self, name: str) -> bool:
+        """Whether a page was claimed and is being fetched."""
+        return name in self._coming
+
+    def wait(self, name: str) -> None:
+        """Until a page that is on its way is there, or is not coming."""
+        with self._changed:
+            self._changed.wait_for(lambda: name not in self._coming, WAIT_S)
+
+    def discard(self, name: str) -> None:
+        """Throw a page away."""
+        with self._changed:
+            self._drop(name)
+
+    def __len__(self) -> int:
+        """Pages held and on their way."""
+        return len(self._pages) + len(self._coming)
+
+    def needs(self, step: int, names: Iterable[str]) -> None:
+        """These pages are needed at a step; steps are told in their order."""
+        with self._changed:
+            self._uses.add(step, names)
+
+    def passed(self, step: int) -> None:
+        """Every step before this one has got what it needed."""
+        with self._changed:
+            self._uses.passed(step)
+
+    def forget(self) -> None:
+        """What is needed is told anew; the pages stay."""
+        with self._changed:
+            self._uses.forget()
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        with self._changed:
+            for name in list(self._pages):
+                self._drop(name)
+
+    def _make_room(self, name: str, nbytes: int) -> bool:
+        mine = self._uses.next(name)
+        while self._taken_bytes + nbytes > self.limit_bytes:
+            found = self._uses.last()
+            if found is None or mine is None or (found[1] is not None and found[1] <= mine):
+                return False
+            self._drop(found[0])
+            self.count("cache_evicted", 1)
+        return True
+
+    def _drop(self, name: str) -> None:
+        self._taken_bytes -= len(self._pages.pop(name, b""))
+        self._uses.drop(name)

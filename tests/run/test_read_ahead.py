@@ -1,0 +1,479 @@
+"""Remote stores read ahead: the same batches, few requests, bounded bytes, and nothing left behind."""
+
+import importlib.util
+import logging
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loader
+from loader.cache.memory import MemoryPages
+from loader.cache.spec import PageMemory
+from loader.cache.store import Claim
+from loader.errors import Transient
+from loader.run.node_reads import IN_FLIGHT
+from loader.run.range_ahead import RangesAhead
+from loader.run.read_ahead import ReadAhead
+
+PAGE = 2**16
+SAMPLE = 6_000
+
+
+def wait_for(what):
+    """Until something becomes true in another thread."""
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def write(root, n, part_samples=None):
+    with root.write("large", part_samples=part_samples) as writer:
+        for i in range(n):
+            writer.add(f"{i:05d}", {"bin": i.to_bytes(4, "little") * (SAMPLE // 4)})
+    return writer.version
+
+
+def plan_of(root, global_batch=8, **source):
+    view = root.open("large@latest").select("bin")
+    return loader.plan({"large": loader.source(view, **source)}, seed=5, global_batch=global_batch)
+
+
+def numbers(batch):
+    return [int.from_bytes(data[:4], "little") for data in batch["bin"]]
+
+
+def tar_bytes(root):
+    return sum(info.nbytes for info in root.store.list("data/") if info.key.endswith(".tar"))
+
+
+@pytest.fixture
+def served():
+    """served(root in memory) -> (its objects on a real server, the root there)."""
+    spec = importlib.util.spec_from_file_location(
+        "penstock_run_tests_range_server", Path(__file__).parent / "range_server.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    open_ = []
+
+    def serve(root):
+        objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
+        server = module.RangeServer(objects)
+        there = loader.Root("s3://bucket/r", options={**server.options, "retry_deadline_s": 0})
+        open_.append((server, there))
+        return server, there
+
+    yield serve
+    for server, there in open_:
+        there.close()
+        server.stop()
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3 * 4096, 20 * 4096, 2**30])
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (3, 2)])
+def test_the_same_batches_with_every_budget(budget, world_size, workers, versions, samples, properties):
+    plan = loader.plan(
+        {
+            "text": loader.source(versions["text"], chunk=4, lanes=2),
+            "photos": versions["photos"].where("i % 3 <> 1"),
+        },
+        seed=11,
+        global_batch=10,
+    )
+    for page_bytes in (4096, 2**20):
+        properties.delivers_the_plan(
+            plan,
+            lambda source, key: samples.sample(key.partition("/")[0], samples.number(key)),
+            world_size=world_size,
+            workers=workers,
+            steps=20,
+            cache=PageMemory(limit_bytes=budget, page_bytes=page_bytes),
+        )
+
+
+@pytest.mark.parametrize("mode", ["pages", "ranges"])
+def test_sixteen_requests_are_in_flight(memory_root, served, mode):
+    """A server that answers nothing before sixteen requests are there: with fewer, everything would time out."""
+    write(memory_root, 400, part_samples=200)
+    server, there = served(memory_root)
+    arrived, most, lock, gate = [], [], threading.Lock(), threading.Event()
+
+    def before(path, nbytes):
+        if not path.endswith(".tar") or (mode == "pages" and nbytes < PAGE // 2):
+            return
+        with lock:
+            arrived.append(path)
+            most.append(len(arrived))
+            if len(arrived) >= 16:
+                gate.set()
+        assert gate.wait(25)
+        with lock:
+            arrived.pop()
+
+    plan = plan_of(there, global_batch=4)
+    limit = 2**30 if mode == "pages" else 300_000
+    cache = PageMemory(limit_bytes=limit, page_bytes=PAGE)
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=cache) as batches:
+        batches.batch_at(3)  # indexes
+        server.before = before
+        next(batches)
+        wait_for(gate.is_set)
+    assert max(most) >= 16
+
+
+@pytest.mark.parametrize("n", [600, 2400])
+@pytest.mark.parametrize("step", [0, 50, 10**6])
+def test_a_start_reads_its_samples_and_at_most_one_window(n, step, memory_root, watched):
+    """Wherever it begins and however large the version is; nothing more is asked for before the first batch."""
+    write(memory_root, n, part_samples=300)
+    store = watched(memory_root)
+    plan = plan_of(memory_root)
+    cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=cache) as batches:
+        for one in range(5 * n // 8):
+            plan.sources["large"].view.version.address(plan.slots(one).ordinal, ["bin"])  # every index
+        store.nbytes.clear()
+        store.requests.clear()
+        seen = {}
+        done = batches._assembler._reads.done
+
+        def first_is_read(one):
+            seen.setdefault("nbytes", store.nbytes["get_ranges"] + store.nbytes["get_range"])
+            seen.setdefault("requests", sum(store.requests.values()))
+            done(one)
+
+        batches._assembler._reads.done = first_is_read
+        batches.seek(step)
+        batch = next(batches)
+    assert len(batch["bin"]) == 8
+    assert seen["nbytes"] <= 8 * SAMPLE + IN_FLIGHT * PAGE
+    assert seen["requests"] <= n // 300 + IN_FLIGHT  # a request per shard, and the window
+    assert seen["nbytes"] >= min(8 * SAMPLE, SAMPLE)
+
+
+def test_an_epoch_costs_each_page_once(memory_root, watched):
+    """And the next epochs nothing; what the first batches read alone comes on top."""
+    write(memory_root, 300, part_samples=120)
+    store = watched(memory_root)
+    stored = tar_bytes(memory_root)
+    plan = plan_of(memory_root)
+    cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
+    with loader.Loader(plan, 0, 1, workers=2, framework="numpy", decode=False, cache=cache) as batches:
+        got = [number for _ in range(38) for number in numbers(next(batches))]
+        assert set(got) == set(range(300))
+        reads = batches._assembler._reads
+        wait_for(lambda: len(reads._cache) >= reads._ahead._source._pages and not reads._cache._coming)
+        metrics = batches.metrics()
+        assert metrics["ahead_bytes_total"] <= stored
+        store.nbytes.clear()
+        for _ in range(76):
+            next(batches)
+        assert sum(store.nbytes.values()) == 0
+        assert batches.metrics()["ahead_bytes_total"] == metrics["ahead_bytes_total"]
+
+
+@pytest.mark.parametrize("limit", [3 * PAGE, 9 * PAGE, 2**30])
+@pytest.mark.parametrize("source", [{}, {"chunk": 4, "lanes": 2}])
+def test_the_budget_is_never_exceeded(limit, source, memory_root, monkeypatch):
+    """Neither by pages, nor by ranges."""
+    write(memory_root, 400, part_samples=150)
+    peaks = Counter()
+
+    def watch(kind):
+        claim = kind.claim
+
+        def claimed(self, *args):
+            found = claim(self, *args)
+            peaks[kind.__name__] = max(peaks[kind.__name__], self.taken_bytes)
+            return found
+
+        monkeypatch.setattr(kind, "claim", claimed)
+
+    watch(MemoryPages)
+    watch(RangesAhead)
+    cache = PageMemory(limit_bytes=limit, page_bytes=PAGE)
+    plan = plan_of(memory_root, **source)
+    with loader.Loader(
+        plan, 0, 1, workers=2, steps=120, framework="numpy", decode=False, cache=cache
+    ) as batches:
+        got = sum(len(numbers(batch)) for batch in batches)
+    assert got == 960
+    assert 0 < max(peaks.values()) <= limit
+
+
+def test_a_page_that_fails_is_read_by_the_batch(memory_root, watched):
+    """Pages fail, samples do not: the same batches; the failures are counted and reading ahead goes on."""
+    write(memory_root, 200, part_samples=100)
+    store = watched(memory_root)
+    plan = plan_of(memory_root)
+    failed = []
+
+    def change(key, offset, data):
+        if key.endswith(".tar") and len(data) == PAGE and len(failed) < 3:
+            failed.append(key)
+            raise Transient("not now")
+        return data
+
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=0) as batches:
+        wanted = [numbers(next(batches)) for _ in range(40)]
+    store.change = change
+    cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=cache) as batches:
+        assert [numbers(next(batches)) for _ in range(40)] == wanted
+        wait_for(lambda: batches.metrics()["ahead_bytes_total"] > 0)
+        assert batches.metrics()["ahead_failed_total"] == len(failed) == 3
+
+
+def test_a_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, watched):
+    """What was read ahead is still handed out; then the batch's own error is raised, once per try, at its step."""
+    write(memory_root, 64)
+    store = watched(memory_root)
+    plan = plan_of(memory_root)
+
+    def gone(key, offset, data):
+        raise Transient(f"{key} cannot be reached")
+
+    with loader.Loader(plan, 0, 1, workers=1, framework="numpy", decode=False) as batches:
+        batches.seek(5)
+        store.change = gone
+        for _ in range(2):
+            with pytest.raises(Transient, match="cannot be reached"):
+                next(batches)
+            assert batches.step == 5
+        store.change = lambda key, offset, data: data
+        assert next(batches).step == 5
+
+
+def test_a_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched):
+    write(memory_root, 64)
+    store = watched(memory_root)
+    plan = plan_of(memory_root)
+    store.change = lambda key, offset, data: bytes(len(data)) if len(data) > 9 * SAMPLE else data
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False) as batches:
+        got = [number for _ in range(8) for number in numbers(next(batches))]
+        assert sorted(got) == list(range(64))
+        wait_for(
+            lambda: len(batches._assembler._reads._cache) > 0 or batches.metrics()["refetched_total"] > 0
+        )
+        assert sorted(number for _ in range(8) for number in numbers(next(batches))) == list(range(64))
+        assert batches.metrics()["refetched_total"] > 0
+
+
+@pytest.mark.parametrize("cached", ["memory", "disk"])
+def test_corrupt_samples_are_substituted_through_a_cache(
+    cached, memory_root, samples, watched, properties, tmp_path
+):
+    version = samples.write(memory_root, "photos", range(30), part_samples=8)
+    store = watched(memory_root)
+    view = memory_root.open("photos@latest").select("cls", "x.npy")
+    keys = [samples.key("photos", i) for i in (2, 3, 11, 12, 13, 29)]
+    places = [one.fields["x.npy"] for one in version.address(view.ordinals(keys), ["x.npy"])]
+
+    def flip(key, offset, data):
+        for at in places:
+            if at.path == key and offset <= at.offset < offset + len(data):
+                low = at.offset - offset
+                data = data[:low] + bytes([data[low] ^ 1]) + data[low + 1 :]
+        return data
+
+    store.change = flip
+    disk = loader.NodeCache(path=tmp_path / "cache", limit_bytes=2**26)
+    for workers in (0, 2):
+        properties.substitutes_exactly(
+            loader.plan({"photos": view}, seed=7, global_batch=13),
+            {("photos", key) for key in keys},
+            lambda name, key: samples.sample(name, samples.number(key)),
+            world_size=2,
+            workers=workers,
+            steps=6,
+            cut=3,
+            cache=disk if cached == "disk" else None,
+        )
+
+
+def test_how_it_reads_is_said(memory_root, caplog):
+    write(memory_root, 64)
+    plan = plan_of(memory_root)
+    caplog.set_level(logging.INFO, "loader.run.node_reads")
+    for limit, said in ((2**30, "in pages"), (2**10, "by ranges")):
+        caplog.clear()
+        with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=limit):
+            assert said in caplog.text
+
+
+def test_the_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, served):
+    """No page is answered before it is there."""
+    write(memory_root, 200, part_samples=100)
+    server, there = served(memory_root)
+    gate, held = threading.Event(), threading.Semaphore(0)
+
+    def before(path, nbytes):
+        if path.endswith(".tar") and nbytes == PAGE:
+            held.release()
+            assert gate.wait(30)
+
+    server.before = before
+    cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
+    with loader.Loader(
+        plan_of(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache
+    ) as batches:
+        for step in (0, 10**6):
+            batches.seek(step)
+            assert len(numbers(next(batches))) == 8
+            assert not gate.is_set()
+            assert held.acquire(timeout=30)
+        gate.set()
+
+
+def test_close_while_reads_are_on_their_way(memory_root, served):
+    write(memory_root, 200, part_samples=100)
+    server, there = served(memory_root)
+    gate, held = threading.Event(), threading.Semaphore(0)
+
+    def before(path, nbytes):
+        if path.endswith(".tar") and nbytes == PAGE:  # no batch's own read
+            held.release()
+            assert gate.wait(30)
+
+    server.before = before
+    cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
+    batches = loader.Loader(plan_of(there), 0, 1, workers=0, framework="numpy", decode=False, cache=cache)
+    closing = threading.Thread(target=batches.close)
+    next(batches)
+    assert held.acquire(timeout=30)
+    closing.start()
+    gate.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    there.store.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith("penstock")]
+
+
+class Steps:
+    """A source of units (step, number), three per step; fetches wait for `gate`."""
+
+    def __init__(self, most=10**9):
+        self.gate, self.most = threading.Event(), most
+        self.lock = threading.Lock()
+        self.fetched, self.claimed, self.given_back, self.told = [], [], [], []
+
+    def units(self, step):
+        if step == 13:
+            raise Transient("cannot be planned")
+        return None if step >= self.most else [(step, number) for number in range(3)]
+
+    def expect(self, step, units):
+        self.told.append(step)
+
+    def claim(self, unit):
+        with self.lock:
+            self.claimed.append(unit)
+        return Claim.TAKEN
+
+    def fetch(self, unit):
+        assert self.gate.wait(30)
+        with self.lock:
+            self.fetched.append(unit)
+        return 1
+
+    def give_back(self, unit):
+        with self.lock:
+            self.given_back.append(unit)
+
+    def passed(self, step):
+        self.told = [one for one in self.told if one >= step]
+
+    def forget(self):
+        self.told = []
+
+
+@pytest.fixture
+def ahead_of():
+    """ahead_of(source) -> a ReadAhead over it, and what it counts."""
+    made = []
+
+    def make(source, in_flight=4, horizon=8):
+        counts, lock = Counter(), threading.Lock()
+
+        def count(name, amount):
+            with lock:
+                counts[name] += amount
+
+        made.append((source, ReadAhead(source, in_flight=in_flight, horizon=horizon, count=count)))
+        return made[-1][1], counts
+
+    yield make
+    for source, ahead in made:
+        source.gate.set()
+        ahead.close()
+
+
+def test_one_window_until_the_first_batch_is_read(ahead_of):
+    source = Steps()
+    source.gate.set()
+    ahead, counts = ahead_of(source)
+    ahead.begin(0)
+    wait_for(lambda: len(source.fetched) == 4)
+    ahead.begin(0)  # a second look changes nothing
+    wait_for(lambda: not ahead._planning)
+    assert source.claimed == [(1, 0), (1, 1), (1, 2), (2, 0)]
+    ahead.done(0)
+    wait_for(lambda: len(source.fetched) == 8 * 3)  # as far as the horizon
+    wait_for(lambda: counts["ahead_bytes"] == 8 * 3)
+    assert sorted(source.fetched) == [(step, number) for step in range(1, 9) for number in range(3)]
+    assert source.told == list(range(1, 9))
+
+
+def test_a_seek_drops_what_was_planned(ahead_of):
+    source = Steps()
+    ahead, _ = ahead_of(source)
+    ahead.begin(0)
+    wait_for(lambda: len(source.claimed) == 4)
+    ahead.begin(10_000)
+    source.gate.set()
+    ahead.done(10_000)
+    wait_for(lambda: (10_008, 2) in source.fetched)
+    assert {step for step, _ in source.fetched + source.given_back} == {1, 2, *range(10_001, 10_009)}
+    assert source.told == list(range(10_001, 10_009))
+
+
+def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of):
+    source = Steps()
+    source.gate.set()
+    ahead, counts = ahead_of(source)
+    ahead.begin(10)
+    ahead.done(10)
+    wait_for(lambda: counts["ahead_failed"] == 1)
+    for step in range(11, 14):
+        ahead.begin(step)
+        ahead.done(step)
+    wait_for(lambda: (21, 2) in source.fetched)
+    assert 13 not in {step for step, _ in source.fetched}
+
+
+def test_it_ends_where_the_run_ends(ahead_of):
+    source = Steps(most=3)
+    source.gate.set()
+    ahead, _ = ahead_of(source)
+    ahead.begin(0)
+    ahead.done(0)
+    wait_for(lambda: not ahead._planning and len(source.fetched) == 6)
+    assert {step for step, _ in source.fetched} == {1, 2}
+
+
+def test_order_and_diversity_are_those_of_the_plan(memory_root):
+    """Distinct stretches of a twentieth per batch are those that the plan draws: nothing is reordered for reading."""
+    write(memory_root, 640, part_samples=200)
+    plan = plan_of(memory_root, global_batch=64)
+    cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
+    with loader.Loader(
+        plan, 0, 1, workers=2, steps=10, framework="numpy", decode=False, cache=cache
+    ) as batches:
+        for batch in batches:
+            assert [key for _, key in batch.ids] == [key for _, key in plan.batch_ids(batch.step)]
+            assert len(np.unique(np.array(numbers(batch)) // 32)) >= 16

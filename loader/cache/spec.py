@@ -38,6 +38,10 @@ class NodeCache:
         if self.limit_bytes is not None:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
+    def shared_by(self, processes: int) -> "NodeCache":
+        """The same: its limit is that of the folder, whoever uses it."""
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageMemory:

@@ -47,9 +47,9 @@ class Assembler:
         recipe: Recipe,
         metrics: Metrics,
         run: Map,
-        cache: CacheSpec = PageMemory(limit_bytes=0),  # noqa: B008 - frozen
-        end: int | None = None,
+        cache: CacheSpec | None = None,
         allocate: Allocate | None = None,
+        end: int | None = None,
     ) -> None:
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._allocate = allocate
@@ -57,7 +57,7 @@ class Assembler:
         wanted = dict.fromkeys(field for view in self._views for field in view.fields)
         by_field = decoders(list(wanted), recipe.decode)
         videos = [groups_of(view, by_field) for view in self._views]
-        self._reads = NodeReads(cache, recipe, videos, metrics, run, end)
+        self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         self._one_sample = OneSample(recipe, by_field, self._fetch)
         packed = recipe.plan.pack is not None

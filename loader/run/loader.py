@@ -43,8 +43,9 @@ class Loader:
     of this process or worker "processes" make the batches, the same ones; "auto" begins with threads, and goes over to
     processes where the training is seen to wait for threads that wait for its Python (docs/executors.md). workers: how
     many; "auto" is one per core this process may use, of processes one less and at most 8; 0: the caller's thread.
-    prefetch: bytes of batches made ahead. cache: a folder on a local disk, or a `loader.NodeCache`, that keeps what is
-    read from remote roots for every process of this machine (docs/cache.md); None keeps nothing.
+    prefetch: bytes of batches made ahead. cache: where what is read of remote roots is kept and read ahead
+    (docs/cache.md): bytes of memory, 0 for nothing, None for 1 GiB at most; or a folder on a local disk, or a
+    `loader.NodeCache`, for every process of this machine.
     on_corrupt: "substitute" hands out another sample for one whose checksum or decoder fails twice, and lists it in the
     rank's ledger (`read_ledger`); "raise" stops. corrupt_budget: the share of the rank's samples that may be
     substituted. A store that does not answer, and a transform that fails, always raise.

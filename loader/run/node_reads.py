@@ -93,7 +93,7 @@ class NodeReads:
             stores = {i: store for i, store in enumerate(self._stores) if isinstance(store, CachedStore)}
             memory = opened if isinstance(opened, MemoryPages) else None
             self._ahead = ReadAhead(
-                PagesAhead(steps, stores, cache.page_bytes, memory, _pages(views, cache.page_bytes)),
+                PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes)),
                 in_flight=max(
                     1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, -(-live // cache.page_bytes))
                 ),

@@ -1,6 +1,7 @@
 """Pages read ahead: where what is read fits the cache, each page is fetched once, before its first use."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ class Page(NamedTuple):
 class PagesAhead:
     """Pages in the order of their next use. memory: where they are kept, if not on a disk, which evicts by hints.
 
-    pages: how many there are in all; once memory has every one, or will have, there is nothing to plan.
+    pages: tells how many there are in all; once memory has every one, or will have, there is nothing to plan.
     """
 
     def __init__(
@@ -30,13 +31,13 @@ class PagesAhead:
         stores: Mapping[int, CachedStore],
         page_bytes: int,
         memory: MemoryPages | None,
-        pages: int,
+        pages: Callable[[], int],
     ) -> None:
         self._steps, self._stores, self._page_bytes = steps, stores, page_bytes
         self._memory, self._pages = memory, pages
 
     def units(self, step: int) -> Sequence[Page] | None:
-        if self._memory is not None and len(self._memory) >= self._pages:
+        if self._memory is not None and len(self._memory) >= self._in_all:
             return []
         wanted = self._steps(step)
         if wanted is None:
@@ -48,6 +49,10 @@ class PagesAhead:
             for key, extents in shards.items()
             for number in pages_of(extents, self._page_bytes)
         ]
+
+    @cached_property
+    def _in_all(self) -> int:
+        return self._pages()
 
     def expect(self, step: int, units: Sequence[Page]) -> None:
         if self._memory is not None:

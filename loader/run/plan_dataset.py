@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..cache.spec import cache_spec
 from ..errors import InvalidRuntime, Unpicklable
 from ..order.plan import Plan
 from .batch import Batch
@@ -83,6 +84,7 @@ class PlanDataset(IterableDataset[Batch]):
             options.setdefault("workers", 0)
         if stride > 1:
             options["workers"] = 0  # steps are not consecutive, so the loader has nothing to make ahead
+            options["cache"] = cache_spec(options.get("cache")).shared_by(stride)
         if options.get("workers") == 0:
             options["executor"] = "auto"  # DataLoader's workers are the processes
         with Loader(self.plan, self.world.rank, self.world.world_size, **options) as batches:

@@ -15,6 +15,10 @@ Blobs = Sequence[Blob] | None
 """What was read, a blob per range; None where it could not be."""
 
 
+WASTED_MAX = 256
+"""Ranges that may be read in vain before that counts: a seek leaves some."""
+
+
 class Ranges(NamedTuple):
     """What one step reads of one object."""
 
@@ -28,7 +32,8 @@ class Ranges(NamedTuple):
 class RangesAhead:
     """Reads what the next batches ask for and holds it until they do: at most `limit_bytes`. Thread-safe.
 
-    stores: view -> where it is read from.
+    stores: view -> where it is read from. Where more of what it held was passed than was taken, it stops: in a process
+    that makes every n-th batch, or where the transform reads something else, it would read in vain.
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
@@ -37,6 +42,7 @@ class RangesAhead:
         self._held: dict[tuple[int, str, Span], tuple[Ranges, int]] = {}
         self._of_step: dict[int, list[Ranges]] = {}
         self.taken_bytes = 0
+        self._used = self._wasted = 0  # ranges
 
     def units(self, step: int) -> Sequence[Ranges] | None:
         wanted = self._steps(step)
@@ -54,6 +60,8 @@ class RangesAhead:
 
     def claim(self, unit: Ranges) -> Claim:
         with self._lock:
+            if self._wasted > self._used + WASTED_MAX:
+                return Claim.NO_ROOM
             if self.taken_bytes + sum(span.nbytes for span in unit.spans) > self._limit_bytes:
                 return Claim.NO_ROOM
             for number, span in enumerate(unit.spans):
@@ -81,6 +89,7 @@ class RangesAhead:
                     for span in unit.spans:
                         if self._held.get((unit.view, unit.key, span), (None,))[0] is unit:
                             self._drop(unit.view, unit.key, span)
+                            self._wasted += 1
 
     def forget(self) -> None:
         with self._lock:
@@ -93,6 +102,7 @@ class RangesAhead:
         now."""
         with self._lock:
             found = [self._drop(view, key, span) for span in spans]
+            self._used += sum(one is not None for one in found)
         taken = []
         for one in found:
             blobs = one and one[0].blobs.result()

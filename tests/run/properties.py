@@ -179,7 +179,7 @@ def refuses_changed_bytes(version, watched, field):
     watched.change = lambda key, offset, data: (
         bytes([data[0] ^ 1]) + data[1:] if key.endswith(".tar") and data else data
     )
-    with loader.Loader(plan, 0, 1, workers=0, decode=False, on_corrupt="raise") as batches:
+    with loader.Loader(plan, 0, 1, workers=0, decode=False, on_corrupt="raise", cache=0) as batches:
         try:
             next(batches)
         except loader.errors.Corrupt:

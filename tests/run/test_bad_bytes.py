@@ -154,7 +154,7 @@ def test_a_flip_on_the_way_is_cured_by_a_second_read(memory_root, samples, watch
     plan = loader.plan({"p": version.select("x.npy")}, seed=2, global_batch=8)
     wanted = properties.uninterrupted(plan, 2)
     store.change = Once(addresses(plan, 0)[0].fields["x.npy"].path)
-    with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
+    with loader.Loader(plan, 0, 1, workers=2, framework="numpy", cache=0) as batches:
         got = [next(batches) for _ in range(2)]
         assert batches.metrics()["refetched_total"] == 1
     assert store.change.done

@@ -142,7 +142,7 @@ def test_a_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, 
     wanted = properties.uninterrupted(plan_of(local), 20)
     plan, steps = plan_of(remote), 20
     got = {}
-    with loader.Loader(plan, 0, 1, workers=1, prefetch=0, steps=steps, framework="numpy") as batches:
+    with loader.Loader(plan, 0, 1, workers=1, prefetch=0, steps=steps, framework="numpy", cache=0) as batches:
         for _ in range(3):
             batch = next(batches)
             got[batch.step] = batch.digest

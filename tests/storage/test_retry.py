@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from loader.errors import Forbidden, InvalidStore, Throttled, Transient
-from loader.storage.retry import Limiter, Retrier, RetryBudget
+from loader.storage.retry import Limiter, Retrier, RetryBudget, tried_once
 
 
 class Clock:
@@ -139,3 +139,12 @@ def test_no_more_than_the_limit_are_in_flight():
 def test_a_limit_below_one_is_refused():
     with pytest.raises(InvalidStore, match="max_concurrency"):
         Limiter(0)
+
+
+def test_what_is_tried_once_is_not_tried_again() -> None:
+    clock = Clock()
+    call = retrier(clock, RetryBudget())
+    with pytest.raises(Transient, match=r"^first$"), tried_once():
+        call.call(failing(clock, [Transient("first")]))
+    assert clock.pauses_s == []
+    assert call.call(failing(clock, [Transient("first")])) == "done"

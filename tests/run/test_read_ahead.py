@@ -1,5 +1,6 @@
 """Remote stores read ahead: the same batches, few requests, bounded bytes, and nothing left behind."""
 
+import gc
 import importlib.util
 import logging
 import threading
@@ -71,7 +72,9 @@ def served():
     yield serve
     for server, there in open_:
         there.close()
+        there.store.close()
         server.stop()
+    gc.collect()  # connections of loaders are files, which other tests count
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3 * 4096, 20 * 4096, 2**30])

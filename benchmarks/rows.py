@@ -23,8 +23,9 @@ PEERS = (
 TITLES = {
     LIMIT: "limit",
     TORCH: "torch DataLoader",
-    "hf_datasets": "HF datasets",
     "streaming": "mosaicml-streaming",
+    "energon": "megatron-energon",
+    "hf_datasets": "HF datasets",
 }
 
 
@@ -120,8 +121,8 @@ ROWS: dict[str, Row] = {
                 Aim(of="any", at_least=1.5, figure="steady"),
                 Aim(of="any", at_least=4, figure="with its start"),
             ),
-            limit="Ranges of 1 MiB of one object, 32 at once, by the client that penstock uses. (litdata 0.2.76 does not "
-            "map the chunks of its cache: it reads all 64 MB of one for each window of its samples; that is its time.)",
+            limit="Ranges of 1 MiB of one object, 32 at once, by the client that penstock uses. (litdata 0.2.76 does "
+            "not map the chunks of its cache: it reads all 64 MB of one for each window of its samples.)",
             bound="reads of one sample each, 16 in flight: latency.",
         ),
         Store(

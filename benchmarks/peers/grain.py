@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import grain
+from absl import flags
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from ..contestant import Task
 from ..data import Data, arrays
 
+flags.FLAGS.mark_as_parsed()  # grain asks for its own, which `absl.app.run` would have parsed
 VERSION = version("grain")
 PER_FILE = 2000
 

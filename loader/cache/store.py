@@ -138,7 +138,9 @@ class CachedStore:
         rest = sorted(set(missing) - set(pages))
         waits = _waits.get()
         coming = [number for number in rest if waits and self._cache.is_coming(self._name(content, number))]
-        self._read_alone(key, sorted(set(rest) - set(coming)), wanted, max_gap, max_span)
+        # One that came between the two looks is there by now.
+        alone = [n for n in rest if n not in coming and not self._from_page(content, n, wanted)]
+        self._read_alone(key, alone, wanted, max_gap, max_span)
         for number in coming:  # last: meanwhile they come
             self._cache.wait(self._name(content, number))
         gone = [number for number in coming if not self._from_page(content, number, wanted)]

@@ -84,12 +84,16 @@ class ReadAhead(Generic[U]):
         )
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
-        self._planner: Crew[None, None] = Crew(lambda _: self._plan(), 1, name="penstock-plan")
-        self._fetchers: Crew[tuple[int, U], None] = Crew(self._fetch, in_flight, name="penstock-ahead")
+        # Their threads are started by the first batch: a Loader that refuses its arguments has none.
+        self._planner: Crew[None, None] | None = None
+        self._fetchers: Crew[tuple[int, U], None] | None = None
 
     def begin(self, step: int) -> bool:
         """The batch of a step is being made. Returns whether it is the first after a start or a seek."""
         with self._lock:
+            if self._planner is None and not self._stopped:
+                self._fetchers = Crew(self._fetch, self._in_flight, name="penstock-ahead")
+                self._planner = Crew(lambda _: self._plan(), 1, name="penstock-plan")
             self._begun.add(step)
             first = self._last is None or abs(step - self._last) > NEAR
             if first:
@@ -111,13 +115,15 @@ class ReadAhead(Generic[U]):
         """Stop: what is planned is dropped. Does not wait for what is being fetched."""
         self._stopped = True
         for crew in (self._planner, self._fetchers):
-            crew.dismiss()
+            if crew is not None:
+                crew.dismiss()
 
     def close(self) -> None:
         """Stop, and wait for what is being fetched."""
         self.dismiss()
         for crew in (self._planner, self._fetchers):
-            crew.join()
+            if crew is not None:
+                crew.join()
 
     def _start(self, step: int) -> None:
         self._run += 1
@@ -133,6 +139,7 @@ class ReadAhead(Generic[U]):
             if self._planning or self._stopped:
                 return
             self._planning = True
+        assert self._planner is not None  # `begin` came before
         self._planner.submit(None)
 
     def _plan(self) -> None:
@@ -183,7 +190,12 @@ class ReadAhead(Generic[U]):
             self._busy += 1
             if self._allowed is not None:
                 self._allowed -= 1
-        self._fetchers.submit((run, unit))
+        assert self._fetchers is not None  # `begin` started it before the planner
+        fetched = self._fetchers.submit((run, unit))
+        # A batch that is still being made may wait for what will not come.
+        fetched.add_done_callback(lambda done: self._source.give_back(unit) if done.cancelled() else None)
+        if self._stopped:  # after its threads were told to end: nobody may take it any more
+            fetched.cancel()
         return True
 
     def _fetch(self, task: tuple[int, U]) -> None:

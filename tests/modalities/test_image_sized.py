@@ -158,7 +158,7 @@ def test_what_the_decoder_shrinks_is_all_but_what_the_filter_would(size, divisor
     data = saved(pixels, "JPEG", quality=92, progressive=progressive)
     asked = []
     real = image._plain_jpeg
-    monkeypatch.setattr(image, "_plain_jpeg", lambda d, h, n: asked.append(n) or real(d, h, n))
+    monkeypatch.setattr(image, "_plain_jpeg", lambda d, h, n, out=None: asked.append(n) or real(d, h, n, out))
     got = loader.image(size=size)(data).astype(int)
     assert asked == [divisor]
     error = np.abs(got - resized(decode(data, None), *size))

@@ -520,3 +520,34 @@ def test_order_and_diversity_are_those_of_the_plan(memory_root):
         for batch in batches:
             assert [key for _, key in batch.ids] == [key for _, key in plan.batch_ids(batch.step)]
             assert len(np.unique(np.array(numbers(batch)) // 32)) >= 16
+
+
+class EndsInMidPlan:
+    """A source of one unit, whose reader is told to end while the unit is claimed: as when a loader is dropped."""
+
+    def __init__(self):
+        self.given_back = []
+
+    def units(self, step):
+        return [step]
+
+    def claim(self, unit):
+        self.ahead.dismiss()
+        return Claim.TAKEN
+
+    def give_back(self, unit):
+        self.given_back.append(unit)
+
+    def expect(self, step, units):
+        pass
+
+    def forget(self):
+        pass
+
+
+def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
+    source = EndsInMidPlan()
+    source.ahead = ReadAhead(source, in_flight=2, horizon=4, count=lambda name, n: None)
+    source.ahead.begin(6)
+    source.ahead.close()
+    assert source.given_back == [7]

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -53,8 +54,10 @@ def test_rank_and_world_size(plan, arguments, wanted):
 )
 def test_runtime_options(plan, options):
     (name,) = options
+    before = set(threading.enumerate())
     with pytest.raises(InvalidRuntime, match=f"{name} = "):
         loader.Loader(plan, 0, 1, **options)
+    assert set(threading.enumerate()) <= before
 
 
 def test_numpy_integers_are_whole_numbers(plan):

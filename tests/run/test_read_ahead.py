@@ -527,12 +527,14 @@ class EndsInMidPlan:
 
     def __init__(self):
         self.given_back = []
+        self.claimed = threading.Event()
 
     def units(self, step):
         return [step]
 
     def claim(self, unit):
         self.ahead.dismiss()
+        self.claimed.set()
         return Claim.TAKEN
 
     def give_back(self, unit):
@@ -549,5 +551,6 @@ def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
     source = EndsInMidPlan()
     source.ahead = ReadAhead(source, in_flight=2, horizon=4, count=lambda name, n: None)
     source.ahead.begin(6)
+    assert source.claimed.wait(30)
     source.ahead.close()
     assert source.given_back == [7]

@@ -110,7 +110,7 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=1.5, ours="in process"),
             ),
             limit="Two processes, each reading JPEGs at random places of one file; nothing is kept.",
-            bound="Python's work per sample: finding its place, checking its CRC-32C, making its row.",
+            bound="reads into bytes of their own, and Python's work per sample beside them.",
         ),
         Store(
             name="store",
@@ -123,7 +123,7 @@ ROWS: dict[str, Row] = {
             ),
             limit="Ranges of 1 MiB of one object, 32 at once, by the client that penstock uses. (litdata 0.2.76 does "
             "not map the chunks of its cache: it reads all 64 MB of one for each window of its samples.)",
-            bound="reads of one sample each, 16 in flight: latency.",
+            bound="the interpreter's lock: planning, looking places up, handing on the pages that are read ahead.",
         ),
         Store(
             name="resume",
@@ -154,7 +154,7 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=2.5, ours="in process"),
             ),
             limit="Two processes, each copying random records of one mapped file into one and the same batch.",
-            bound="Python's work per sample: two fields are found, checked and parsed as .npy each.",
+            bound="reading into the batch's rows, and what Python does per batch beside it.",
         ),
         Row(
             name="tokens",

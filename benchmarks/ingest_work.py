@@ -1,7 +1,6 @@
 """What a pipeline's worker does with one video: audit and cut. In a module of its own, for workers to import."""
 
 import hashlib
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,10 @@ def warm(number: int) -> int:
 def ingest_in_worker(work: tuple[AuditRequest, CutRequest]) -> int:
     """MiB that this worker has held at most."""
     ingest(*work)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    status = Path(
+        "/proc/self/status"
+    ).read_text()  # ru_maxrss would begin with that of the process that forked
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) // 1024
 
 
 def fields(request: AuditRequest | CutRequest) -> dict[str, Any]:

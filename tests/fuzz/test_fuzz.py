@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,6 +180,19 @@ def test_what_a_worker_does_wrong_is_told(
         number = int(path.name.split("-")[1])
         assert path.read_bytes() == cases(seeds, range(2))[number].made()[1]
         assert path.with_suffix(".json").exists()
+
+
+def test_a_case_answers_for_its_own_memory(seeds: tuple[str, ...]) -> None:
+    """Neither for that of the process that starts the workers, nor for what came before it in its own."""
+    held = np.ones(600 * 2**20, np.uint8)
+    (report,) = reports([Case(number=0, seed=0, data=b"no media")])
+    assert 10 < report.peak_rss_mib < 500
+    del held
+    before = run_case(Case(number=0, seed=0, data=b"no media")).peak_rss_mib
+    held = np.ones(300 * 2**20, np.uint8)
+    assert run_case(Case(number=0, seed=0, data=b"no media")).peak_rss_mib > before + 250
+    del held
+    assert run_case(Case(number=0, seed=0, data=b"no media")).peak_rss_mib < before + 50
 
 
 Audit = Callable[[AuditRequest], AuditResult]

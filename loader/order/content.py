@@ -186,6 +186,19 @@ class PlanContent:
             return self.grown_streams[source]
         return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
 
+    def growths_of(self, source: str) -> list[Growth]:
+        """The growths of a source, by number."""
+        return [one for one in self.grown if one.source == source]
+
+    def views_at(self, source: str, step: int) -> list[PlannedSource]:
+        """The whole view of a source that is in force at a step; with buckets one of each that has samples."""
+        number = sum(one.step <= step for one in self.growths_of(source))
+        return [
+            one
+            for one in self.sources.values()
+            if (one.source, one.growth, one.delta) == (source, number, False)
+        ]
+
     def turn(self, step: int) -> Turn:
         """What the batch of a step (>= 0) is drawn from; with buckets, whose turn it is."""
         if self.buckets is not None:

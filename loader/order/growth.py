@@ -7,7 +7,7 @@ their sizes, so that both end at one position. From there on epochs are of the w
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,13 +147,24 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
     return gone
 
 
-def original_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I64:
-    """Version ordinals (int64) of a source's view number `number` -> those of the version the plan began with; -1 for
-    samples that it did not have."""
+def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:
+    """Version ordinals (int64) of a source's view number `number` as (number, ordinals) of each version, from that one
+    back to the one the plan began with; -1 for samples that a version did not have. growths: of the source."""
+    yield number, ordinals
     for growth in reversed(growths[:number]):
         survivors = growth.removed - np.arange(
             len(growth.removed)
         )  # how many live ones precede each removed one
         earlier = ordinals + np.searchsorted(survivors, ordinals, side="right")
         ordinals = np.where((ordinals >= 0) & (ordinals < growth.first), earlier, -1)
-    return ordinals
+        yield growth.number - 1, ordinals
+
+
+def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
+    """Per version ordinal (int64) of a source's view number `number`: the growth with which its sample came, 0 for the
+    version that the plan began with, and its ordinal in that version. What names a sample for ever in a plan."""
+    came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
+    for at, earlier in earlier_ordinals(growths, number, ordinals):
+        known = earlier >= 0
+        came[known], there[known] = at, earlier[known]
+    return came, there

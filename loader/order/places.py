@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .content import PlanContent
-from .growth import delta_name, original_ordinals, removed_since, whole_name
+from .growth import delta_name, earlier_ordinals, removed_since, whole_name
 from .keys import I64
 
 
@@ -30,6 +30,8 @@ def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArra
     """bool per version ordinal (int64) of a view: in no slot of this step, because it is quarantined, or because its
     source's version does not have it any more. index: of the view in `plan.source_names`."""
     one = list(plan.sources.values())[index]
-    growths = [growth for growth in plan.grown if growth.source == one.source]
-    held = plan.quarantine.holds(one.source, step, original_ordinals(growths, one.growth, ordinals))
-    return held | removed_since(growths, one.growth, step, ordinals)
+    growths = plan.growths_of(one.source)
+    held = removed_since(growths, one.growth, step, ordinals)
+    for came, there in earlier_ordinals(growths, one.growth, ordinals):
+        held |= plan.quarantine.holds(one.source, step, there, came)
+    return held

@@ -21,6 +21,7 @@ from .mixture import Weight, chain_segments, integer_weights
 from .pack import PackBy
 from .packed_sources import pack_sources
 from .quarantine import QuarantineKeys, quarantine_of
+from .quarantined import more_quarantine
 from .ramp import GlobalBatch, joined, ramp_of
 from .slots import Slots
 from .state import check_state, state_at
@@ -110,6 +111,15 @@ class Plan(PlanContent):
         EmptyView; BatchTooLarge.
         """
         return replace(self, **grown_content(self, views, step))
+
+    def quarantined(self, samples: QuarantineKeys, step: int) -> "Plan":
+        """This plan, but that no slot holds these samples from a step on; steps before it stay as they are.
+
+        samples: source name -> keys of samples that the source's version has which is in force at the step: of a source
+        that grows, new ones too. May be called again, for any step. Costs what finding the keys costs the views.
+        Raises InvalidPlan: an unknown source, or a key that no live sample of that version has.
+        """
+        return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
         """What the plan will do, as numbers; nothing is read. See `loader.order.facts.plan_facts`."""

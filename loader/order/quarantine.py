@@ -21,50 +21,69 @@ QuarantineKeys = Mapping[str, Iterable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineList:
-    """Samples of one source that no slot holds from `start_step` on: (version ordinal, key), by ordinal."""
+    """Samples of one source that no slot holds from `start_step` on: (version ordinal, key), by ordinal.
+
+    growth: the growth of the source with which these samples came, whose version has these ordinals; 0: they are of
+    the version that the plan began with."""
 
     start_step: int
     source: str
     samples: tuple[tuple[int, str], ...]
+    growth: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
             "start_step": self.start_step,
             "source": self.source,
             "samples": [[ordinal, key] for ordinal, key in self.samples],
+            **({"growth": self.growth} if self.growth else {}),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A plan's lists, in order of start step, then source (its whole name, without a bucket). Empty for most plans."""
+    """A plan's lists, in order of start step, source (its whole name, without a bucket) and growth. Empty for most
+    plans."""
 
     lists: Sequence[QuarantineList] = ()
-    _tables: Mapping[str, tuple[I64, I64]] = field(init=False, repr=False, compare=False)
+    _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        since: dict[str, dict[int, int]] = {}
+        since: dict[tuple[str, int], dict[int, int]] = {}
         for one in self.lists:
-            of_source = since.setdefault(one.source, {})
+            of_version = since.setdefault((one.source, one.growth), {})
             for ordinal, _ in one.samples:
-                of_source[ordinal] = min(one.start_step, of_source.get(ordinal, one.start_step))
+                of_version[ordinal] = min(one.start_step, of_version.get(ordinal, one.start_step))
         tables = {}
-        for name, of_source in since.items():
-            ordinals = np.array(sorted(of_source), np.int64)
-            tables[name] = ordinals, np.array([of_source[o] for o in ordinals.tolist()], np.int64)
+        for name, of_version in since.items():
+            ordinals = np.array(sorted(of_version), np.int64)
+            tables[name] = ordinals, np.array([of_version[o] for o in ordinals.tolist()], np.int64)
         object.__setattr__(self, "_tables", tables)
 
     def __bool__(self) -> bool:
         return bool(self.lists)
 
-    def holds(self, source: str, step: int, ordinals: I64) -> NDArray[np.bool_]:
-        """bool per version ordinal (int64): quarantined at this step. O(len(ordinals) * log(samples listed))."""
-        listed, since = self._tables.get(source, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
-        if not len(listed):
+    def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
+        """bool per version ordinal (int64): of a sample that came with this growth and is quarantined at this step.
+        O(len(ordinals) * log(samples listed))."""
+        if (source, growth) not in self._tables:
             return np.zeros(len(ordinals), np.bool_)
+        listed, since = self._tables[source, growth]
         at = np.minimum(np.searchsorted(listed, ordinals), len(listed) - 1)
         held: NDArray[np.bool_] = (listed[at] == ordinals) & (since[at] <= step)
         return held
+
+    def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
+        """These lists and others, those of one step, source and growth as one; none without samples."""
+        samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
+        for one in (*self.lists, *more):
+            samples.setdefault((one.start_step, one.source, one.growth), set()).update(one.samples)
+        lists = (
+            QuarantineList(start_step=start, source=source, samples=tuple(sorted(some)), growth=growth)
+            for (start, source, growth), some in sorted(samples.items())
+            if some
+        )
+        return Quarantine(tuple(lists))
 
     def to_json(
         self, before: int | None = None, sources: Iterable[str] | None = None
@@ -95,18 +114,17 @@ def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
         start = whole("quarantine entry: step", start, 0, 2**53)
         for name, some in named:
             keys.setdefault((start, name), []).append(some)
-    lists = (
-        _list(*of, some, views)
-        for of, some in sorted(keys.items(), key=lambda one: (one[0][0], str(one[0][1])))
+    return Quarantine().with_more(
+        QuarantineList(start_step=start, source=name, samples=listed_samples(name, some, views))
+        for (start, name), some in keys.items()
     )
-    return Quarantine(tuple(one for one in lists if one.samples))
 
 
-def _list(
-    start_step: int, source: str, given: Iterable[Iterable[str]], views: Mapping[str, OrderView]
-) -> QuarantineList:
-    """The list of the keys in `given`, which has one list or several. Costs what finding them costs the view: of a
-    version, reading its key column once.
+def listed_samples(
+    source: str, given: Iterable[Iterable[str]], views: Mapping[str, OrderView]
+) -> tuple[tuple[int, str], ...]:
+    """(version ordinal, key), by ordinal, of the keys in `given`, which has one list or several. Costs what finding
+    them costs the view: of a version, reading its key column once.
 
     Raises InvalidPlan: an unknown source, a str instead of a list of keys, or a key that no live sample has.
     """
@@ -124,6 +142,4 @@ def _list(
             f"quarantine[{source!r}] names {len(unknown)} sample(s) that its version does not have, the first is "
             f"{unknown[0]!r}; correct the keys, or leave out those that were excluded from the version"
         )
-    return QuarantineList(
-        start_step=start_step, source=source, samples=tuple(sorted(zip(ordinals, wanted, strict=True)))
-    )
+    return tuple(sorted(zip(ordinals, wanted, strict=True)))

@@ -45,9 +45,8 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
     content: dict[str, Any] = {
         name: d[name] for name in ("seed", "global_batch", "boundary", "allow_repeats")
     }
-    content["quarantine"] = Quarantine(
-        tuple(_quarantine_list(one, {part.source for part in sources.values()}) for one in d["quarantine"])
-    )
+    versions = {(part.source, part.growth) for part in sources.values()}
+    content["quarantine"] = Quarantine(tuple(_quarantine_list(one, versions) for one in d["quarantine"]))
     content["pack"] = None if d.get("pack") is None else Packing.from_json(d["pack"])
     by = d.get("bucket_by")
     if isinstance(by, dict):
@@ -116,7 +115,7 @@ def _batches(segments: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     }
 
 
-def _quarantine_list(entry: object, sources: set[str]) -> QuarantineList:
+def _quarantine_list(entry: object, versions: set[tuple[str, int]]) -> QuarantineList:
     """As it was stored: what the keys' ordinals are was found once, when the plan was made."""
     what = "an entry of quarantine"
     _need(what, entry, {"start_step": int, "source": str, "samples": list})
@@ -129,9 +128,11 @@ def _quarantine_list(entry: object, sources: set[str]) -> QuarantineList:
         raise InvalidPlan(
             f"the plan's JSON is damaged: {what} has samples that are no [ordinal, key]"
         ) from None
-    if entry["source"] not in sources:
-        raise InvalidPlan(f"the plan's JSON is damaged: {what} names the source {entry['source']!r}")
-    return QuarantineList(start_step=entry["start_step"], source=entry["source"], samples=samples)
+    source, growth = entry["source"], whole(f"{what}: growth", entry.get("growth", 0), 0, 2**31)
+    if (source, growth) not in versions:
+        version = f" and its growth {growth}" if growth else ""
+        raise InvalidPlan(f"the plan's JSON is damaged: {what} names the source {source!r}{version}")
+    return QuarantineList(start_step=entry["start_step"], source=source, samples=samples, growth=growth)
 
 
 def _need(what: str, entry: object, kinds: Mapping[str, type | UnionType]) -> None:

@@ -109,6 +109,30 @@ def test_a_plan_grows_by_the_version_alone_and_is_opened_again(root):
     assert {"k3", "k6"}.isdisjoint(key for step in range(2, 12) for _, key in again.batch_ids(step))
 
 
+def test_new_samples_are_quarantined_by_their_keys(root):
+    """Three versions; a key is that of the version read at the step, wherever samples before it were excluded."""
+    before = loader.plan({"d": add(root, range(40)).select("cls")}, seed=3, global_batch=8)
+    root.exclude("d@latest", ["k3", "k6"], reason="bad")
+    made = before.grow({"d": add(root, range(40, 64))}, step=2)
+    root.exclude("d@latest", ["k41"], reason="bad")
+    made = made.grow({"d": add(root, range(64, 70))}, step=4)
+    lists = {2: {"k5", "k45"}, 5: {"k7", "k46", "k66"}}
+    for step, bad in lists.items():
+        made = made.quarantined({"d": bad}, step)
+    taken = [{key for _, key in made.batch_ids(step)} for step in range(30)]
+    gone = lists | {3: {"k3", "k6"}, 4: {"k41"}}
+    for start, bad in gone.items():
+        assert all(bad.isdisjoint(one) for one in taken[start:])
+    everything = {f"k{i}" for i in range(70)} - {"k3", "k6", "k41"} - lists[2] - lists[5]
+    assert set().union(*taken[5:]) == everything
+    made.save(root)
+    assert [loader.open_plan(root, made.hash).batch_ids(step) for step in range(12)] == [
+        made.batch_ids(step) for step in range(12)
+    ]
+    with pytest.raises(InvalidPlan, match="does not have, the first is 'k66'"):
+        made.quarantined({"d": ["k66"]}, 3)
+
+
 def test_nothing_but_manifests_is_read_where_nothing_was_excluded(root, stores):
     add(root, range(20))
     add(root, range(20, 30))

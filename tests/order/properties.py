@@ -522,17 +522,41 @@ def grown_stream_is_written_out(reference, n, growths, more):
 
 
 def held_back_under_later_versions():
-    """A slot holds its own sample, or the first substitute that is neither quarantined nor removed by that step."""
+    """Removed samples, and lists of the version that the plan began with."""
     views = versions([40, 20, 10], [{0, 5}, {1, 11, 21, 29}])
     made = plan.make_plan({"a": views[0]}, seed=3, global_batch=10, quarantine=[(1, {"a": ["0/7", "0/20"]})])
     made = made.grow({"a": views[1]}, 2).grow({"a": views[2]}, 4)
-    gone = {1: {"0/7", "0/20"}}
-    for step, old, new in ((2, 0, 1), (4, 1, 2)):
-        gone[step] = set(views[old].version_keys) - set(views[new].version_keys)
+    assert slots_hold_what_is_left(made, {2: views[:2], 4: views[1:]}, {1: {"0/7", "0/20"}}, 30) > 10
+
+
+def new_samples_are_quarantined():
+    """Lists of samples that came with either growth, of old ones by the later versions' keys, before and after."""
+    views = versions([40, 20, 10], [{0, 5}, {1, 11, 21, 29}])
+    lists = {2: {"1/3", "1/7", "0/30"}, 5: {"2/2", "2/9", "1/4", "0/8"}, 3: {"1/0", "0/39"}}
+    began = plan.make_plan({"a": views[0]}, seed=3, global_batch=10)
+    made = began.grow({"a": views[1]}, 2).quarantined({"a": lists[2]}, 2).grow({"a": views[2]}, 4)
+    for step in (5, 3):
+        made = made.quarantined({"a": lists[step]}, step)
+    assert slots_hold_what_is_left(made, {2: views[:2], 4: views[1:]}, lists, 40) > 15
+    plain = began.grow({"a": views[1]}, 2)
+    prefix_is_untouched(plain, plain.quarantined({"a": lists[5] - {"2/2", "2/9"}}, 3), 3)
+    every_way_is_the_same_plan = [
+        began.quarantined({"a": ["0/9"]}, 7).grow({"a": views[1]}, 2).quarantined({"a": ["1/3"]}, 7),
+        plain.quarantined({"a": ["1/3"]}, 7).quarantined({"a": ["0/9"]}, 7),
+        plain.quarantined({"a": ["0/9", "1/3", "1/3"]}, 7),
+    ]
+    assert len({one.hash for one in every_way_is_the_same_plan}) == 1
+
+
+def slots_hold_what_is_left(made, grown, lists, steps):
+    """A slot holds its own sample, or the first substitute that is neither quarantined nor removed by that step; how
+    many are substitutes. grown: step -> (view before, view after). lists: step -> keys that count from it on."""
+    gone = [(step, set(old.version_keys) - set(new.version_keys)) for step, (old, new) in grown.items()]
+    gone += lists.items()
     substituted = 0
-    for step in range(30):
+    for step in range(steps):
         taken, own = made.slots(step), slots_at(made, step)
-        held = set().union(*(keys for start, keys in gone.items() if start <= step))
+        held = set().union(*(keys for start, keys in gone if start <= step))
         for slot, (k, position) in enumerate(
             zip(taken.source.tolist(), taken.position.tolist(), strict=True)
         ):
@@ -542,7 +566,7 @@ def held_back_under_later_versions():
             wanted = next(attempt for attempt, at in enumerate(chain) if live[at] not in held)
             assert (int(taken.attempt[slot]), int(taken.ordinal[slot])) == (wanted, chain[wanted])
             substituted += wanted > 0
-    assert substituted > 10
+    return substituted
 
 
 def growths_are_part_of_the_past():

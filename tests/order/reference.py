@@ -129,12 +129,13 @@ def stream(segments, batch, step):
 
 
 def canonical(slots, shapes):
-    """Stream order -> canonical order. slots: [(source name, i_k)]; shapes: name -> (N, c, D, h)."""
+    """Stream order -> canonical order. slots: [(source name, i_k)]; instead of i_k also a tuple that begins with the
+    position in the epoch. shapes: name -> (N, c, D, h)."""
 
     def group(slot):
         name, position = slot
         n, _, lanes, _ = shapes[name]
-        d = position % n % lanes
+        d = (position[0] if isinstance(position, tuple) else position % n) % lanes
         bits = lanes.bit_length() - 1
         return Fraction(int(format(d, f"0{bits}b")[::-1], 2) if bits else 0, lanes)
 

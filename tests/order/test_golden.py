@@ -8,6 +8,7 @@ import pytest
 
 from loader.order import plan_from_json, synthetic
 from loader.order.content import ORDER_VERSION
+from loader.order.views import SyntheticView
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -114,6 +115,38 @@ def test_the_reference_gives_the_golden_quarantine(saved, reference):
     assert max(attempt for _, _, attempt, _ in wanted) > 1
 
 
+def test_the_reference_gives_the_golden_quarantine_of_what_came_with_growths(saved, reference):
+    """Nothing was removed, so a sample's ordinal is the same in every version."""
+    made = saved["quarantine of what came with growths"]["plan"]
+    shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
+    first = {name: s["view"].get("first", 0) for name, s in made["sources"].items()}
+    size, starts = made["global_batch"], [one["position"] for one in made["grown"]]
+    counts = {name: shape[0] for name, shape in shapes.items()}
+    written = reference.grown_stream("photos", counts, starts, 17 * size)
+    wanted = []
+    for step in (2, 9, 11, 12, 16):
+        since = [one["samples"] for one in made["quarantine"] if one["start_step"] <= step]
+        bad = {ordinal for some in since for ordinal, _ in some}
+        numbered = [(*written[p], p) for p in range(step * size, (step + 1) * size)]
+        for slot, (view, place) in enumerate(
+            reference.canonical([(v, (i, e, p)) for v, e, i, p in numbered], shapes)
+        ):
+            i, epoch, position = place
+            n = shapes[view][0]
+            own = at = reference.locate(shapes[view], made["seed"], view, epoch, i)
+            attempt = 0
+            while at + first[view] in bad:
+                attempt += 1
+                drawn = reference.key(made["seed"], view, "substitute", epoch, i, attempt)
+                at = (own + 1 + drawn % (n - 1)) % n
+            if attempt:
+                index = sorted(shapes).index(view)
+                wanted.append([step, index, slot, position, attempt, at + first[view]])
+    assert (
+        saved["quarantine of what came with growths"]["(step, source, slot, i_k, attempt, ordinal)"] == wanted
+    )
+
+
 def test_the_reference_gives_the_golden_boundary(saved, reference):
     one = saved["boundary"]
     ((name, shape),) = one["plan"]["sources"].items()
@@ -175,10 +208,13 @@ def test_the_reference_gives_the_golden_batches_of_ramps_and_growths(saved, refe
 
 
 def test_golden_plans_and_states_are_still_read(saved):
-    quarantined = saved["quarantine"]
-    made = plan_from_json(quarantined["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
-    assert made.hash == quarantined["hash"]
-    assert made.check_state(quarantined["state"]) == 9
+    for quarantined, step in ((saved["quarantine"], 9), (saved["quarantine of what came with growths"], 16)):
+        made = plan_from_json(
+            quarantined["plan"],
+            lambda spec: SyntheticView(spec["n"], spec["name"], first=spec.get("first", 0)),
+        )
+        assert made.hash == quarantined["hash"]
+        assert made.check_state(quarantined["state"]) == step
     for one in (saved["boundary"], *saved["plans"].values(), *saved["bucketed plans"].values()):
         made = plan_from_json(one["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
         assert made.hash == one["hash"]

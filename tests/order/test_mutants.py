@@ -23,6 +23,7 @@ from loader.order import (
     permutation,
     places,
     plan,
+    quarantined,
     slots,
     source,
     state,
@@ -246,7 +247,28 @@ def the_old_epoch_begins_again(patch):
 
 
 def ordinals_of_the_first_version_for_ever(patch):
-    patch.setattr(places, "original_ordinals", lambda growths, number, ordinals: ordinals)
+    patch.setattr(
+        places,
+        "earlier_ordinals",
+        lambda growths, number, ordinals: [(at, ordinals) for at in range(number + 1)],
+    )
+
+
+def lists_of_the_first_version_alone(patch):
+    """Samples that came with a growth are in no list."""
+    real = growth.earlier_ordinals
+    patch.setattr(
+        places, "earlier_ordinals", lambda *given: [(at, there) for at, there in real(*given) if not at]
+    )
+
+
+def a_later_list_by_the_newest_ordinals(patch):
+    """Every sample listed as if it had come with the newest growth: slots of earlier views still hold it."""
+    patch.setattr(
+        quarantined,
+        "origins",
+        lambda growths, number, ordinals: (np.full(len(ordinals), number, np.int64), ordinals),
+    )
 
 
 def removed_by_the_ordinals_of_another_version(patch):
@@ -304,7 +326,11 @@ def order_depends_on_how_many_sources(patch):
 
 def quarantined_from_the_start(patch):
     real = Quarantine.holds
-    patch.setattr(Quarantine, "holds", lambda self, name, step, ordinals: real(self, name, 2**53, ordinals))
+    patch.setattr(
+        Quarantine,
+        "holds",
+        lambda self, name, step, ordinals, growth=0: real(self, name, 2**53, ordinals, growth),
+    )
 
 
 def substitutes_not_looked_up(patch):
@@ -330,7 +356,9 @@ def always_the_first_attempt(patch):
 def quarantine_by_view_ordinal_plus_one(patch):
     real = Quarantine.holds
     patch.setattr(
-        Quarantine, "holds", lambda self, name, step, ordinals: real(self, name, step, ordinals + 1)
+        Quarantine,
+        "holds",
+        lambda self, name, step, ordinals, growth=0: real(self, name, step, ordinals + 1, growth),
     )
 
 
@@ -560,6 +588,10 @@ def held_back(properties, reference):
     properties.held_back_under_later_versions()
 
 
+def new_samples_held_back(properties, reference):
+    properties.new_samples_are_quarantined()
+
+
 def growth_in_state(properties, reference):
     properties.growths_are_part_of_the_past()
 
@@ -737,6 +769,10 @@ CASES = [
     (removed_by_the_ordinals_of_another_version, held_back),
     (removed_samples_stay, held_back),
     (removed_from_the_start, held_back),
+    (lists_of_the_first_version_alone, new_samples_held_back),
+    (a_later_list_by_the_newest_ordinals, new_samples_held_back),
+    (ordinals_of_the_first_version_for_ever, new_samples_held_back),
+    (quarantined_from_the_start, new_samples_held_back),
     (past_without_growths, growth_in_state),
     (growths_of_the_future_in_the_past, growth_in_state),
     (order_depends_on_how_many_sources, others_keep_their_order),

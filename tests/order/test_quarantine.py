@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
-from loader.order import make_plan, plan_from_json, source, synthetic
+from loader.order import make_plan, pack, plan_from_json, source, synthetic
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -167,6 +167,107 @@ def test_a_view_of_some_samples():
         == np.flatnonzero(before.ordinal == 4).tolist()
     )
     assert np.array_equal(after.view_ordinal * 2, after.ordinal)
+
+
+def test_samples_that_came_with_a_growth_are_quarantined_too(properties):
+    properties.new_samples_are_quarantined()
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    counts=st.lists(st.integers(12, 30), min_size=2, max_size=3),
+    gone=st.lists(st.sets(st.integers(0, 99), max_size=2), min_size=2, max_size=2),
+    lists=st.dictionaries(st.integers(0, 9), st.sets(st.integers(0, 99), max_size=3), max_size=3),
+    late=st.booleans(),
+)
+def test_any_lists_and_growths_hold_back_their_samples(properties, counts, gone, lists, late):
+    """Growths at the steps 2 and 5; lists from any step on, of the version that is read then, added before the
+    growths that come after their step, or once the plan has them all."""
+    views = properties.versions(counts, gone[: len(counts) - 1])
+    steps = [2, 5][: len(counts) - 1]
+    held = {}
+    for start, picked in lists.items():
+        live = views[sum(at <= start for at in steps)].version_keys
+        held[start] = {live[i % len(live)] for i in picked}
+    made = make_plan({"a": source(views[0], chunk=2, lanes=4)}, seed=5, global_batch=4)
+    for start in sorted(held) if not late else []:
+        if start < 2:
+            made = made.quarantined({"a": held[start]}, start)
+    for at, view in zip(steps, views[1:], strict=True):
+        made = made.grow({"a": source(view, chunk=2, lanes=4)}, at)
+    for start in sorted(held, reverse=True):
+        if late or start >= 2:
+            made = made.quarantined({"a": held[start]}, start)
+    grown = {at: views[number : number + 2] for number, at in enumerate(steps)}
+    properties.slots_hold_what_is_left(made, grown, held, 25)
+    again = plan_from_json(
+        json.loads(json.dumps(made.to_json())),
+        lambda spec: properties.Listed(tuple(spec["keys"]), spec["first"]),
+    )
+    assert again == made
+    assert [again.batch_ids(step) for step in range(12)] == [made.batch_ids(step) for step in range(12)]
+
+
+def test_a_list_of_new_samples_belongs_to_the_past_once_its_step_is_over(properties):
+    views = properties.versions([40, 20], [{3}])
+    plain = make_plan({"a": views[0]}, seed=3, global_batch=10).grow({"a": views[1]}, 2)
+    made = plain.quarantined({"a": ["1/3", "0/9"]}, 5)
+    assert made.to_json()["quarantine"] == [
+        {"start_step": 5, "source": "a", "samples": [[9, "0/9"]]},
+        {"start_step": 5, "source": "a", "samples": [[42, "1/3"]], "growth": 1},
+    ]
+    assert made.state(5) == plain.state(5)
+    assert made.check_state(plain.state(5)) == 5
+    for here, there in ((made, plain), (plain, made)):
+        with pytest.raises(PlanMismatch, match="quarantine: "):
+            here.check_state(there.state(6))
+    assert made.quarantined({}, 9) == made.quarantined({"a": []}, 9) == made
+    body = made.to_json()
+    for wrong in (2, -1, "1"):
+        body["quarantine"][1]["growth"] = wrong
+        with pytest.raises(InvalidPlan, match=r"quarantine.*growth"):
+            plan_from_json(body, lambda spec: properties.Listed(tuple(spec["keys"]), spec["first"]))
+
+
+@pytest.mark.parametrize(
+    ("samples", "step", "says"),
+    [
+        ({"a": ["1/3"]}, 1, "1 sample.*the first is '1/3'"),
+        ({"a": ["0/3"]}, 2, "1 sample.*the first is '0/3'"),
+        ({"a#1": ["1/3"]}, 2, r"source 'a#1'; the sources are \['a'\]"),
+        ({"a": "1/3"}, 2, "list of sample keys"),
+        ([(2, {"a": ["1/3"]})], 2, r"quarantined\(\[.*source name"),
+        ({"a": ["1/3"]}, -1, "quarantined: step = -1"),
+    ],
+)
+def test_later_lists_that_are_refused(properties, samples, step, says):
+    """A key counts by the version that is in force at the step: new ones come at 2, and 0/3 is gone then."""
+    views = properties.versions([40, 20], [{3}])
+    made = make_plan({"a": views[0]}, seed=3, global_batch=10).grow({"a": views[1]}, 2)
+    with pytest.raises(InvalidPlan, match=says):
+        made.quarantined(samples, step)
+
+
+def test_lists_may_be_added_to_any_plan(properties):
+    """With buckets, of the whole source; of packed documents, by their keys; one step at a time or all at once."""
+    views = {"a": synthetic(50), "b": synthetic(30)}
+    at_once = make_plan(
+        views, seed=3, global_batch=20, quarantine=[(4, {"a": [key(1), key(9)], "b": [key(2)]})]
+    )
+    plain = make_plan(views, seed=3, global_batch=20)
+    assert plain.quarantined({"b": [key(2)]}, 4).quarantined({"a": [key(9), key(1)]}, 4) == at_once
+    bucketed = {"a": synthetic(60, "a", {"b0": 20, "b1": 40})}
+    lists = [(4, {"a": [key(0), key(30)]})]
+    made = make_plan(bucketed, seed=3, global_batch=20, bucket_by="shape")
+    assert made.quarantined(lists[0][1], 4) == make_plan(
+        bucketed, seed=3, global_batch=20, bucket_by="shape", quarantine=lists
+    )
+    documents = {"a": properties.documents_of([5] * 90)}
+    packed = make_plan(documents, seed=3, global_batch=2, pack=pack("t.npy", 10))
+    with_list = make_plan(
+        documents, seed=3, global_batch=2, pack=pack("t.npy", 10), quarantine={"a": [key(7)]}
+    )
+    assert packed.quarantined({"a": [key(7)]}, 0) == with_list
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,27 @@ def of_quarantine():
     }
 
 
+def of_later_quarantine():
+    """Samples that came with either growth, and old ones, quarantined at steps between and behind."""
+    made = make_plan({"photos": source(synthetic(700, "photos"), chunk=4, lanes=8)}, seed=7, global_batch=96)
+    for n, step in ((1000, 3), (1100, 12)):
+        made = made.grow({"photos": source(synthetic(n, "photos"), chunk=4, lanes=8)}, step)
+    for first, n, step in ((5, 700, 1), (0, 1000, 9), (8, 1100, 15)):
+        made = made.quarantined({"photos": [f"{ordinal:012d}" for ordinal in range(first, n, 11)]}, step)
+    rows = []
+    for step in (2, 9, 11, 12, 16):
+        slots = made.slots(step)
+        held = np.flatnonzero(slots.attempt)
+        columns = (slots.source[held], held, slots.position[held], slots.attempt[held], slots.ordinal[held])
+        rows += [[step, *row] for row in zip(*(column.tolist() for column in columns), strict=True)]
+    return {
+        "hash": made.hash,
+        "plan": made.to_json(),
+        "state": made.state(16),
+        "(step, source, slot, i_k, attempt, ordinal)": rows,
+    }
+
+
 def of_boundary():
     view = source(synthetic(1003, "photos"), chunk=4, lanes=8)
     return of_plan(
@@ -261,6 +282,7 @@ def golden():
         "substitutes (i_k, attempt, ordinal)": of_substitutes(),
         "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
         "quarantine": of_quarantine(),
+        "quarantine of what came with growths": of_later_quarantine(),
         "boundary": of_boundary(),
         "grown plans": {name: of_plan(*given) for name, given in grown_plans().items()},
         "ramped plans": {name: of_plan(*given) for name, given in ramped_plans().items()},

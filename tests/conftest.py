@@ -1,6 +1,12 @@
-"""What holds for all tests."""
+"""What holds for all tests, and what several folders share."""
 
+import importlib.util
+import logging
 import os
+import sys
+import threading
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -12,3 +18,74 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             "PENSTOCK_MEDIA is not set: tests of the corpus of real media had no file to look at", yellow=True
         )
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """shared("order/properties") -> the module tests/order/properties.py: test modules cannot import one another."""
+
+    def load(path):
+        full = "penstock_tests_" + path.replace("/", "_")
+        if full not in sys.modules:
+            spec = importlib.util.spec_from_file_location(full, Path(__file__).parent / f"{path}.py")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[full] = module
+            spec.loader.exec_module(module)
+        return sys.modules[full]
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def children():
+    """children() -> the numbers of this process's children, those that nobody waited for included."""
+
+    def numbers():
+        found = set()
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    stat = Path("/proc", entry, "stat").read_text()
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                if int(stat.rpartition(")")[2].split()[1]) == os.getpid():
+                    found.add(int(entry))
+        return found
+
+    return numbers
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """Options of an S3 server with one bucket, "bucket". It answers one request at a time: moto looks whether a key is
+    there and then writes it, and two threads could do that at once, which no real store does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # third-party imports
+        import boto3
+        from moto.server import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    app, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def one_at_a_time(environ, start_response):
+        with turn:
+            return list(app(environ, start_response))
+
+    server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    key, secret = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+    )
+    client.create_bucket(Bucket="bucket")
+    client.close()
+    yield {"key": key, "secret": secret, "endpoint_url": endpoint}
+    server.shutdown()
+    thread.join()
+    server.server_close()

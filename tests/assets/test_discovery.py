@@ -13,7 +13,6 @@ import boto3
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moto.server import ThreadedMotoServer
 
 from assets.discovery import BatchLimits, discover, pending, undiscovered
 from assets.manifests import Manifest, RawObject, manifests, read_manifest
@@ -364,34 +363,26 @@ def test_a_batch_cannot_be_written_twice(store: Store) -> None:
         store.put_if_absent(other.path, other.to_json())
 
 
-def test_a_bucket() -> None:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        options = {"key": "some-key", "secret": "some-secret", "endpoint_url": endpoint}
-        client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="some-key",
-            aws_secret_access_key="some-secret",
-        )
-        client.create_bucket(Bucket="bucket")
-        for key in ("raw/photos/", "raw/photos/a b.jpg", "raw/photos/ä.jpg", "raw/empty.jpg", "other"):
-            body = b"" if key.endswith(("/", "empty.jpg")) else b"x"
-            client.put_object(Bucket="bucket", Key=key, Body=body)
-        store, place = open_store("s3://bucket/root", options), open_store("s3://bucket/raw", options)
-        (key,) = discover(store, place, "d")
-        found = read_manifest(store, "d", key)
-        assert [item.key for item in found.objects] == ["empty.jpg", "photos/a b.jpg", "photos/ä.jpg"]
-        assert found.landing == "s3://bucket/raw"
-        assert discover(store, place, "d") == []
-        client.put_object(Bucket="bucket", Key="raw/photos/a b.jpg", Body=b"y")
-        assert len(discover(store, place, "d")) == 1
-        assert len(times(store)) == 4
-        store.close()
-        place.close()
-    finally:
-        server.stop()
+def test_a_bucket(s3: dict[str, Any]) -> None:
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=s3["key"],
+        aws_secret_access_key=s3["secret"],
+    )
+    for key in ("raw/photos/", "raw/photos/a b.jpg", "raw/photos/ä.jpg", "raw/empty.jpg", "other"):
+        body = b"" if key.endswith(("/", "empty.jpg")) else b"x"
+        client.put_object(Bucket="bucket", Key=key, Body=body)
+    store, place = open_store("s3://bucket/root", s3), open_store("s3://bucket/raw", s3)
+    (key,) = discover(store, place, "d")
+    found = read_manifest(store, "d", key)
+    assert [item.key for item in found.objects] == ["empty.jpg", "photos/a b.jpg", "photos/ä.jpg"]
+    assert found.landing == "s3://bucket/raw"
+    assert discover(store, place, "d") == []
+    client.put_object(Bucket="bucket", Key="raw/photos/a b.jpg", Body=b"y")
+    assert len(discover(store, place, "d")) == 1
+    assert len(times(store)) == 4
+    client.close()
+    store.close()
+    place.close()

@@ -1,62 +1,26 @@
 """Real processes: killed at every step, and many that publish at once, on a disk and on S3."""
 
 import itertools
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import loader
 from penstock.verify import verify
 
-CHILD = str(Path(__file__).parent / "child.py")
 
-
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, CHILD, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.fixture(scope="module")
-def killer():
+@pytest.fixture
+def killer(at_once):
     """Does a job in a process that kills itself: (exit code, the version number it says or None)."""
-    process = subprocess.Popen(
-        [sys.executable, CHILD, "jobs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
 
     def killer(**job):
-        process.stdin.write(json.dumps(job) + "\n")
-        process.stdin.flush()
-        code, said = json.loads(process.stdout.readline())
-        assert code in (0, -signal.SIGKILL)
+        ((code, said),) = at_once("child.py", job)
+        assert code in (0, -signal.SIGKILL), said
         return code, said
 
-    yield killer
-    process.stdin.close()
-    assert process.wait() == 0
-    process.stdout.close()
-
-
-def ended(process):
-    """The version number it says."""
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    return int(out.splitlines()[-1])
-
-
-def go(process):
-    process.stdin.write("go\n")
-    process.stdin.flush()
+    return killer
 
 
 def begun(url, options, properties):
@@ -142,14 +106,12 @@ def test_a_process_killed_on_s3_leaves_a_root_that_verifies(bucket, properties, 
     sweep(killer, "publish", roots(), options, properties)
 
 
-def at_once(url, options, processes):
-    """Start them, let all get ready, then let all go."""
-    running = [start("write", url, json.dumps(options), f"p{i}-") for i in range(processes)]
-    for process in running:
-        assert process.stdout.readline() == "ready\n", process.communicate()[1]
-    for process in running:
-        go(process)
-    return sorted(map(ended, running))
+def publish_at_once(at_once, url, options, processes):
+    """The version numbers that they say."""
+    jobs = [{"what": "write", "url": url, "options": options, "name": f"p{i}-"} for i in range(processes)]
+    done = at_once("child.py", *jobs)
+    assert [status for status, _ in done] == [0] * processes, done
+    return sorted(number for _, number in done)
 
 
 def check_all_there(url, options, processes, properties):
@@ -164,32 +126,26 @@ def check_all_there(url, options, processes, properties):
     root.close()
 
 
-def test_20_processes_publish_at_once_on_a_disk(tmp_path, properties):
+def test_20_processes_publish_at_once_on_a_disk(tmp_path, properties, at_once):
     """The root too is made by whoever comes first."""
     url = str(tmp_path / "root")
-    assert at_once(url, {}, 20) == list(range(1, 21))
+    assert publish_at_once(at_once, url, {}, 20) == list(range(1, 21))
     check_all_there(url, {}, 20, properties)
 
 
-def test_20_processes_publish_at_once_on_s3(bucket, properties):
+def test_20_processes_publish_at_once_on_s3(bucket, properties, at_once):
     url, options = bucket
-    assert at_once(f"{url}/at-once", options, 20) == list(range(1, 21))
+    assert publish_at_once(at_once, f"{url}/at-once", options, 20) == list(range(1, 21))
     check_all_there(f"{url}/at-once", options, 20, properties)
 
 
-def test_two_processes_add_one_group_at_once(tmp_path, properties):
+def test_two_processes_add_one_group_at_once(tmp_path, properties, at_once):
     """One wins; the other is refused by name, and nothing of it is in the version."""
     url = str(tmp_path / "root")
     begun(url, {}, properties).close()
-    running = [start("group", url, "{}", "new") for _ in range(2)]
-    for process in running:
-        assert process.stdout.readline() == "ready\n"
-    for process in running:
-        go(process)
-    outs = [process.communicate() for process in running]
-    assert sorted(process.returncode for process in running) == [0, 1]
-    (lost,) = [err for process, (_, err) in zip(running, outs, strict=True) if process.returncode]
-    assert "loader.errors.Conflict" in lost
+    job = {"what": "group", "url": url, "options": {}, "name": "new"}
+    done = at_once("child.py", job, job)
+    assert sorted(done, key=str) == [(0, 2), (1, "loader.errors.Conflict")]
     root = loader.Root(url)
     assert [record.number for record in root.versions("d")] == [1, 2]
     assert verify(root, "d", full=True).problems == []

@@ -1,4 +1,4 @@
-"""The functions that workers run, and processes seen from outside."""
+"""The functions that workers run, and a FIFO that they hold."""
 
 import importlib
 import os
@@ -16,25 +16,6 @@ def units():
     sys.path.insert(0, str(_UNITS))
     yield importlib.import_module("compute_units")
     sys.path.remove(str(_UNITS))
-
-
-@pytest.fixture
-def children():
-    """A function: the numbers of this process's children, those that nobody waited for included."""
-
-    def numbers() -> set[int]:
-        found = set()
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    stat = Path("/proc", entry, "stat").read_text()
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if int(stat.rpartition(")")[2].split()[1]) == os.getpid():
-                    found.add(int(entry))
-        return found
-
-    return numbers
 
 
 @pytest.fixture

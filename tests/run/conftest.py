@@ -1,11 +1,9 @@
 """Small versions to load from, and a store that watches its requests and misbehaves as it is told."""
 
-import importlib.util
+import importlib
 import itertools
-import logging
 import os
 import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -14,63 +12,22 @@ import pytest
 import loader
 
 
-def _load(name):
-    full = "penstock_run_tests_" + name
-    if full not in sys.modules:
-        spec = importlib.util.spec_from_file_location(full, Path(__file__).parent / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[full] = module
-        spec.loader.exec_module(module)
-    return sys.modules[full]
-
-
-S3_KEY, S3_SECRET, S3_BUCKET = "AKIALOADER", "loadersecretloadersecret", "bucket"
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """Options of an S3 server with one bucket, "bucket"."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # third-party imports
-        import boto3
-        from moto.server import ThreadedMotoServer
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    options = {
-        "key": S3_KEY,
-        "secret": S3_SECRET,
-        "endpoint_url": "http://{}:{}".format(*server.get_host_and_port()),
-    }
-    client = boto3.client(
-        "s3",
-        endpoint_url=options["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=S3_KEY,
-        aws_secret_access_key=S3_SECRET,
-    )
-    client.create_bucket(Bucket=S3_BUCKET)
-    client.close()
-    yield options
-    server.stop()
-
-
 @pytest.fixture(scope="session")
-def properties():
+def properties(shared):
     """What must hold, as functions that raise AssertionError."""
-    return _load("properties")
+    return shared("run/properties")
 
 
 @pytest.fixture(scope="session")
-def samples():
+def samples(shared):
     """The samples that the tests write, as functions of their number."""
-    return _load("samples")
+    return shared("run/samples")
 
 
 @pytest.fixture(scope="session")
-def media():
+def media(shared):
     """Encoders of small pictures, sounds and videos."""
-    return _load("media")
+    return shared("run/media")
 
 
 @pytest.fixture(scope="module")

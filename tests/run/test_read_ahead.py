@@ -1,12 +1,10 @@
 """Remote stores read ahead: the same batches, few requests, bounded bytes, and nothing left behind."""
 
 import gc
-import importlib.util
 import logging
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,18 +51,14 @@ def tar_bytes(root):
 
 
 @pytest.fixture
-def served():
+def served(shared):
     """served(root in memory) -> (its objects on a real server, the root there)."""
-    spec = importlib.util.spec_from_file_location(
-        "penstock_run_tests_range_server", Path(__file__).parent / "range_server.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    range_server = shared("run/range_server")
     open_ = []
 
     def serve(root):
         objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
-        server = module.RangeServer(objects)
+        server = range_server.RangeServer(objects)
         there = loader.Root("s3://bucket/r", options={**server.options, "retry_deadline_s": 0})
         open_.append((server, there))
         return server, there

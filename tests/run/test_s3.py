@@ -1,51 +1,25 @@
 """A Loader on S3: the same batches as on a disk, and a store that goes away is an error, never other data."""
 
-import logging
 import os
 import socket
 import subprocess
 import sys
 import threading
-import warnings
 from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import pytest
 
 import loader
 from loader.errors import Transient
 
-KEY, SECRET, BUCKET = "AKIARUN", "runsecretrunsecret", "bucket"
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    """(host, port) of an S3 server with one bucket."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # third-party imports
-        import boto3
-        from moto.server import ThreadedMotoServer
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    client = boto3.client(
-        "s3",
-        endpoint_url=f"http://{host}:{port}",
-        region_name="us-east-1",
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-    )
-    client.create_bucket(Bucket=BUCKET)
-    client.close()
-    yield host, port
-    server.stop()
-
 
 class Line:
     """A TCP line to a server that can be cut: open connections are closed, new ones refused."""
 
-    def __init__(self, address):
-        self._address = address
+    def __init__(self, endpoint):
+        there = urlsplit(endpoint)
+        self._address = there.hostname, there.port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets, self._threads, self._lock = [], [], threading.Lock()
@@ -92,11 +66,10 @@ class Line:
             return
 
 
-def options(url):
+def impatient(s3):
+    """Options of a store that gives up soon."""
     return {
-        "key": KEY,
-        "secret": SECRET,
-        "endpoint_url": url,
+        **s3,
         "retry_base_s": 0.001,
         "retry_cap_s": 0.01,
         "retry_deadline_s": 0.3,
@@ -104,11 +77,11 @@ def options(url):
     }
 
 
-def copied(tmp_path, samples, url, name):
+def copied(tmp_path, samples, s3, name):
     """One root on a disk, and the same objects in a bucket: (local plan, remote root)."""
     local = loader.Root(str(tmp_path / "root"))
     samples.write(local, "photos", range(40), part_samples=9)
-    remote = loader.Root(f"s3://{BUCKET}/{name}", options=options(url))
+    remote = loader.Root(f"s3://bucket/{name}", options=impatient(s3))
     for info in local.store.list(""):
         if not info.key.startswith("heartbeats/"):
             remote.store.put(info.key, local.store.get(info.key).data)
@@ -121,8 +94,8 @@ def plan_of(root):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_same_batches_as_from_a_disk(tmp_path, samples, properties, endpoint, workers):
-    local, remote = copied(tmp_path, samples, "http://{}:{}".format(*endpoint), f"same-{workers}")
+def test_the_same_batches_as_from_a_disk(tmp_path, samples, properties, s3, workers):
+    local, remote = copied(tmp_path, samples, s3, f"same-{workers}")
     near, far = plan_of(local), plan_of(remote)
     assert near.hash == far.hash
     wanted = properties.uninterrupted(near, 6)
@@ -136,9 +109,9 @@ def test_the_same_batches_as_from_a_disk(tmp_path, samples, properties, endpoint
     remote.close()
 
 
-def test_a_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, properties, endpoint):
-    line = Line(endpoint)
-    local, remote = copied(tmp_path, samples, line.url, "cut")
+def test_a_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, properties, s3):
+    line = Line(s3["endpoint_url"])
+    local, remote = copied(tmp_path, samples, {**s3, "endpoint_url": line.url}, "cut")
     wanted = properties.uninterrupted(plan_of(local), 20)
     plan, steps = plan_of(remote), 20
     got = {}
@@ -153,7 +126,7 @@ def test_a_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, 
         assert any("while reading photos@1/" in note for note in caught.value.__notes__)
         state = batches.state_dict()
     assert got == {step: wanted[step] for step in range(len(got))}
-    back = loader.Root(f"s3://{BUCKET}/cut", options=options("http://{}:{}".format(*endpoint)))
+    back = loader.Root("s3://bucket/cut", options=impatient(s3))
     with loader.Loader(plan_of(back), 0, 1, workers=2, steps=steps) as batches:
         batches.load_state_dict(state)
         got |= {batch.step: batch.digest for batch in batches}
@@ -181,10 +154,9 @@ except loader.errors.ForkedStore as error:
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_worker_processes(tmp_path, samples, properties, endpoint, context):
+def test_worker_processes(tmp_path, samples, properties, s3, context):
     """Spawned ones deliver; a forked one, whose parent's client would hang, is an error."""
-    url = "http://{}:{}".format(*endpoint)
-    local, remote = copied(tmp_path, samples, url, f"processes-{context}")
+    local, remote = copied(tmp_path, samples, s3, f"processes-{context}")
     plan = plan_of(local)
     plan.save(remote)
     script = tmp_path / "train.py"  # spawn runs it again
@@ -192,7 +164,11 @@ def test_worker_processes(tmp_path, samples, properties, endpoint, context):
         "def main():\n" + WORKERS.replace("\n", "\n    ") + "\nif __name__ == '__main__':\n    main()\n"
     )
     command = [sys.executable, str(script), remote.url, plan.hash, context]
-    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": url}
+    given = {
+        "AWS_ACCESS_KEY_ID": s3["key"],
+        "AWS_SECRET_ACCESS_KEY": s3["secret"],
+        "AWS_ENDPOINT_URL": s3["endpoint_url"],
+    }
     environ = {**os.environ, **given}  # options are not pickled: they hold secrets
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

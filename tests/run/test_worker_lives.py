@@ -193,21 +193,22 @@ def test_a_worker_that_cannot_start(plan, in_workers, monkeypatch):
                 next(batches)
 
 
-def children():
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= set((task / "children").read_text().split())
-    return found
+@pytest.fixture
+def held(children):
+    """held() -> what this process holds: files, maps of batches, children, threads."""
+
+    def numbers():
+        for _ in range(
+            3
+        ):  # an earlier test's exception may keep a loader, which keeps its workers until it goes
+            gc.collect()
+        maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "penstock-" in line]
+        return len(os.listdir("/proc/self/fd")), len(maps), children(), threading.active_count()
+
+    return numbers
 
 
-def held():
-    for _ in range(3):  # an earlier test's exception may keep a loader, which keeps its workers until it goes
-        gc.collect()
-    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "penstock-" in line]
-    return len(os.listdir("/proc/self/fd")), len(maps), children(), threading.active_count()
-
-
-def test_nothing_is_left(plan, in_workers):
+def test_nothing_is_left(plan, in_workers, children, held):
     """After close, after being dropped, after a failed start; and a batch that is kept keeps its memory alone."""
     options = {"executor": "processes", "workers": 1, "transform": in_workers.large, "framework": "numpy"}
     others = held()[2]

@@ -1,11 +1,9 @@
-"""Stores to test, and two S3 servers in this process: moto, and one that misbehaves as it is told."""
+"""Stores to test, and an S3 server in this process that misbehaves as it is told."""
 
 import itertools
-import logging
 import socket
 import struct
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,34 +49,9 @@ def no_credentials_from_outside(
     monkeypatch.setenv("AWS_CONFIG_FILE", nowhere)
 
 
-@pytest.fixture(scope="session")
-def moto_endpoint() -> Iterator[str]:
-    """The URL of an S3 server with one bucket."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # third-party imports
-        import boto3
-        from moto.server import ThreadedMotoServer
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-    )
-    client.create_bucket(Bucket=BUCKET)
-    client.close()
-    yield endpoint
-    server.stop()
-
-
 @pytest.fixture
-def s3_options(moto_endpoint: str) -> dict[str, object]:
-    return {"key": KEY, "secret": SECRET, "endpoint_url": moto_endpoint, "retry_base_s": 0.001}
+def s3_options(s3: dict[str, str]) -> dict[str, object]:
+    return {**s3, "retry_base_s": 0.001}
 
 
 def _has_s3fs() -> bool:
@@ -105,7 +78,11 @@ def backend(request: pytest.FixtureRequest, tmp_path) -> Backend:
         return Backend(name=name, open=lambda: open_store(url, {"fsspec": {}}), creates=False)
     options = request.getfixturevalue("s3_options")
     if name == "s3fs":
-        own = {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": options["endpoint_url"]}}
+        own = {
+            "key": options["key"],
+            "secret": options["secret"],
+            "client_kwargs": {"endpoint_url": options["endpoint_url"]},
+        }
         options = {"fsspec": own, "retry_base_s": 0.001}
     return Backend(name=name, open=lambda: open_store(f"s3://{BUCKET}/test-{number}/prefix", options))
 

@@ -1,44 +1,17 @@
-"""A publisher as a process of its own: `publisher.py URL OPTIONS DATASET VERSIONS [KILL_AT before|after]`.
+"""What the processes of forks.py do to a log: begin and commit versions, and say each one's number and transaction.
 
-Says "ready", waits for a line, then begins and commits VERSIONS versions, and says each one's number and
-transaction. With KILL_AT it kills itself (SIGKILL) at that verb of the store, before or after it took place.
+A job with `at` kills itself at that verb of the store.
 """
 
 import hashlib
-import json
-import os
-import signal
-import sys
-from itertools import count
+
+from forks import Mortal
 
 from loader.dataset.decide import CommitBody
 from loader.dataset.entries import canonical
 from loader.dataset.history import State
 from loader.dataset.log import Log
 from loader.storage import open_store
-
-
-class Mortal:
-    """A store that kills this process at the verb number `at`."""
-
-    def __init__(self, store, at: int, when: str) -> None:
-        self.store, self.url, self.at, self.when = store, store.url, at, when
-        self.numbers = count(1)  # entries are probed by several threads: `next` gives each its own
-
-    def __getattr__(self, name):
-        verb = getattr(self.store, name)
-
-        def call(*args):
-            number = next(self.numbers)
-            if number == self.at and self.when == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            try:
-                return verb(*args)
-            finally:
-                if number == self.at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        return call
 
 
 def build(txn: str, state: State) -> CommitBody:
@@ -50,15 +23,12 @@ def build(txn: str, state: State) -> CommitBody:
     )
 
 
-def main(url: str, options: str, dataset: str, versions: str, at: str = "0", when: str = "before") -> None:
-    log = Log(Mortal(open_store(url, json.loads(options)), int(at), when))
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for _ in range(int(versions)):
+def run(
+    url: str, options: dict, dataset: str, versions: int, at: int = 0, when: str = "before"
+) -> list[dict]:
+    log = Log(Mortal(open_store(url, options), at, when))
+    said = []
+    for _ in range(versions):
         txn = log.begin(dataset).txn
-        number = log.commit(txn, lambda state, txn=txn: build(txn, state)).number
-        print(json.dumps({"txn": txn, "number": number}), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        said.append({"txn": txn, "number": log.commit(txn, lambda state, txn=txn: build(txn, state)).number})
+    return said

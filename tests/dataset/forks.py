@@ -1,0 +1,86 @@
+"""Processes that all begin at once: `forks.py SCRIPT`, where SCRIPT's `run(**job)` does one job.
+
+Each line of the input is a JSON list of jobs. Each job is done by a process of its own, a fork of this one, which has
+imported everything and opened nothing; they wait until all of them are there. The answer is a line too: for each job
+its exit status, and what it says: the value that `run` returned, the name of the error, or null if it was killed.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from itertools import count
+
+import pyarrow as pa
+
+
+class Mortal:
+    """A store that kills this process (SIGKILL) at the verb number `at`, before or after it took place."""
+
+    def __init__(self, store, at, when):
+        self.store, self.url, self.at, self.when = store, store.url, at, when
+        self.numbers = count(1)  # entries are probed by several threads: `next` gives each its own
+
+    def __getattr__(self, name):
+        verb = getattr(self.store, name)
+
+        def call(*args, **kwargs):
+            number = next(self.numbers)
+            if number == self.at and self.when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                return verb(*args, **kwargs)
+            finally:
+                if number == self.at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return call
+
+
+def fork(run, job, gate):
+    """(pid, file) of a process that does `job` when `gate` is closed, and says in `file` what came of it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, os.fdopen(reading, "rb")
+    status = 1
+    try:
+        os.close(gate[1])
+        os.read(gate[0], 1)
+        said = run(**job)
+        status = 0
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        traceback.print_exc()
+        said = f"{type(error).__module__}.{type(error).__name__}"
+    os.write(writing, json.dumps(said).encode())
+    os._exit(status)
+
+
+def at_once(run, jobs):
+    """[(exit status, what it says)] of one process for each job."""
+    gate = os.pipe()
+    running = [fork(run, job, gate) for job in jobs]
+    for end in gate:
+        os.close(end)
+    done = []
+    for pid, file in running:
+        with file:
+            said = file.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        done.append((status, json.loads(said) if said else None))
+    return done
+
+
+def main(script):
+    os.fsync = lambda descriptor: None  # a power cut needs it, SIGKILL does not: written is written
+    run = runpy.run_path(script)["run"]
+    pa.array([0])  # looks for pandas, which takes longer than a job
+    for line in sys.stdin:
+        print(json.dumps(at_once(run, json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -4,6 +4,7 @@ A bucket is the view narrowed by a predicate, so it is stored, opened again and 
 table is read once, for the values; the predicates are evaluated on these.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,22 @@ def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View
     }
 
 
+def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: str) -> str | None:
+    """The predicate of the view that `split(view, by, edges)` made this part of. Raises: InvalidPlan where none did."""
+    if edges is None:
+        literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
+        literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}
+        asked = [_predicate(f"({by})", (f"= {one}",)) for one in sorted(literals)]
+    else:
+        asked = [_predicate(f"({by})", one) for at, one in _ranges(edges).items() if at == label]
+    for one in asked:
+        if part.predicate == one:
+            return None
+        if part.predicate is not None and part.predicate.endswith(f") AND ({one})"):
+            return part.predicate.removesuffix(f") AND ({one})").removeprefix("(")
+    raise InvalidPlan(f"the view where {part.predicate!r} is not the bucket {label!r} of {by!r}")
+
+
 def _predicate(value: str, comparisons: Comparisons) -> str:
     return " AND ".join(f"{value} {one}" for one in comparisons)
 
@@ -91,6 +108,10 @@ def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
             "value is a bucket"
         )
+    return _ranges(edges)
+
+
+def _ranges(edges: Sequence[str]) -> dict[str, Comparisons]:
     return {
         label: (f">= {low}",) if high == "inf" else (f">= {low}", f"< {high}")
         for label, (low, high) in edge_ranges(edges).items()

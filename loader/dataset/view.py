@@ -75,6 +75,12 @@ class View:
         """The same fields and predicate of another version. Raises: FieldNotFound."""
         return View(version, self.fields, self.predicate, self.where_present)
 
+    def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
+        """The view that this one is a bucket of, by the predicate that `split` gave it. Raises: InvalidPlan."""
+        from .split import whole_predicate
+
+        return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
+
     def since(self, old: "View", *, compare: bool = True) -> Delta:
         """What is new in this view, of a later version, and what was removed. See `dataset.delta.delta_of`."""
         from .delta import delta_of

@@ -1,11 +1,13 @@
 """A plan's sources, split into their buckets."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import InvalidPlan
 from .bucket import BucketBy, some
 from .content import PlannedSource, Source, plan_source
+from .growth import Growth
 from .interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
 from .mixture import Segment
 from .views import OrderView
@@ -16,26 +18,35 @@ def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> d
     found: dict[str, PlannedSource] = {}
     for name, given in views.items():
         wanted = given if isinstance(given, Source) else Source(given)
-        if not hasattr(wanted.view, "split"):
-            raise InvalidPlan(
-                f"source {name!r} is a {type(wanted.view).__name__}, which cannot be split into buckets"
-            )
-        try:
-            parts = wanted.view.split(asked.by, asked.edges)
-        except InvalidPlan as error:
-            raise InvalidPlan(f"source {name!r}: {error}") from None
-        for label, view in parts.items():
+        for label, view in split_view(name, wanted.view, asked.by, asked.edges).items():
             full = bucket_source(name, label)
             if full in found:
                 raise InvalidPlan(f"{full!r} names a bucket of two sources: rename source {name!r}")
             found[full] = plan_source(full, replace(wanted, view=view), label)
-    labels = sorted({part.bucket for part in found.values() if part.bucket is not None})
+    bucket_labels(found.values(), asked.by)
+    return {name: found[name] for name in sorted(found)}
+
+
+def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
+    """label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
+    if not hasattr(view, "split"):
+        raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
+    try:
+        parts: dict[str, OrderView] = view.split(by, edges)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"source {name!r}: {error}") from None
+    return parts
+
+
+def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
+    """The labels of these sources' buckets, ascending. Raises: InvalidPlan for too many."""
+    labels = sorted({part.bucket for part in parts if part.bucket is not None})
     if len(labels) > MAX_BUCKETS:
         raise InvalidPlan(
-            f"{asked.by!r} gives {len(labels)} buckets ({some(labels)}): at most {MAX_BUCKETS} are dealt; use coarser "
+            f"{by!r} gives {len(labels)} buckets ({some(labels)}): at most {MAX_BUCKETS} are dealt; use coarser "
             "ones, or edges="
         )
-    return {name: found[name] for name in sorted(found)}
+    return labels
 
 
 def interleave_parts(
@@ -44,12 +55,18 @@ def interleave_parts(
     parts: Mapping[str, PlannedSource],
     starts: Starts,
     batch: Mapping[str, int],
+    growths: Sequence[Growth] = (),
 ) -> Interleaving:
-    """The turns of the buckets of these sources (each with a bucket)."""
-    sizes: dict[str, dict[str, int]] = {}
-    for part in parts.values():
-        if part.bucket is not None:
-            sizes.setdefault(part.bucket, {})[part.source] = part.shape.n
+    """The turns of the buckets of these sources (each with a bucket). starts: of segments; one begins where a source
+    grows, and from there on its buckets have the sizes of the new version."""
+    sizes: list[dict[str, dict[str, int]]] = []
+    for start, _ in starts:
+        begun = Counter(one.source for one in growths if one.step <= start)
+        held: dict[str, dict[str, int]] = {}
+        for part in parts.values():
+            if part.bucket is not None and not part.delta and part.growth == begun[part.source]:
+                held.setdefault(part.bucket, {})[part.source] = part.shape.n
+        sizes.append(held)
     return interleave(by, edges, sizes, starts, batch)
 
 

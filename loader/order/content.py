@@ -1,6 +1,6 @@
 """What a plan is made of: everything that decides data, frozen and hashed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,8 @@ def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSource:
     """One source as the plan froze it; with buckets, one bucket of it (name: `photos/b3`, bucket: `b3`); of a source
-    that grows, one of its views: growth 1 adds the samples `photos+1` (delta) and makes `photos#1` of all."""
+    that grows, one of its views: growth 1 adds the samples `photos+1` (delta) and makes `photos#1` of all. A bucket
+    that comes with growth 1 (begins) is `photos/b3`, like those that were there before."""
 
     name: str
     view: OrderView
@@ -54,19 +55,20 @@ class PlannedSource:
     bucket: str | None = None
     growth: int = 0
     delta: bool = False
+    begins: bool = False
 
     @property
     def source(self) -> str:
         """The source's name without its bucket or growth: what weights are given to."""
-        if self.growth:
-            suffix = delta_name if self.delta else whole_name
-            return self.name.removesuffix(suffix("", self.growth))
-        return self.name if self.bucket is None else self.name.removesuffix(f"/{self.bucket}")
+        return self.stream if self.bucket is None else self.stream.removesuffix(f"/{self.bucket}")
 
     @property
     def stream(self) -> str:
         """The name of the stream of positions that it is read in: the source's, or the bucket's."""
-        return self.source if self.growth else self.name
+        if not self.growth or self.begins:
+            return self.name
+        suffix = delta_name if self.delta else whole_name
+        return self.name.removesuffix(suffix("", self.growth))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,6 +81,7 @@ class PlannedSource:
             **({} if self.bucket is None else {"bucket": self.bucket}),
             **({"growth": self.growth} if self.growth else {}),
             **({"delta": True} if self.delta else {}),
+            **({"begins": True} if self.begins else {}),
         }
 
 
@@ -117,6 +120,8 @@ class PlanContent:
     sources that grow, one per view. grown: by step, then source.
     segments: weights by source; with buckets without bases, which the buckets' own segments have.
     global_batch: slots of step 0; later segments may have another number.
+    grown_streams: stream -> what its positions hold, of sources that grow. view_index: (stream, growth, whether it is
+    its delta view) -> the view's index in `source_names`.
     """
 
     seed: int
@@ -130,6 +135,7 @@ class PlanContent:
     quarantine: Quarantine = field(default_factory=Quarantine)
     grown: tuple[Growth, ...] = ()
     grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
+    view_index: Mapping[tuple[str, int, bool], int] = field(init=False, repr=False)
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,9 +144,13 @@ class PlanContent:
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
         check_boundary(self.boundary, self.sources, len(self.segments), self.buckets is not None)
-        sizes = {name: one.shape.n for name, one in self.sources.items()}
-        streams = grown_streams(self.grown, sizes, lambda step: self.streams[None].used_before(step))
-        object.__setattr__(self, "grown_streams", streams)
+        views = {(one.stream, one.growth, one.delta): one for one in self.sources.values()}
+        sizes = {of: one.shape.n for of, one in views.items()}
+        names: dict[str, dict[str, None]] = {}
+        for one in self.sources.values():
+            names.setdefault(one.source, {})[one.stream] = None
+        object.__setattr__(self, "view_index", {of: at for at, of in enumerate(views)})
+        object.__setattr__(self, "grown_streams", grown_streams(self.grown, names, sizes, self.used_before))
         if not self.allow_repeats and self.boundary != MASK:
             self._refuse_repeats()
         object.__setattr__(self, "hash", content_hash("p", self.to_json()))
@@ -179,6 +189,10 @@ class PlanContent:
             return dict(self.buckets.streams.items())
         names = tuple(name for name, one in self.sources.items() if not one.growth)
         return {None: Stream(names=names, batch=self.global_batch, segments=self.segments)}
+
+    def used_before(self, step: int) -> dict[str, int]:
+        """Positions that the steps before take of each source's stream, or of each bucket's; zeros left out."""
+        return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
         """What the positions of a source, or a bucket of one, hold."""
@@ -245,15 +259,14 @@ class PlanContent:
             **({"grown": self.grown_json(self.grown)} if self.grown else {}),
         }
 
-    def grown_json(self, growths: Iterable[Growth]) -> list[dict[str, Any]]:
-        """position: of the source's stream, at which a growth takes effect."""
-        start = {
-            (name, at): one.start for name, s in self.grown_streams.items() for at, one in enumerate(s.stages)
-        }
-        return [
-            {"step": one.step, "source": one.source, "position": start[one.source, one.number]}
-            for one in growths
-        ]
+    def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
+        """position: of the source's stream, at which a growth takes effect; with buckets it follows from the bases of
+        the segment that begins there."""
+        out: list[dict[str, Any]] = [{"step": one.step, "source": one.source} for one in growths]
+        if self.buckets is None:
+            for entry, one in zip(out, growths, strict=True):
+                entry["position"] = self.grown_streams[one.source].stages[one.number].start
+        return out
 
     def checked_step(self, step: int) -> int:
         """step as an int. Raises InvalidRuntime: not a whole number >= 0, or positions beyond int64."""

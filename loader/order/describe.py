@@ -19,7 +19,8 @@ def describe(facts: Mapping[str, Any]) -> str:
     lines.append(f"working set of all sources {facts['live_bytes']} bytes over all ranks")
     if len(facts["sources"]) > 1 and facts["first_exhausted"] is not None:
         lines.append(f"first exhausted: {facts['first_exhausted']!r}")
-    lines += [_growth_line(one) for one in facts["growths"]]
+    for growth in facts["growths"]:
+        lines += _growth_lines(growth)
     for segment in facts["segments"]:
         lines += _segment_lines(segment, facts)
     return "\n".join(lines)
@@ -50,7 +51,18 @@ def _packed(n: int, one: Mapping[str, Any]) -> str:
     )
 
 
-def _growth_line(one: Mapping[str, Any]) -> str:
+def _growth_lines(one: Mapping[str, Any]) -> list[str]:
+    whose = f"source {one['source']!r}"
+    removed = f"; {one['removed']} removed samples are in no slot" if one["removed"] else ""
+    if not one["buckets"]:
+        return [_growth_line(one["step"], whose, one) + removed]
+    lines = [f"from step {one['step']} {whose} grows to {one['samples']} samples, by bucket{removed}"]
+    return lines + [
+        "  " + _growth_line(one["step"], f"bucket {label!r}", part) for label, part in one["buckets"].items()
+    ]
+
+
+def _growth_line(step: int, whose: str, one: Mapping[str, Any]) -> str:
     mixed = f"{one['left_of_epoch']} samples left of its epoch are mixed with {one['new']} new ones, then"
     mixed = mixed if one["left_of_epoch"] else "its"
     start = (
@@ -58,10 +70,9 @@ def _growth_line(one: Mapping[str, Any]) -> str:
         if one["whole_from_step"] is None
         else f"from step {one['whole_from_step']}"
     )
-    removed = f"; {one['removed']} removed samples are in no slot" if one["removed"] else ""
     return (
-        f"from step {one['step']} source {one['source']!r} grows: {mixed} epochs are "
-        f"of the {one['samples']} samples of view {one['view']}, {start}{removed}"
+        f"from step {step} {whose} grows: {mixed} epochs are "
+        f"of the {one['samples']} samples of view {one['view']}, {start}"
     )
 
 

@@ -1,12 +1,13 @@
 """What a plan will do, as numbers: computed from the plan alone, before anything is read."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidRuntime
 from .assign import rank_slice
 from .boundary import MASK, epoch_steps
 from .content import ORDER_VERSION, PlanContent, PlannedSource
-from .growth import Growth, whole_name
+from .growth import Growth
 from .mixture import Segment
 from .packed_view import PackedView
 
@@ -20,7 +21,8 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
     exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has. pack: None, or
     documents, length, tokens, pieces, and efficiency: the share of the sequences' places that hold a token.
     growths: step, source, and of its new view: view, samples, left_of_epoch and new (samples mixed), removed, and
-    whole_from_step, the first step with samples of an epoch of the whole view (None: it grows again before).
+    whole_from_step, the first step with samples of an epoch of the whole view (None: it grows again before). With
+    buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same of each.
     segments: start_step, end_step (None: endless), global_batch (without buckets), per source its weight of
     total_weight slots of a batch, samples_per_step and steps_per_epoch; per bucket its batch and its turns of
     total_turns steps; all as means over steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples,
@@ -86,18 +88,33 @@ def _last_position(plan: PlanContent, one: PlannedSource) -> int | None:
 
 
 def _growth_facts(plan: PlanContent, growth: Growth) -> dict[str, Any]:
-    stage = plan.grown_streams[growth.source].stages[growth.number]
-    whole_view = plan.sources[whole_name(growth.source, growth.number)]
-    is_read = _last_position(plan, whole_view) is not None
+    parts = {
+        one.bucket: _view_growth(plan, one)
+        for one in plan.sources.values()
+        if (one.source, one.growth, one.delta) == (growth.source, growth.number, False)
+    }
+    wholes = [one["whole_from_step"] for one in parts.values()]
     return {
         "step": growth.step,
         "source": growth.source,
-        "view": whole_view.view_id,
-        "samples": whole_view.shape.n,
+        "view": parts[None]["view"] if None in parts else None,
+        **{name: sum(one[name] for one in parts.values()) for name in ("samples", "left_of_epoch", "new")},
+        "removed": len(growth.removed),
+        "whole_from_step": None if None in wholes else max(wholes),
+        "buckets": {bucket: one for bucket, one in parts.items() if bucket is not None},
+    }
+
+
+def _view_growth(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
+    """Of the whole view that a growth makes, of a source or of one of its buckets."""
+    stage = plan.grown_streams[one.stream].stages[one.growth]
+    is_read = _last_position(plan, one) is not None
+    return {
+        "view": one.view_id,
+        "samples": one.shape.n,
         "left_of_epoch": stage.origin - stage.start - stage.delta,
         "new": stage.delta,
-        "removed": len(growth.removed),
-        "whole_from_step": plan.step_of(growth.source, stage.origin) if is_read else None,
+        "whole_from_step": plan.step_of(one.name, stage.origin) if is_read else None,
     }
 
 
@@ -121,15 +138,18 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
     turns: dict[str | None, int] = {None: 1}
     if plan.buckets is not None:
         turns = dict(plan.buckets.turns.segments[number].weights.items())
-    rates = {name: rate for label in turns for name, rate in _rates(plan, segment, label, turns).items()}
+    views = {one.stream: one for name in segment.weights for one in plan.views_at(name, segment.start_step)}
+    rates = {
+        name: rate for label in turns for name, rate in _rates(plan, segment, label, turns, views).items()
+    }
     per_step = {
         "samples": sum(one["samples_per_step"] for one in rates.values()),
         "bytes": sum(
-            one["samples_per_step"] * plan.sources[name].view.mean_sample_bytes for name, one in rates.items()
+            one["samples_per_step"] * views[name].view.mean_sample_bytes for name, one in rates.items()
         ),
-        "requests": sum(one["samples_per_step"] * _reads(plan.sources[name]) for name, one in rates.items()),
+        "requests": sum(one["samples_per_step"] * _reads(views[name]) for name, one in rates.items()),
         "chunk_requests": sum(
-            one["samples_per_step"] * _reads(plan.sources[name]) / plan.sources[name].shape.chunk
+            one["samples_per_step"] * _reads(views[name]) / views[name].shape.chunk
             for name, one in rates.items()
         ),
     }
@@ -139,7 +159,7 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
         "end_step": following[0].start_step if following else None,
         "global_batch": segment.batch or plan.global_batch,
         "sources": rates,
-        "steps_per_epoch": _steps_per_epoch(plan, rates),
+        "steps_per_epoch": _steps_per_epoch(rates, views),
         "buckets": {
             label: {"batch": plan.streams[label].batch, "turns": share, "total_turns": sum(turns.values())}
             for label, share in turns.items()
@@ -153,15 +173,15 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
 
 
 def _rates(
-    plan: PlanContent, segment: Segment, label: str | None, turns: dict[str | None, int]
+    plan: PlanContent,
+    segment: Segment,
+    label: str | None,
+    turns: Mapping[str | None, int],
+    views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
-    """Per source read in a bucket: how much of it a mean step takes."""
+    """Per source read in a bucket: how much of it a mean step takes. views: stream -> what a segment begins with."""
     stream = plan.streams[label]
-    weights = {
-        name: segment.weights[plan.sources[name].source]
-        for name in stream.names
-        if plan.sources[name].source in segment.weights
-    }
+    weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
     slots = (segment.batch or stream.batch) * turns[label] / sum(turns.values())
     if plan.boundary == MASK:  # a mean step of its one source, padding left out
         n = plan.sources[stream.names[0]].shape.n
@@ -172,18 +192,20 @@ def _rates(
             "weight": weight,
             "total_weight": total,
             "samples_per_step": slots * weight / total,
-            "steps_per_epoch": plan.sources[name].shape.n * total / (slots * weight),
+            "steps_per_epoch": views[name].shape.n * total / (slots * weight),
         }
         for name, weight in weights.items()
     }
 
 
-def _steps_per_epoch(plan: PlanContent, rates: dict[str, dict[str, Any]]) -> dict[str, float]:
+def _steps_per_epoch(
+    rates: Mapping[str, Mapping[str, Any]], views: Mapping[str, PlannedSource]
+) -> dict[str, float]:
     """source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
     taken: dict[str, float] = {}
     held: dict[str, int] = {}
     for name, rate in rates.items():
-        planned = plan.sources[name]
+        planned = views[name]
         taken[planned.source] = taken.get(planned.source, 0.0) + rate["samples_per_step"]
         held[planned.source] = held.get(planned.source, 0) + planned.shape.n
     return {source: held[source] / taken[source] for source in taken}

@@ -4,19 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import InvalidPlan
+from ..errors import EmptyView, InvalidPlan
 from .boundary import MASK
+from .bucketed import split_view
 from .content import PlanContent, PlannedSource, Source, plan_source
+from .grow_buckets import more_buckets
 from .growth import Growth, delta_name, whole_name
-from .views import delta_since
+from .interleave import Interleaving, bucket_source
+from .views import Delta, OrderView, delta_since
 from .whole import whole
 
 
-def grown_content(plan: PlanContent, views: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """The fields of a plan that differ: sources and growths. Raises InvalidPlan; see `Plan.grow`."""
+def grown_content(
+    plan: PlanContent, views: Mapping[str, Any], step: int, bucket_by: object
+) -> dict[str, Any]:
+    """The fields of a plan that differ: sources, growths, and with buckets their turns. Raises InvalidPlan; see
+    `Plan.grow`."""
     step = whole("grow: step", step, 0, 2**53)
     for there, what in (
-        (plan.buckets is not None, "buckets"),
         (plan.pack is not None, "packing"),
         (plan.boundary == MASK, 'boundary="mask"'),
     ):
@@ -25,11 +30,10 @@ def grown_content(plan: PlanContent, views: Mapping[str, Any], step: int) -> dic
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"grow({views!r}): a mapping of source names to their new views is needed")
     sources, grown = dict(plan.sources), list(plan.grown)
+    names = sorted({one.source for one in plan.sources.values()})
     for name in sorted(views, key=str):
-        if name not in plan.streams[None].names:
-            raise InvalidPlan(
-                f"grow names the source {name!r}; the sources are {list(plan.streams[None].names)}"
-            )
+        if name not in names:
+            raise InvalidPlan(f"grow names the source {name!r}; the sources are {names}")
         earlier = [one for one in grown if one.source == name]
         if earlier and step <= earlier[-1].step:
             raise InvalidPlan(
@@ -40,33 +44,86 @@ def grown_content(plan: PlanContent, views: Mapping[str, Any], step: int) -> dic
             raise InvalidPlan(f"source {taken[0]!r} has the name of a grown view: rename it in a new plan")
         sources |= entries
         grown.append(growth)
-    return {
+    content: dict[str, Any] = {
         "sources": {name: sources[name] for name in sorted(sources)},
         "grown": tuple(sorted(grown, key=lambda one: (one.step, one.source))),
     }
+    return content | more_buckets(plan, content["sources"], content["grown"], bucket_by)
 
 
 def _grown_source(
     plan: PlanContent, name: str, given: Any, step: int, number: int
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    old = plan.sources[whole_name(name, number - 1)].view
+    """The growth, and the views that it adds by their names in the plan."""
     wanted = given if isinstance(given, Source) else Source(given)
     if wanted.weight != 1:
         raise InvalidPlan(
             f"source {name!r}: a growth has no weight = {wanted.weight!r}; the schedule has them"
         )
-    if not hasattr(wanted.view, "version_ordinals") and hasattr(old, "of_version"):
-        wanted = replace(wanted, view=old.of_version(wanted.view))
-    full = whole_name(name, number)
-    entries = {full: replace(plan_source(full, wanted), growth=number)}
-    delta = delta_since(name, wanted.view, old)
-    start = plan.streams[None].used_before(step).get(name, 0)
-    mixed = plan.stream_of(name).stages[-1].after(start, n=1, delta=0).origin > start  # its epoch is not over
-    if delta.view is not None and mixed:
-        new = delta_name(name, number)
-        planned = plan_source(new, replace(wanted, view=delta.view))
-        entries[new] = replace(planned, growth=number, delta=True)
-    return Growth(step=step, source=name, number=number, first=delta.first, removed=delta.removed), entries
+    old = {
+        one.bucket: one.view
+        for one in plan.sources.values()
+        if (one.source, one.growth, one.delta) == (name, number - 1, False)
+    }
+    new = _new_views(plan.buckets, name, wanted.view, old)
+    used = plan.used_before(step)
+    streams = {one.stream for one in plan.sources.values()}
+    entries: dict[str, PlannedSource] = {}
+    for bucket, view in new.items():
+        stream = name if bucket is None else bucket_source(name, bucket)
+        begins = stream not in streams
+        full = stream if begins else whole_name(stream, number)
+        planned = plan_source(full, replace(wanted, view=view), bucket)
+        entries[full] = replace(planned, growth=number, begins=begins)
+    deltas: list[Delta] = []
+    for bucket, was in old.items():
+        stream = name if bucket is None else bucket_source(name, bucket)
+        view = new[bucket] if bucket in new else _emptied(stream, was, next(iter(new.values())))
+        delta = delta_since(stream, view, was)
+        deltas.append(delta)
+        start = used.get(stream, 0)
+        mixed = (
+            plan.stream_of(stream).stages[-1].after(start, n=1, delta=0).origin > start
+        )  # its epoch is not over
+        if delta.view is not None and mixed:
+            full = delta_name(stream, number)
+            planned = plan_source(full, replace(wanted, view=delta.view), bucket)
+            entries[full] = replace(planned, growth=number, delta=True)
+    return _growth(step, name, number, deltas), entries
+
+
+def _new_views(
+    buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
+) -> Mapping[str | None, OrderView]:
+    """label -> the bucket of the new view; without buckets all of it, under None. view: a view, or a version alone,
+    which then gets the fields and predicate of the view before. old: the views before."""
+    bucket, was = next(iter(old.items()))
+    alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
+    if buckets is None or bucket is None:
+        return {None: was.of_version(view) if alone else view}  # type: ignore[attr-defined]
+    if alone:
+        view = was.unsplit(buckets.by, buckets.edges, bucket).of_version(view)  # type: ignore[attr-defined]
+    parts = split_view(name, view, buckets.by, buckets.edges)
+    if not parts:
+        raise EmptyView(
+            f"source {name!r} has no samples (N = 0) in the new version: leave it out of the schedule"
+        )
+    return dict(parts.items())
+
+
+def _emptied(stream: str, was: Any, other: Any) -> Any:
+    """The view of a bucket of which the new version has no samples. other: another bucket of the new version."""
+    if not hasattr(was, "of_version"):
+        raise InvalidPlan(
+            f"source {stream!r} has no samples in the new version, which does not go on from one with {len(was)}"
+        )
+    return was.of_version(other.version)
+
+
+def _growth(step: int, source: str, number: int, deltas: Sequence[Delta]) -> Growth:
+    """deltas: of a source, or of its buckets, which are of one version."""
+    first = max(delta.first for delta in deltas)
+    return Growth(step=step, source=source, number=number, first=first, removed=deltas[0].removed)
 
 
 def growths_again(
@@ -74,10 +131,24 @@ def growths_again(
 ) -> tuple[Growth, ...]:
     """The growths of a plan from its views and (step, source) in order. Raises InvalidPlan where a view does not go on
     from the one before."""
+    views: dict[tuple[str, int], dict[str | None, OrderView]] = {}
+    for one in sources.values():
+        if not one.delta:
+            views.setdefault((one.source, one.growth), {})[one.bucket] = one.view
     out: list[Growth] = []
     for step, name in steps:
         number = 1 + sum(one.source == name for one in out)
-        view, old = (sources[whole_name(name, at)].view for at in (number, number - 1))
-        delta = delta_since(name, view, old, compare=False)  # they were when the plan was made
-        out.append(Growth(step=step, source=name, number=number, first=delta.first, removed=delta.removed))
+        if (name, number) not in views:
+            raise InvalidPlan(
+                f"the plan's JSON is damaged: grown says that {name!r} grows at step {step}, sources have no view of it"
+            )
+        new = views[name, number]
+        other = next(iter(new.values()))
+        deltas = [
+            delta_since(
+                name, new[bucket] if bucket in new else _emptied(name, was, other), was, compare=False
+            )  # they were compared when the plan was made
+            for bucket, was in views[name, number - 1].items()
+        ]
+        out.append(_growth(step, name, number, deltas))
     return tuple(out)

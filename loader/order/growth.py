@@ -1,4 +1,5 @@
-"""Sources that grow: a run goes on under a later version of a dataset from a chosen step.
+"""Sources that grow: a run goes on under a later version of a dataset from a chosen step. With buckets each bucket of
+a source has a stream of its own, and all of them grow at that step.
 
 The source's stream of positions i_k goes on; what changes is which sample a position holds. From the growth's first
 position on, the rest of the view's epoch and the delta view, of the samples that are new, are mixed in proportion to
@@ -7,7 +8,7 @@ their sizes, so that both end at one position. From there on epochs are of the w
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +47,8 @@ class Stage:
     """What a source's stream holds from position `start` on.
 
     [start, origin): the stream of the stage before, and `delta` samples of the delta view in proportion. From origin
-    on: the whole view of n samples, in epochs numbered from `epoch` on.
+    on: the whole view of n samples, in epochs numbered from `epoch` on. n = 0: a bucket without samples, of which no
+    position is asked for.
     """
 
     start: int
@@ -56,12 +58,14 @@ class Stage:
     delta: int = 0
 
     def after(self, start: int, n: int, delta: int) -> "Stage":
-        """The stage of a growth at position start >= self.start, to n samples, of which `delta` are new."""
+        """The stage of a growth at position start >= self.start, to n samples, of which `delta` are new. Where all are
+        gone (n = 0) the epoch is over."""
         if start <= self.origin:  # the epoch that this stage's own mixing ends is not over
             left, epoch = self.origin - start, self.epoch
         else:
             begun = -(-(start - self.origin) // self.n)
             left, epoch = self.origin + begun * self.n - start, self.epoch + begun
+        left = left if n else 0
         return Stage(start=start, origin=start + (left + delta if left else 0), epoch=epoch, n=n, delta=delta)
 
     def new_before(self, j: I64) -> I64:
@@ -111,23 +115,32 @@ class GrownStream:
         """The position at which the first epoch of a stage's view, or its delta view, ends; None where it has none."""
         stage = self.stages[number]
         if of_delta:  # it is only in the plan where it is mixed in
-            return self.epoch_start(stage.epoch) - 1
-        following = self.stages[number + 1 : number + 2]
-        if following and following[0].epoch == stage.epoch:
-            return None  # it grows again before it begins
-        return self.epoch_start(stage.epoch + 1) - 1
+            first, last = stage.start, self.epoch_start(stage.epoch) - 1
+        else:
+            following = self.stages[number + 1 : number + 2]
+            if following and following[0].epoch == stage.epoch:
+                return None  # it grows again before it begins
+            first, last = stage.origin, self.epoch_start(stage.epoch + 1) - 1
+        return last if last >= first else None  # its samples may be gone before it begins
 
 
 def grown_streams(
-    growths: Sequence[Growth], sizes: Mapping[str, int], used_before: Callable[[int], Mapping[str, int]]
+    growths: Sequence[Growth],
+    streams: Mapping[str, Iterable[str]],
+    sizes: Mapping[tuple[str, int, bool], int],
+    used_before: Callable[[int], Mapping[str, int]],
 ) -> dict[str, GrownStream]:
-    """source -> its stream, of the sources that grow. growths: by step. sizes: of all views by their names in the plan.
-    used_before: step -> source -> positions that earlier steps took."""
+    """stream -> what it holds, of the sources that grow. growths: by step. streams: source -> its stream, or those of
+    its buckets. sizes: (stream, growth, whether of its delta view) -> samples, of all views. used_before: step ->
+    stream -> positions that earlier steps took."""
     stages: dict[str, list[Stage]] = {}
     for one in growths:
-        own = stages.setdefault(one.source, [Stage(start=0, origin=0, epoch=0, n=sizes[one.source])])
-        n, delta = sizes[whole_name(one.source, one.number)], sizes.get(delta_name(one.source, one.number), 0)
-        own.append(own[-1].after(used_before(one.step).get(one.source, 0), n, delta))
+        used = used_before(one.step)
+        for name in streams[one.source]:
+            first = Stage(start=0, origin=0, epoch=0, n=sizes.get((name, 0, False), 0))
+            own = stages.setdefault(name, [first])
+            n, delta = (sizes.get((name, one.number, of_delta), 0) for of_delta in (False, True))
+            own.append(own[-1].after(used.get(name, 0), n, delta))
     return {name: GrownStream(tuple(own)) for name, own in stages.items()}
 
 

@@ -17,6 +17,9 @@ MAX_BUCKETS = 4096  # each has a share of at least 1 of 65536 steps: more of the
 
 Starts = Sequence[tuple[int, Mapping[str, int]]]
 
+Sizes = Mapping[str, Mapping[str, int]]
+"""label -> source -> samples (> 0)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -47,6 +50,13 @@ class Interleaving:
         label = self.turns.names[int(index[0])]
         return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
 
+    def used_before(self, step: int) -> dict[str, int]:
+        """How many samples of each source's bucket precede a step, by the names in `streams`; zeros left out."""
+        used: dict[str, int] = {}
+        for label, own in self.turns.used_before(step).items():
+            used |= self.streams[label].used_before(own)
+        return used
+
     def to_json(self) -> dict[str, object]:
         return {
             "by": self.by,
@@ -64,26 +74,30 @@ def bucket_source(source: str, label: str) -> str:
 def interleave(
     by: str,
     edges: tuple[str, ...] | None,
-    sizes: Mapping[str, Mapping[str, int]],
+    sizes: Sequence[Sizes],
     starts: Starts,
     batch: Mapping[str, int],
 ) -> Interleaving:
-    """sizes: label -> source -> samples (> 0). starts: (start step, integer weights of sources), the first at 0.
-    batch: label -> slots of its batches."""
-    labels = tuple(sorted(sizes))
-    dealt = [(start, turn_shares(weights, sizes, batch)) for start, weights in starts]
+    """starts: (start step, integer weights of sources), the first at 0. sizes: of each of these segments. batch: label
+    -> slots of its batches."""
+    labels = tuple(sorted({label for held in sizes for label in held}))
+    dealt = [
+        (start, turn_shares(weights, held, batch))
+        for (start, weights), held in zip(starts, sizes, strict=True)
+    ]
     turns = Stream(names=labels, batch=1, segments=chain_segments(dealt, labels, 1))
     return Interleaving(
         by=by,
         edges=edges,
         turns=turns,
-        streams={label: _stream(label, sizes[label], starts, turns, batch[label]) for label in labels},
+        streams={
+            label: _stream(label, [held.get(label, {}) for held in sizes], starts, turns, batch[label])
+            for label in labels
+        },
     )
 
 
-def turn_shares(
-    weights: Mapping[str, int], sizes: Mapping[str, Mapping[str, int]], batch: Mapping[str, int]
-) -> dict[str, int]:
+def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, int]) -> dict[str, int]:
     """label -> its share of the steps, as whole numbers of sum <= 65536: such that a source goes through its buckets
     evenly. Bucket b is drawn `sum over sources of weight * n(source, b) / n(source)` slots for every `batch[b]`.
 
@@ -113,11 +127,14 @@ def turn_shares(
         return integer_weights({label: int(-(-share * room // total)) for label, share in whole.items()})
 
 
-def _stream(label: str, held: Mapping[str, int], starts: Starts, turns: Stream, batch: int) -> Stream:
-    """The mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight."""
-    names = tuple(sorted(bucket_source(source, label) for source in held))
+def _stream(
+    label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batch: int
+) -> Stream:
+    """The mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight. sizes:
+    source -> samples in the bucket, of each of the plan's segments."""
+    names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
     own: list[tuple[int, dict[str, int]]] = []
-    for turn, (_, weights) in zip(turns.segments, starts, strict=True):
+    for turn, (_, weights), held in zip(turns.segments, starts, sizes, strict=True):
         mixed = {bucket_source(source, label): weights[source] for source in held if source in weights}
         if mixed:
             own.append((turn.base.get(label, 0), integer_weights(mixed)))

@@ -4,25 +4,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .content import PlanContent
-from .growth import delta_name, earlier_ordinals, removed_since, whole_name
+from .growth import earlier_ordinals, removed_since
 from .keys import I64
 
 
 def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
     """(index, epoch, position in the epoch), int64 [m] each, of stream positions. k: int64 [m], the index of the source
     in `plan.source_names`. Where the source grows, the index that comes back is that of the view in question."""
-    names = plan.source_names
     n = np.array([one.shape.n for one in plan.sources.values()], np.int64)[k]
     index, epoch = k.copy(), position // n
     inside = position - epoch * n
-    for source, stream in plan.grown_streams.items():
-        mine = np.flatnonzero(k == names.index(source))
-        if not len(mine):
+    for source in np.unique(k).tolist() if plan.grown_streams else ():
+        name = plan.source_names[source]
+        if name not in plan.grown_streams:
             continue
-        number, of_delta, epoch[mine], inside[mine] = stream.places(position[mine])
+        mine = np.flatnonzero(k == source)
+        number, of_delta, epoch[mine], inside[mine] = plan.grown_streams[name].places(position[mine])
         for at, new in {*zip(number.tolist(), of_delta.tolist(), strict=True)}:
-            name = delta_name(source, at) if new else whole_name(source, at)
-            index[mine[(number == at) & (of_delta == new)]] = names.index(name)
+            index[mine[(number == at) & (of_delta == new)]] = plan.view_index[name, at, new]
     return index, epoch, inside
 
 

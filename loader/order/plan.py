@@ -100,17 +100,20 @@ class Plan(PlanContent):
         """The label of the bucket that a step's batch is of; None in a plan without buckets."""
         return self.turn(self.checked_step(step)).bucket
 
-    def grow(self, views: Mapping[str, Any], step: int) -> "Plan":
+    def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
         """This plan, but that sources go on under later versions from a step on; steps before it stay as they are.
 
         views: source name -> view of a later version, with the predicate and fields of the one before, or the version
         alone, which then gets them; or `source(view, chunk=, lanes=)`. What is left of the source's epoch is mixed with
         the new samples in proportion, so that both end together; then epochs are of all samples. Samples that the later
         version has no more are in no slot from `step` on. May be called again, for a later step.
-        Raises InvalidPlan for a version that does not go on from the one before, and for plans with buckets or padding;
+        With buckets each does so by itself, and from `step` on their shares are by the new version's sizes. bucket_by:
+        what the plan was made with; needed where the new version has buckets that the plan has not.
+        Raises InvalidPlan for a version that does not go on from the one before, and for plans with packing or padding;
         EmptyView; BatchTooLarge.
         """
-        return replace(self, **grown_content(self, views, step))
+        asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
+        return replace(self, **grown_content(self, views, step, asked))
 
     def quarantined(self, samples: QuarantineKeys, step: int) -> "Plan":
         """This plan, but that no slot holds these samples from a step on; steps before it stay as they are.

@@ -1,9 +1,12 @@
 """Batch-size ramps: the global batch as a schedule. Each change begins a segment, as a change of weights does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from ..errors import InvalidPlan
 from .whole import MAX_GLOBAL_BATCH, whole
+
+T = TypeVar("T")
 
 GlobalBatch = int | Sequence[tuple[int, int]]
 """Slots per optimizer step over all ranks: one number, or [(step, number), ...] from each step on."""
@@ -37,12 +40,14 @@ def joined(
 ) -> tuple[list[tuple[int, Mapping[str, int]]], dict[int, int]]:
     """A schedule of weights and one of batches as one: (start step, weights) wherever either changes, and the batch of
     each of these starts. Both ascend and begin at step 0."""
-    weights, slots = dict(starts), dict(ramp)
-    mixture, batch = starts[0][1], ramp[0][1]
-    out: list[tuple[int, Mapping[str, int]]] = []
-    batches: dict[int, int] = {}
-    for start in sorted(weights.keys() | slots.keys()):
-        mixture, batch = weights.get(start, mixture), slots.get(start, batch)
-        out.append((start, mixture))
-        batches[start] = batch
-    return out, batches
+    return cut_at(starts, dict(ramp)), dict(cut_at(ramp, dict(starts)))
+
+
+def cut_at(starts: Sequence[tuple[int, T]], steps: Iterable[int]) -> list[tuple[int, T]]:
+    """A schedule, (start step, what is in force), with an entry at these steps too. It ascends and begins at step 0."""
+    given, now = dict(starts), starts[0][1]
+    out: list[tuple[int, T]] = []
+    for start in sorted({*given, *steps}):
+        now = given.get(start, now)
+        out.append((start, now))
+    return out

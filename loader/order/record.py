@@ -9,12 +9,13 @@ from .bucketed import bucketed_segments, interleave_parts
 from .canonical import content_hash
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
 from .grow import growths_again
-from .growth import Growth, whole_name
+from .growth import Growth
 from .lanes import MAX_SAMPLES, LaneShape
 from .mixture import chain_segments
 from .pack import Packing
 from .plan import Plan, segment_starts
 from .quarantine import Quarantine, QuarantineList
+from .ramp import cut_at
 from .views import OrderView
 from .whole import MAX_GLOBAL_BATCH, whole
 
@@ -48,18 +49,19 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
     versions = {(part.source, part.growth) for part in sources.values()}
     content["quarantine"] = Quarantine(tuple(_quarantine_list(one, versions) for one in d["quarantine"]))
     content["pack"] = None if d.get("pack") is None else Packing.from_json(d["pack"])
-    by = d.get("bucket_by")
+    by, grown = d.get("bucket_by"), _growths(d.get("grown", []), sources)
+    content["grown"] = grown
     if isinstance(by, dict):
+        starts = cut_at(starts, [one.step for one in grown])
         edges = None if by["edges"] is None else tuple(map(str, by["edges"]))
         batch = {
             label: whole(f"batch of {label!r}", n, 1, MAX_GLOBAL_BATCH) for label, n in by["batch"].items()
         }
-        buckets = interleave_parts(by["by"], edges, sources, starts, batch)
+        buckets = interleave_parts(by["by"], edges, sources, starts, batch, grown)
         plan = Plan(sources=sources, segments=bucketed_segments(starts), buckets=buckets, **content)
     else:
         names = [name for name, one in sources.items() if not one.growth]
         segments = chain_segments(starts, names, d["global_batch"], _batches(d["segments"]))
-        content["grown"] = _growths(d.get("grown", []), sources)
         plan = Plan(sources=sources, segments=segments, **content)
     wanted = content_hash("p", d)
     if plan.hash != wanted:
@@ -96,13 +98,8 @@ def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Gro
         raise InvalidPlan(f"the plan's JSON is damaged: grown is {entries!r}, not a list")
     steps: list[tuple[int, str]] = []
     for number, entry in enumerate(entries):
-        _need(f"grown[{number}]", entry, {"step": int, "source": str, "position": int})
-        step, name = whole(f"grown[{number}]: step", entry["step"], 0, 2**53), entry["source"]
-        steps.append((step, name))
-        if whole_name(name, sum(one == name for _, one in steps)) not in sources:
-            raise InvalidPlan(
-                f"the plan's JSON is damaged: grown[{number}] has no view of {name!r} in sources"
-            )
+        _need(f"grown[{number}]", entry, {"step": int, "source": str})
+        steps.append((whole(f"grown[{number}]: step", entry["step"], 0, 2**53), entry["source"]))
     return growths_again(sources, steps)
 
 
@@ -170,6 +167,7 @@ def _reopened(
         bucket=entry.get("bucket"),
         growth=whole(f"source {name!r}: growth", entry.get("growth", 0), 0, 2**31),
         delta=entry.get("delta") is True,
+        begins=entry.get("begins") is True,
     )
 
 

@@ -569,6 +569,189 @@ def slots_hold_what_is_left(made, grown, lists, steps):
     return substituted
 
 
+@dataclass(frozen=True)
+class Labelled(Listed):
+    """A view of a version whose keys begin with the label of their bucket: of all of it, or of one bucket."""
+
+    label: str | None = None
+
+    @property
+    def id(self):
+        return f"w-{hash((self.version_keys, self.first, self.label))}"
+
+    @property
+    def version(self):
+        return self.version_keys
+
+    @property
+    def _mine(self):
+        named = [
+            at for at, key in enumerate(self.version_keys) if self.label in (None, key.partition("/")[0])
+        ]
+        return np.array([at for at in named if at >= self.first], np.int64)
+
+    def __len__(self):
+        return len(self._mine)
+
+    def spec(self):
+        return {
+            "kind": "labelled",
+            "keys": list(self.version_keys),
+            "first": self.first,
+            "label": self.label,
+        }
+
+    def version_ordinals(self, x):
+        return self._mine[x]
+
+    def split(self, by, edges):
+        labels = sorted({key.partition("/")[0] for key in self.version_keys})
+        return {label: Labelled(self.version_keys, self.first, label=label) for label in labels}
+
+    def unsplit(self, by, edges, label):
+        assert self.label == label
+        return Labelled(self.version_keys)
+
+    def of_version(self, version):
+        return Labelled(version, label=self.label)
+
+    def since(self, old, *, compare):
+        delta = super().since(old, compare=compare)
+        new = Labelled(self.version_keys, delta.first, label=self.label)
+        return Delta(view=new if len(new) else None, first=delta.first, removed=delta.removed)
+
+
+def labelled_versions(counts, gone):
+    """Views of successive versions. counts: per version label -> new samples, which lie among one another. gone: per
+    growth what is removed: numbers (modulo) of samples, or labels."""
+    out = []
+    for number, new in enumerate(counts):
+        made = sorted((i, label) for label, n in new.items() for i in range(n))
+        keys_of = [f"{label}/{number}/{i}" for i, label in made]
+        old = out[-1].version_keys if out else ()
+        holes = gone[number - 1] if old else ()
+        removed = {old[hole % len(old)] for hole in holes if isinstance(hole, int)}
+        kept = [key for key in old if key not in removed and key.partition("/")[0] not in holes]
+        out.append(Labelled((*kept, *keys_of)))
+    return out
+
+
+def grown_buckets_plan(views, steps, batches, weights=(1, 1), seed=5, schedule=None, other=None):
+    """A plan of `a`, views of versions with buckets, which grows at these steps, and the plan before. other: label ->
+    samples of a source `z` that does not grow."""
+    sources = {"a": plan.source(views[0], weights[0], chunk=2, lanes=4)}
+    if other:
+        z = synthetic_view(sum(other.values()), "z", other)
+        sources["z"] = plan.source(z, weights[1])
+    held = {*(label for label in views[0].split(None, None)), *(other or ())}
+    began = plan.bucket("label", batch={label: n for label, n in batches.items() if label in held})
+    made = before = plan.make_plan(
+        sources,
+        seed=seed,
+        global_batch=max(batches.values()),
+        bucket_by=began,
+        schedule=schedule,
+        allow_repeats=True,
+    )
+    for step, view in zip(steps, views[1:], strict=True):
+        held |= set(view.split(None, None))
+        asked = plan.bucket("label", batch={label: n for label, n in batches.items() if label in held})
+        made = made.grow({"a": plan.source(view, chunk=2, lanes=4)}, step, bucket_by=asked)
+    return before, made
+
+
+def sizes_in_force(made, step):
+    """bucket -> source -> samples, of the versions that are in force at a step."""
+    sizes = {}
+    for source in sorted({one.source for one in made.sources.values()}):
+        number = sum(one.step <= step for one in made.grown if one.source == source)
+        for one in made.sources.values():
+            if (one.source, one.growth, one.delta) == (source, number, False):
+                sizes.setdefault(one.bucket, {})[source] = one.shape.n
+    return sizes
+
+
+def grown_buckets_are_the_reference(reference, made, steps):
+    """made: with one schedule's segments, and those of its growths. Every batch of the first steps."""
+    shapes = {
+        name: (one.shape.n, one.shape.chunk, one.shape.lanes, one.shape.rounds_h)
+        for name, one in made.sources.items()
+    }
+    segments = [(one.start_step, one.weights) for one in made.segments]
+    grown = {}
+    for one in made.grown:
+        grown.setdefault(one.source, []).append(one.step)
+    wholes = {}
+    for name, one in made.sources.items():
+        if not one.delta:
+            views = wholes.setdefault(one.stream, [None] * (1 + len(grown.get(one.source, ()))))
+            views[one.growth] = name
+    batches = {label: stream.batch for label, stream in made.buckets.streams.items()}
+    sizes = [sizes_in_force(made, start) for start, _ in segments]
+    wanted = reference.grown_buckets(made.seed, batches, shapes, wholes, segments, sizes, grown, steps)
+    for step, (label, rows) in enumerate(wanted):
+        own = slots_at(made, step)
+        columns = (own.source, own.position, own.epoch, own.view_ordinal)
+        got = [
+            (made.source_names[k], *rest) for k, *rest in zip(*(one.tolist() for one in columns), strict=True)
+        ]
+        assert (made.bucket(step), got) == (label, rows), step
+
+
+def grown_buckets_lose_nothing(before, made, views, steps, limit):
+    """Walks the run: old batches as they were; every bucket's old epoch goes on, each sample of it once, new ones once;
+    then whole epochs; what was removed is in no slot; every batch is of the bucket whose turn it is."""
+    prefix_is_untouched_by_name(before, made, steps[0] if steps else limit)
+    taken = Counter()
+    for step in range(limit):
+        label, planned = made.bucket(step), made.slots(step)
+        assert len(planned) == made.batch_size(step)
+        version = sum(at <= step for at in steps)
+        live = set(views[version].version_keys)
+        came = set().union(*(view.version_keys for view in views[: version + 1]))
+        for k, epoch, ordinal, attempt in zip(
+            planned.source.tolist(),
+            planned.epoch.tolist(),
+            planned.ordinal.tolist(),
+            planned.attempt.tolist(),
+            strict=True,
+        ):
+            one = list(made.sources.values())[k]
+            assert one.bucket == label
+            if one.source != "a":
+                continue
+            key = one.view.version_keys[ordinal]
+            assert key.partition("/")[0] == label
+            assert key in came
+            assert key in live
+            if not attempt:
+                taken[label, epoch, key] += 1
+    assert set(taken.values()) <= {1}
+    everything = set().union(*(view.version_keys for view in views))
+    removed = everything - set(views[-1].version_keys)
+    for name, stream in made.grown_streams.items():
+        label = name.partition("/")[2]
+        epochs = [epoch for one, epoch, _ in taken if one == label]
+        for epoch in range(max(epochs, default=0)):
+            seen = {key for one, at, key in taken if (one, at) == (label, epoch)}
+            begun = max(number for number, stage in enumerate(stream.stages) if stage.epoch <= epoch)
+            of_label = {key for key in views[begun].version_keys if key.partition("/")[0] == label}
+            assert seen - removed >= of_label - removed
+            if begun == len(steps) and stream.stages[-1].origin >= stream.stages[-1].start:
+                assert seen == of_label or epoch < stream.stages[-1].epoch
+
+
+def prefix_is_untouched_by_name(before, after, steps):
+    """As `prefix_is_untouched`, of plans whose views have other numbers."""
+    for step in range(steps):
+        a, b = before.slots(step), after.slots(step)
+        for field in ("position", "epoch", "ordinal", "view_ordinal", "attempt"):
+            assert np.array_equal(getattr(a, field), getattr(b, field)), field
+        assert [before.source_names[k] for k in a.source.tolist()] == [
+            after.source_names[k] for k in b.source.tolist()
+        ]
+
+
 def growths_are_part_of_the_past():
     """A growth before the state's step cannot change; one at that step or later can."""
     before = plan.make_plan({"a": synthetic_view(50, "a")}, seed=3, global_batch=20)

@@ -164,15 +164,19 @@ def masked_batch(seed, size, name, shape, step):
     ]
 
 
-def grown_stream(name, sizes, growths, count):
+def grown_stream(name, sizes, growths, count, wholes=None):
     """The first `count` positions of a source that grows, written out: [(view, epoch, position in it)]. sizes: view ->
-    samples; growths: the positions at which they take effect, ascending."""
+    samples; growths: the positions at which they take effect, ascending. wholes: the whole view of each growth, first
+    that of growth 0; None where a bucket has no samples."""
     out, queue, epoch, number = [], deque(), 0, 0
+    wholes = wholes or [f"{name}#{at}" if at else name for at in range(len(growths) + 1)]
     left = list(growths)
     while len(out) < count:
         while left and left[0] == len(out):
             left.pop(0)
             number += 1
+            if wholes[number] is None:
+                queue.clear()  # all of them were removed
             if queue:  # of the epoch that is not over
                 new = [(f"{name}+{number}", epoch - 1, i) for i in range(sizes.get(f"{name}+{number}", 0))]
                 total, old = len(queue) + len(new), iter(queue)
@@ -181,7 +185,7 @@ def grown_stream(name, sizes, growths, count):
                     due = math.floor(Fraction((j + 1) * len(new), total))
                     queue.append(next(news) if due > math.floor(Fraction(j * len(new), total)) else next(old))
         if not queue:
-            view = f"{name}#{number}" if number else name
+            view = wholes[number]
             queue = deque((view, epoch, i) for i in range(sizes[view]))
             epoch += 1
         out.append(queue.popleft())
@@ -207,9 +211,52 @@ def turn_shares(weights, sizes, batches):
 
 
 def turn(segments, sizes, batches, step):
-    """(bucket, how many earlier steps were its own). segments: [(start step, weights of sources)]."""
-    dealt = [(start, turn_shares(weights, sizes, batches)) for start, weights in segments]
+    """(bucket, how many earlier steps were its own). segments: [(start step, weights of sources)]. sizes: bucket ->
+    source -> samples, or [such a mapping per segment]."""
+    sizes = sizes if isinstance(sizes, list) else [sizes] * len(segments)
+    dealt = [
+        (start, turn_shares(weights, held, batches))
+        for (start, weights), held in zip(segments, sizes, strict=True)
+    ]
     return stream(dealt, 1, step)[0]
+
+
+def bucketed_stream(segments, sizes, batches, step):
+    """(bucket, [(source/bucket, i_k)] in stream order). sizes: [bucket -> source -> samples, per segment]."""
+    label, own = turn(segments, sizes, batches, step)
+    mixed = []
+    for (start, weights), held in zip(segments, sizes, strict=True):
+        before = sum(turn(segments, sizes, batches, earlier)[0] == label for earlier in range(start))
+        here = {
+            f"{source}/{label}": w for source, w in weights.items() if w and source in held.get(label, {})
+        }
+        if here:
+            mixed.append((before, here))
+    return label, stream(mixed, batches[label], own)
+
+
+def grown_buckets(seed, batches, shapes, wholes, segments, sizes, grown, steps):
+    """The batches of the first steps of a plan with buckets that grows, in canonical order: [(bucket, [(view, i_k,
+    epoch, view ordinal)])]. shapes: view -> (N, c, D, h). wholes: source/bucket -> as in `grown_stream`. sizes: as in
+    `bucketed_stream`. grown: source -> steps of its growths."""
+    dealt = [bucketed_stream(segments, sizes, batches, step) for step in range(steps)]
+    counts, written = {view: shape[0] for view, shape in shapes.items()}, {}
+    for name, views in wholes.items():
+        source = name.rpartition("/")[0]
+        starts = [sum(k == name for _, slots in dealt[:at] for k, _ in slots) for at in grown.get(source, ())]
+        count = 1 + max((i for _, slots in dealt for k, i in slots if k == name), default=-1)
+        written[name] = grown_stream(name, counts, starts, count, views)
+    out = []
+    for label, slots in dealt:
+        placed = []
+        for name, position in slots:
+            view, epoch, i = written[name][position]
+            placed.append((view, (i, epoch, position)))
+        rows = []
+        for view, (i, epoch, position) in canonical(placed, shapes):
+            rows.append((view, position, epoch, locate(shapes[view], seed, view, epoch, i)))
+        out.append((label, rows))
+    return out
 
 
 def bucketed_batch(seed, batches, shapes, sizes, segments, step):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, rank_slice, source, synthetic
+from loader.order import make_plan, plan_from_json, rank_slice, source, synthetic
 from loader.order.growth import Stage
 from loader.order.pack import Packing
 from loader.order.views import SyntheticView
@@ -230,6 +230,7 @@ def test_json_hash_and_what_is_said(versions, reopened):
         "new": 20,
         "removed": 1,
         "whole_from_step": 12,
+        "buckets": {},
     }
     text = made.describe()
     assert "from step 3 source 'a' grows: 25 samples left of its epoch are mixed with 20 new ones" in text
@@ -321,14 +322,13 @@ def test_growths_that_are_refused(views, step, error, says):
 
 
 def test_plans_that_do_not_grow():
-    view = synthetic(100, "p", {"b0": 40, "b1": 60})
-    bucketed = make_plan({"a": view}, seed=1, global_batch=10, bucket_by=bucket("b"))
+    view = synthetic(100, "p")
     masked = make_plan({"a": view}, seed=1, global_batch=10, boundary="mask")
     packed = replace(
         make_plan({"a": view}, seed=1, global_batch=10),
         pack=Packing(field="t", length=8, pad_id=0, dtype="<u2"),
     )
-    for made, says in ((bucketed, "buckets"), (masked, "mask"), (packed, "packing")):
+    for made, says in ((masked, "mask"), (packed, "packing")):
         with pytest.raises(InvalidPlan, match=f"{says}.* does not grow"):
             made.grow({"a": synthetic(120, "p")}, 3)
     taken = make_plan({"a": synthetic(50, "p"), "a#1": synthetic(50)}, seed=1, global_batch=10)

@@ -14,6 +14,7 @@ from loader.order import (
     assign,
     boundary,
     digest,
+    grow_buckets,
     growth,
     interleave,
     keys,
@@ -636,6 +637,72 @@ def turns_within_one(properties, reference):
     properties.turns_stay_within_one({"b0": 20, "b1": 30, "b2": 9}, {"b0": 2, "b1": 5, "b2": 3}, 80)
 
 
+def shares_of_the_first_version_for_ever(patch):
+    real = interleave.turn_shares
+    first = {}
+
+    def forgetful(weights, sizes, batch):
+        return real(weights, first.setdefault(tuple(sorted(sizes)), sizes), batch)
+
+    patch.setattr(interleave, "turn_shares", forgetful)
+
+
+def shares_of_the_new_version_from_the_start(patch):
+    real = grow_buckets.interleave_parts
+    patch.setattr(
+        grow_buckets,
+        "interleave_parts",
+        lambda *given: real(*given[:-1], [replace(given[-1][0], step=0), *given[-1][1:]]),
+    )
+
+
+def growths_take_effect_at_steps_not_positions(patch):
+    """A bucket's stream grows at the number of steps that it had, as if each took one sample."""
+
+    def steps(self, step):
+        before = self.turns.used_before(step)
+        return {name: n for label, n in before.items() for name in self.streams[label].names}
+
+    patch.setattr(interleave.Interleaving, "used_before", steps)
+
+
+def an_emptied_buckets_epoch_goes_on(patch):
+    real = growth.Stage.after
+
+    def after(stage, start, n, delta):
+        made = real(stage, start, max(1, n), delta)
+        return replace(made, n=n)
+
+    patch.setattr(growth.Stage, "after", after)
+
+
+def grown(properties):
+    """b1 grows, comes to nothing and comes again; b2 comes with the first growth."""
+    views = properties.labelled_versions(
+        [{"b0": 12, "b1": 11}, {"b1": 9, "b2": 10}, {"b0": 4}, {"b1": 8}], [{2}, {"b1"}, set()]
+    )
+    steps = [5, 9, 12]
+    return views, steps, *properties.grown_buckets_plan(views, steps, {"b0": 3, "b1": 4, "b2": 2})
+
+
+def grown_buckets_are_the_reference(properties, reference):
+    *_, made = grown(properties)
+    properties.grown_buckets_are_the_reference(reference, made, 30)
+
+
+def grown_buckets_in_state(properties, reference):
+    """Two growths that bring nothing, at other steps, are two pasts."""
+    views = properties.labelled_versions([{"b0": 12, "b1": 10}, {}], [set()])
+    made, early = (properties.grown_buckets_plan(views, [at], {"b0": 3, "b1": 4})[1] for at in (5, 4))
+    assert properties.refusal(made, made.state(7)) is None
+    assert "grown: " in (properties.refusal(early, made.state(7)) or "")
+
+
+def grown_buckets_lose_nothing(properties, reference):
+    views, steps, before, made = grown(properties)
+    properties.grown_buckets_lose_nothing(before, made, views, steps, 40)
+
+
 def bucket_epochs(properties, reference):
     one = properties.bucketed_plan({"a": {"b0": 20}}, {"b0": 6})
     properties.every_bucket_epoch_is_whole(one)
@@ -797,6 +864,13 @@ CASES = [
     (buckets_begin_again_at_a_segment, bucketed_schedule),
     (a_buckets_segments_begin_at_the_plans_steps, bucketed_batches_are_the_reference),
     (leftovers_dropped, bucket_epochs),
+    (shares_of_the_first_version_for_ever, grown_buckets_are_the_reference),
+    (shares_of_the_new_version_from_the_start, grown_buckets_lose_nothing),
+    (growths_take_effect_at_steps_not_positions, grown_buckets_are_the_reference),
+    (an_emptied_buckets_epoch_goes_on, grown_buckets_are_the_reference),
+    (removed_samples_stay, grown_buckets_lose_nothing),
+    (new_samples_first, grown_buckets_are_the_reference),
+    (past_without_growths, grown_buckets_in_state),
     (worst_fit, packed_by_hand),
     (nothing_packed_with_anything, packed_by_hand),
     (the_last_opened_of_equal_ones, packed_by_hand),

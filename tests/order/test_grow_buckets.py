@@ -1,0 +1,337 @@
+"""A plan with buckets goes on under a later version: each bucket's epoch is untouched and takes its share of what is
+new, buckets come and go, and the shares of the turns change at the step and never before."""
+
+import json
+from collections import Counter
+from fractions import Fraction
+from itertools import accumulate
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from loader.errors import EmptyView, InvalidPlan, PlanMismatch
+from loader.order import bucket, make_plan, plan_from_json, rank_slice, synthetic
+from loader.order.views import SyntheticView
+
+LABELS = ("b0", "b1", "é")
+BATCHES = {"b0": 3, "b1": 2, "é": 4}
+COUNTS = st.dictionaries(st.sampled_from(LABELS), st.integers(1, 14), max_size=3)
+FIRST = st.dictionaries(st.sampled_from(LABELS), st.integers(4, 14), min_size=1)
+FIELDS = ("source", "position", "ordinal")
+GONE = st.sets(st.one_of(st.integers(0, 99), st.sampled_from(LABELS)), max_size=2)
+
+GROWTHS = st.lists(st.tuples(st.integers(1, 9), COUNTS, GONE), min_size=1, max_size=3)
+"""(steps since the one before, new samples of labels, what is removed)."""
+
+
+@pytest.fixture(scope="module")
+def reopened(properties):
+    def reopen(spec):
+        if spec["kind"] == "labelled":
+            return properties.Labelled(tuple(spec["keys"]), spec["first"], label=spec["label"])
+        return SyntheticView(spec["n"], spec["name"], first=spec.get("first", 0))
+
+    def again(made, content=None):
+        given_content = json.loads(json.dumps(made.to_json() if content is None else content))
+        return plan_from_json(given_content, reopen)
+
+    return again
+
+
+def enough(views):
+    """Of what any view holds of a bucket most is still there under later versions, or the bucket is gone in between: so
+    that eight substitutes are not all removed too."""
+    held = [
+        {
+            label: set(part.keys(part.version_ordinals(slice(None))))
+            for label, part in view.split(None, None).items()
+        }
+        for view in views
+    ]
+    for number, one in enumerate(held):
+        for label, had in one.items():
+            for later in held[number + 1 :]:
+                if label not in later:
+                    break
+                if len(had & later[label]) < 0.6 * len(had):
+                    return False
+    return all(held)
+
+
+def history(properties, first, growths):
+    """Views of versions, and the steps at which a plan grows."""
+    views = properties.labelled_versions(
+        [first, *(new for _, new, _ in growths)], [gone for *_, gone in growths]
+    )
+    assume(all(len(view) for view in views))
+    return views, list(accumulate(gap for gap, *_ in growths))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(first=FIRST, growths=GROWTHS, mixed=st.sampled_from((None, (), (4, 8))))
+@example(
+    first={"b0": 9, "b1": 8}, growths=[(5, {"b0": 6, "é": 7}, {"b1"}), (6, {"b1": 5}, {0})], mixed=(4, 8)
+)
+@example(first={"b0": 9, "b1": 8}, growths=[(4, {"b0": 9}, set()), (2, {"b0": 5}, {"b1"})], mixed=())
+def test_batches_are_the_reference(properties, reference, reopened, first, growths, mixed):
+    views, steps = history(properties, first, growths)
+    other = None if mixed is None else {"b0": 9, "w": 7}
+    schedule = [(mixed[0], {"a": 1}), (mixed[1], {"a": 2, "z": 1})] if mixed else None
+    batches = BATCHES | ({"w": 3} if other else {})
+    _, made = properties.grown_buckets_plan(views, steps, batches, (3, 1), schedule=schedule, other=other)
+    properties.grown_buckets_are_the_reference(reference, made, 20)
+    again = reopened(made)
+    assert again == made
+    assert [again.state(step) for step in (0, 9)] == [made.state(step) for step in (0, 9)]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(first=FIRST, growths=GROWTHS)
+@example(
+    first={"b0": 12, "b1": 11, "é": 9}, growths=[(9, {"b0": 8, "é": 2}, {2, 7}), (4, {"b1": 7}, {"é", 5})]
+)
+def test_every_epoch_of_every_bucket_is_whole_and_new_samples_come_once(properties, first, growths):
+    views, steps = history(properties, first, growths)
+    assume(enough(views))
+    before, made = properties.grown_buckets_plan(views, steps, BATCHES)
+    properties.grown_buckets_lose_nothing(before, made, views, steps, 60)
+
+
+def grown(properties, **more):
+    """b0 and b1, and b2 from step 6 on; b1 is gone from step 11 on, and two samples of b0."""
+    views = properties.labelled_versions(
+        [{"b0": 12, "b1": 10}, {"b0": 8, "b2": 9}, {"b2": 3}], [set(), {0, 4, "b1"}]
+    )
+    return properties.grown_buckets_plan(views, [6, 11], {"b0": 4, "b1": 5, "b2": 3}, **more)
+
+
+def test_two_sources_buckets_and_lists_of_what_is_new(properties):
+    """The other source stays where it was, sample by sample; new and old samples are quarantined by their keys."""
+    before, made = grown(properties, other={"b0": 20, "b1": 15, "b2": 9})
+    for name in ("z/b0", "z/b1"):
+        one, other = (
+            {
+                position: ordinal
+                for step in range(40)
+                for k, position, ordinal in zip(
+                    *(getattr(p.slots(step), f).tolist() for f in FIELDS), strict=True
+                )
+                if p.source_names[k] == name
+            }
+            for p in (before, made)
+        )
+        assert len(one.keys() & other.keys()) > 20
+        assert all(one[position] == other[position] for position in one.keys() & other.keys())
+    listed = made.quarantined({"a": ["b0/1/3", "b2/1/0", "b0/0/7"]}, 8)
+    properties.prefix_is_untouched(made, listed, 8)
+    taken = [{key for _, key in listed.batch_ids(step)} for step in range(40)]
+    assert {"b0/1/3", "b2/1/0", "b0/0/7"}.isdisjoint(set().union(*taken[8:]))
+    assert {"b0/1/4", "b2/1/1", "b0/0/6"} <= set().union(*taken[8:])
+    assert listed.to_json()["quarantine"][1]["growth"] == 1
+
+
+def test_what_was_planned_before_stays_and_states_go_on(properties, reopened):
+    before, made = grown(properties)
+    for step in range(12):
+        if step <= 6:
+            assert made.state(step) == before.state(step)
+            assert made.check_state(before.state(step)) == step
+        assert made.check_state(json.loads(json.dumps(made.state(step)))) == step
+    with pytest.raises(PlanMismatch, match=r"bucket_by: .*grown: .*None in this plan.*source 'a/b0#1'"):
+        before.check_state(made.state(7))
+    with pytest.raises(PlanMismatch, match=r"bucket_by: .*'start_step': 6"):
+        made.check_state(before.state(7))
+    again = reopened(made)
+    assert [again.batch_ids(step) for step in range(40)] == [made.batch_ids(step) for step in range(40)]
+    for world_size in (1, 2, 3):
+        properties.ranks_take_one_bucket(made, 25, world_size)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(legs=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), min_size=1, max_size=6))
+def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(properties, legs):
+    (before, whole), got = grown(properties), []
+    state = before.state(0)
+    for world_size, batches in legs:
+        first = whole.check_state(json.loads(json.dumps(state)))
+        for step in range(first, first + batches):
+            ids = whole.batch_ids(step)
+            got += [one for rank in range(world_size) for one in ids[rank_slice(len(ids), rank, world_size)]]
+        state = whole.state(first + batches)
+    steps = sum(batches for _, batches in legs)
+    assert got == [one for step in range(steps) for one in whole.batch_ids(step)]
+
+
+def test_shares_change_at_the_step(properties):
+    before, made = grown(properties)
+    shares = [one.weights for one in made.buckets.turns.segments]
+    assert [(one.start_step, one.weights) for one in before.buckets.turns.segments] == [(0, shares[0])]
+    sizes = [{"b0": 12, "b1": 10}, {"b0": 20, "b1": 10, "b2": 9}, {"b0": 18, "b2": 12}]
+    for held, share in zip(sizes, shares, strict=True):
+        exact = {label: Fraction(n, {"b0": 4, "b1": 5, "b2": 3}[label]) for label, n in held.items()}
+        assert {label: Fraction(n, sum(share.values())) for label, n in share.items()} == {
+            label: one / sum(exact.values()) for label, one in exact.items()
+        }
+    assert [one.start_step for one in made.segments] == [0, 6, 11]
+    turns = [made.bucket(step) for step in range(60)]
+    assert turns[:6] == [before.bucket(step) for step in range(6)]
+    assert "b2" not in turns[:6]
+    assert "b1" not in turns[11:]
+
+
+def test_what_is_told_is_what_a_count_finds(properties):
+    _, made = grown(properties)
+    facts, first, last = made.facts(), {}, {}
+    for step in range(200):
+        slots = made.slots(step)
+        for k, epoch in zip(slots.source.tolist(), slots.epoch.tolist(), strict=True):
+            first.setdefault((made.source_names[k], epoch), step)
+            last[made.source_names[k], epoch] = step
+    for name, one in facts["sources"].items():
+        epochs = [epoch for view, epoch in first if view == name]
+        assert one["exhausted_at_step"] == (last[name, min(epochs)] if epochs else None), name
+    one, two = facts["growths"]
+    assert (one["step"], one["source"], one["view"], one["samples"], one["removed"]) == (6, "a", None, 39, 0)
+    assert (two["step"], two["samples"], two["removed"], list(two["buckets"])) == (11, 30, 12, ["b0", "b2"])
+    for growth in (one, two):
+        for label, part in growth["buckets"].items():
+            name = next(
+                name
+                for name, view in made.sources.items()
+                if (view.bucket, view.view_id, view.delta) == (label, part["view"], False)
+            )
+            begun = [step for (view, _), step in first.items() if view == name]
+            assert part["whole_from_step"] == (min(begun) if begun else None)
+    for key in ("left_of_epoch", "new"):
+        assert one[key] == sum(part[key] for part in one["buckets"].values())
+    text = made.describe()
+    assert "from step 6 source 'a' grows to 39 samples, by bucket" in text
+    assert "from step 11 source 'a' grows to 30 samples, by bucket; 12 removed samples are in no slot" in text
+    assert "  from step 6 bucket 'b2' grows: its epochs are of the 9 samples" in text
+    for number, end in ((1, 11), (2, None)):
+        segment = facts["segments"][number]
+        cycle = segment["buckets"]["b0"]["total_turns"]
+        steps = range(segment["start_step"], end or segment["start_step"] + 10 * cycle)
+        if end is None:
+            turns = Counter(made.bucket(step) for step in steps)
+            assert turns == {label: 10 * part["turns"] for label, part in segment["buckets"].items()}
+            assert segment["steps_per_epoch"]["a"] == pytest.approx(30 / segment["samples_per_step"])
+
+
+def test_a_step_far_away_in_1e9_samples_of_a_hundred_buckets():
+    def view(scale):
+        sizes = {f"w{64 + 32 * k}h512": scale * (k + 1) for k in range(100)}
+        return synthetic(sum(sizes.values()), "p", sizes)
+
+    made = make_plan(
+        {"p": view(190_000)}, seed=1, global_batch=1024, bucket_by=bucket("shape", budget=64 * 512 * 1024)
+    )
+    for number in range(1, 4):
+        made = made.grow({"p": view(190_000 + 10_000 * number)}, step=number * 10_000)
+    assert made.check_state(made.state(10**7)) == 10**7
+    for step in (9_999, 30_001, 10**7, 2**50):
+        slots = made.slots(step)
+        assert len(slots) == made.batch_size(step)
+        assert {made.sources[made.source_names[k]].bucket for k in slots.source.tolist()} == {
+            made.bucket(step)
+        }
+    assert all(name.endswith("#3") for name, _ in made.batch_ids(10**9))
+
+
+def test_a_bucket_that_comes_again_has_an_order_of_its_own(properties):
+    views = properties.labelled_versions(
+        [{"b0": 12, "b1": 10}, {"b0": 3}, {"b1": 10}, {"b1": 4}], [{"b1"}, set(), set()]
+    )
+    _, made = properties.grown_buckets_plan(views, [4, 8, 12], {"b0": 4, "b1": 5})
+    assert [name for name, one in made.sources.items() if one.bucket == "b1"] == [
+        "a/b1",
+        "a/b1#2",
+        "a/b1#3",
+        "a/b1+3",
+    ]
+    seen = {name for step in range(60) for name, _ in made.batch_ids(step)}
+    assert {"a/b1", "a/b1#2", "a/b1#3", "a/b1+3"} <= seen
+    assert all(made.bucket(step) == "b0" for step in range(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "by", "says"),
+    [
+        ({"b0": 12, "b1": 9}, None, "'p/b1' of 9 does not go on from 'p/b1' of 10"),
+        (
+            {"b0": 12},
+            None,
+            "source 'a/b1' has no samples in the new version, which does not go on from one with 10",
+        ),
+        (
+            {"b0": 12, "b1": 10, "b2": 4},
+            None,
+            r"bucket\(s\) 'b2', which the plan has no batch size for: pass the bucket_by",
+        ),
+        (
+            {"b0": 12, "b1": 10},
+            bucket("other"),
+            "bucket_by asks 'other' with edges None, the plan has 'shape' with None",
+        ),
+        (
+            {"b0": 12, "b1": 10},
+            bucket("shape", batch={"b1": 4}),
+            "bucket 'b1' has batches of 5 in the plan, 4 by",
+        ),
+        ({"b0": 12, "b1": 10}, bucket("shape", batch={"b9": 4}), r"bucket\(batch=\) names \['b9'\]"),
+        ({"b0": 12, "b1": 10}, 5, r"bucket_by = 5: loader.bucket\(...\) is needed"),
+        (None, None, "'p' has no buckets"),
+    ],
+)
+def test_growths_that_are_refused(sizes, by, says):
+    made = make_plan(
+        {"a": synthetic(22, "p", {"b0": 12, "b1": 10})}, seed=1, global_batch=5, bucket_by=bucket("shape")
+    )
+    new = synthetic(sum(sizes.values()), "p", sizes) if sizes else synthetic(30, "p")
+    with pytest.raises(InvalidPlan, match=says):
+        made.grow({"a": new}, 3, bucket_by=by)
+
+
+def test_names_and_versions_that_are_refused(properties):
+    views = properties.labelled_versions([{"b0": 9}, {"b0": 2}], [{"b0"}])
+    with pytest.raises(EmptyView, match="source 'a' has no samples"):
+        properties.grown_buckets_plan([views[0], properties.Labelled(())], [3], {"b0": 4})
+    clash = synthetic(20, "p", {"b0": 10, "b0#1": 10})
+    made = make_plan({"a": clash}, seed=1, global_batch=5, bucket_by="shape")
+    with pytest.raises(InvalidPlan, match="'a/b0#1' has the name of a grown view"):
+        made.grow({"a": clash}, 3)
+    plain = make_plan({"a": synthetic(20)}, seed=1, global_batch=5)
+    with pytest.raises(InvalidPlan, match=r"bucket_by=.* of a plan without buckets"):
+        plain.grow({"a": synthetic(30)}, 3, bucket_by="shape")
+
+
+def test_labels_that_end_like_growths_are_labels(properties, reopened):
+    """The bucket `b#1` that comes with growth 1 is not the grown view of `b`."""
+    views = properties.labelled_versions([{"b#2": 12, "c": 8}, {"b+1": 8, "c": 3}], [set()])
+    _, made = properties.grown_buckets_plan(views, [5], {"b#2": 4, "b+1": 4, "c": 4})
+    assert {name: (one.source, one.stream) for name, one in made.sources.items()} == {
+        "a/b#2": ("a", "a/b#2"),
+        "a/b#2#1": ("a", "a/b#2"),
+        "a/b+1": ("a", "a/b+1"),
+        "a/c": ("a", "a/c"),
+        "a/c#1": ("a", "a/c"),
+    }
+    assert reopened(made) == made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body["grown"].pop(),
+        lambda body: body["grown"][0].update(step=7),
+        lambda body: body["grown"][0].update(source="z"),
+        lambda body: body["segments"].pop(),
+        lambda body: body["sources"]["a/b0#1"].update(growth=2),
+    ],
+)
+def test_an_edited_plan_is_refused(properties, reopened, change):
+    body = json.loads(json.dumps(grown(properties)[1].to_json()))
+    change(body)
+    with pytest.raises((InvalidPlan, PlanMismatch)):
+        reopened(None, body)

@@ -9,7 +9,8 @@ on from them. Steps after `step` may be planned differently; whatever decided ea
      "digest": "<planned digest of batch step - 1, or '' at step 0>"}
 
 With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]};
-of a source that grew each view is one, and `past` has "grown": [...begun...].
+of a source that grew each view is one, and `past` has "grown": [...begun...]. With both the views of a growth are one
+hash in its entry, "views": else a state would have two lines per bucket and growth.
 """
 
 from typing import Any
@@ -67,11 +68,19 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         decided["pack"] = plan.pack.to_json()
     if grown:
         decided["grown"] = plan.grown_json(grown)
+        for entry, growth in zip(decided["grown"], grown, strict=True):
+            if plan.buckets is not None:
+                own = [one for one in used if (one.source, one.growth) == (growth.source, growth.number)]
+                entry["views"] = content_hash("g", {one.name: _facts(one) for one in own})[:_SHORT_ID]
     if listed := plan.quarantine.to_json(step, (one.source for one in used)):
         decided["quarantine"] = content_hash("q", {"lists": listed})[:_SHORT_ID]
     segments = [segment.to_json() for segment in begun]
     hashed = {**decided, "segments": segments, "sources": {one.name: _facts(one) for one in used}}
-    short = {one.name: [one.view_id[:_SHORT_ID], *_facts(one)[1:]] for one in used}
+    short = {
+        one.name: [one.view_id[:_SHORT_ID], *_facts(one)[1:]]
+        for one in used
+        if plan.buckets is None or not one.growth
+    }
     return {
         "plan": content_hash("past", hashed),
         "segments": segments,

@@ -133,6 +133,72 @@ def test_new_samples_are_quarantined_by_their_keys(root):
         made.quarantined({"d": ["k66"]}, 3)
 
 
+BATCHES = {"a": 4, "b": 3, "c": 2, "0..30": 4, "30..50": 3, "50..99": 2}
+
+
+@pytest.mark.parametrize(
+    ("by", "edges", "label_of", "came"),
+    [
+        ("shape", None, lambda i: "abc"[(i % 3 > 0) + (i > 50)] if i % 3 else "a", "c"),
+        ("w", [0, 30, 50, 99], lambda i: "0..30" if i < 30 else "30..50" if i < 50 else "50..99", "50..99"),
+    ],
+)
+@pytest.mark.parametrize("predicate", [None, "w % 5 <> 2"])
+def test_a_plan_with_buckets_grows_by_the_version_alone(root, by, edges, label_of, came, predicate):
+    """Each bucket goes on with its own samples of three versions; one comes with the first growth, and all of another
+    is excluded before the second."""
+
+    def row(i):
+        return {"w": i, "shape": "abc"[(i % 3 > 0) + (i > 50)] if i % 3 else "a"}
+
+    def asked(*labels):
+        return loader.bucket(by, edges=edges, batch={label: BATCHES[label] for label in labels})
+
+    first = add(root, range(50), row).select("cls")
+    view = first if predicate is None else first.where(predicate)
+    labels = sorted({label_of(i) for i in range(50)})
+    before = loader.plan({"d": view}, seed=3, global_batch=9, bucket_by=asked(*labels))
+    root.exclude("d@latest", ["k4", "k36"], reason="bad")
+    made = before.grow({"d": add(root, range(50, 80), row)}, step=4, bucket_by=asked(*labels, came))
+    with pytest.raises(InvalidPlan, match=f"bucket.s. '{came}', which the plan has no batch size for"):
+        before.grow({"d": root.open("d@3")}, step=4)
+    gone = [i for i in range(80) if label_of(i) == labels[1]]
+    root.exclude("d@latest", [f"k{i}" for i in gone if i not in (4, 36)], reason="bad")
+    made = made.grow({"d": add(root, range(80, 90), row)}, step=9)
+    made.save(root)
+    again = loader.open_plan(loader.Root(root.url), made.hash)
+    assert again == made
+    live = [set(range(50)), set(range(80)) - {4, 36}, set(range(90)) - {4, 36, *gone}]
+    taken = []
+    for step in range(80):
+        ids = made.batch_ids(step)
+        assert again.batch_ids(step) == ids
+        if step < 4:
+            assert before.batch_ids(step) == ids
+        numbers = [int(key[1:]) for _, key in ids]
+        assert {label_of(i) for i in numbers} == {made.bucket(step)}
+        assert len(ids) == BATCHES[made.bucket(step)]
+        assert set(numbers) <= live[(step >= 4) + (step >= 9)]
+        taken += [(name, i) for (name, _), i in zip(ids, numbers, strict=True)]
+    kept = {i for i in live[2] if predicate is None or i % 5 != 2}
+    assert {i for name, i in taken if name.endswith("#2")} == kept
+    assert again.check_state(before.state(4)) == 4
+    listed = again.quarantined({"d": ["k85", "k0"]}, step=9)
+    assert {0, 85}.isdisjoint(int(key[1:]) for step in range(9, 60) for _, key in listed.batch_ids(step))
+
+
+def test_buckets_of_another_predicate_are_refused(root):
+    old = add(root, range(20)).select("cls")
+    asked = loader.bucket("w % 2")
+    before = loader.plan({"d": old}, seed=1, global_batch=2, bucket_by=asked, allow_repeats=True)
+    new = add(root, range(20, 30))
+    with pytest.raises(InvalidPlan, match=r"source 'd/0': the view of d@2 is where .*w <> 4"):
+        before.grow({"d": new.select("cls").where("w <> 4")}, 3)
+    with pytest.raises(InvalidPlan, match="is not the bucket '7' of 'w % 2'"):
+        before.sources["d/0"].view.unsplit("w % 2", None, "7")
+    assert before.grow({"d": new}, 3) == before.grow({"d": new.select("cls")}, 3)
+
+
 def test_nothing_but_manifests_is_read_where_nothing_was_excluded(root, stores):
     add(root, range(20))
     add(root, range(20, 30))

@@ -95,6 +95,18 @@ def test_a_bucket_is_the_view_with_its_predicate(version, root):
         assert numbers(pickle.loads(pickle.dumps(part))) == numbers(part)  # noqa: S301
 
 
+@pytest.mark.parametrize(
+    ("by", "edges"),
+    [("shape", None), ("n", None), ("even", None), ("t", ("0", "2.5", "inf")), ("t", ("0", "2.5", "10"))],
+)
+@pytest.mark.parametrize("predicate", [None, "n >= 0", "(n >= 0) AND (t < 8)"])
+def test_a_bucket_knows_the_view_that_it_is_of(version, by, edges, predicate):
+    view = version.select("cls") if predicate is None else version.select("cls").where(predicate)
+    for label, part in view.split(by, edges).items():
+        again = part.unsplit(by, edges, label)
+        assert (again.predicate, again.fields, again.id) == (view.predicate, view.fields, view.id)
+
+
 def test_a_saved_plan_opens_without_a_scan_of_the_samples(root, version, monkeypatch):
     asked = loader.bucket("t", edges=[0, 4, 10])
     plan = loader.plan({"d": version}, seed=1, global_batch=5, bucket_by=asked)

@@ -221,17 +221,17 @@ def turn(segments, sizes, batches, step):
     return stream(dealt, 1, step)[0]
 
 
-def bucketed_stream(segments, sizes, batches, step):
-    """(bucket, [(source/bucket, i_k)] in stream order). sizes: [bucket -> source -> samples, per segment]."""
-    label, own = turn(segments, sizes, batches, step)
+def bucketed_stream(segments, sizes, batches, turns):
+    """Of the last step (bucket, [(source/bucket, i_k)] in stream order). sizes: [bucket -> source -> samples, per
+    segment]. turns: of this step and of all before it."""
+    label, own = turns[-1]
     mixed = []
     for (start, weights), held in zip(segments, sizes, strict=True):
-        before = sum(turn(segments, sizes, batches, earlier)[0] == label for earlier in range(start))
         here = {
             f"{source}/{label}": w for source, w in weights.items() if w and source in held.get(label, {})
         }
         if here:
-            mixed.append((before, here))
+            mixed.append((sum(one == label for one, _ in turns[:start]), here))
     return label, stream(mixed, batches[label], own)
 
 
@@ -239,7 +239,8 @@ def grown_buckets(seed, batches, shapes, wholes, segments, sizes, grown, steps):
     """The batches of the first steps of a plan with buckets that grows, in canonical order: [(bucket, [(view, i_k,
     epoch, view ordinal)])]. shapes: view -> (N, c, D, h). wholes: source/bucket -> as in `grown_stream`. sizes: as in
     `bucketed_stream`. grown: source -> steps of its growths."""
-    dealt = [bucketed_stream(segments, sizes, batches, step) for step in range(steps)]
+    turns = [turn(segments, sizes, batches, step) for step in range(steps)]
+    dealt = [bucketed_stream(segments, sizes, batches, turns[: step + 1]) for step in range(steps)]
     counts, written = {view: shape[0] for view, shape in shapes.items()}, {}
     for name, views in wholes.items():
         source = name.rpartition("/")[0]

@@ -207,6 +207,39 @@ def test_the_reference_gives_the_golden_batches_of_ramps_and_growths(saved, refe
                 assert got == wanted
 
 
+def test_the_reference_gives_the_golden_batches_of_grown_buckets(saved, reference):
+    for one in saved["grown bucketed plans"].values():
+        made, sizes, wholes = one["plan"], [], {}
+        shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
+        grown = {
+            name: [g["step"] for g in made["grown"] if g["source"] == name] for name in ("photos", "web")
+        }
+        for segment in made["segments"]:
+            held = {}
+            for name, s in made["sources"].items():
+                source, growth = name.partition("/")[0], s.get("growth", 0)
+                stream = f"{source}/{s['bucket']}"
+                if s.get("delta"):
+                    continue
+                wholes.setdefault(stream, [None] * (1 + len(grown[source])))[growth] = name
+                if growth == sum(at <= segment["start_step"] for at in grown[source]):
+                    held.setdefault(s["bucket"], {})[source] = s["n"]
+            sizes.append(held)
+        segments = [(s["start_step"], s["weights"]) for s in made["segments"]]
+        batches = made["bucket_by"]["batch"]
+        wanted = reference.grown_buckets(made["seed"], batches, shapes, wholes, segments, sizes, grown, 151)
+        names = sorted(shapes)
+        for batch in one["batches"]:
+            if batch["step"] >= len(wanted):
+                continue  # the reference writes the streams out
+            rows = [
+                [names.index(view), p, epoch, ordinal + made["sources"][view]["view"].get("first", 0)]
+                for view, p, epoch, ordinal in wanted[batch["step"]][1]
+            ]
+            assert rows[:4] == batch["first (source, i_k, epoch, ordinal)"]
+            assert rows[-4:] == batch["last"]
+
+
 def test_golden_plans_and_states_are_still_read(saved):
     for quarantined, step in ((saved["quarantine"], 9), (saved["quarantine of what came with growths"], 16)):
         made = plan_from_json(

@@ -652,7 +652,7 @@ def shares_of_the_new_version_from_the_start(patch):
     patch.setattr(
         grow_buckets,
         "interleave_parts",
-        lambda *given: real(*given[:-1], [replace(given[-1][0], step=0), *given[-1][1:]]),
+        lambda *given: real(*given[:-1], [replace(one, step=0) for one in given[-1]]),
     )
 
 
@@ -688,6 +688,12 @@ def grown(properties):
 def grown_buckets_are_the_reference(properties, reference):
     *_, made = grown(properties)
     properties.grown_buckets_are_the_reference(reference, made, 30)
+
+
+def grown_shares(properties, reference):
+    views = properties.labelled_versions([{"b0": 12, "b1": 10}, {"b1": 30}], [set()])
+    before, made = properties.grown_buckets_plan(views, [6], {"b0": 3, "b1": 4})
+    properties.prefix_is_untouched_by_name(before, made, 6)
 
 
 def grown_buckets_in_state(properties, reference):
@@ -865,7 +871,7 @@ CASES = [
     (a_buckets_segments_begin_at_the_plans_steps, bucketed_batches_are_the_reference),
     (leftovers_dropped, bucket_epochs),
     (shares_of_the_first_version_for_ever, grown_buckets_are_the_reference),
-    (shares_of_the_new_version_from_the_start, grown_buckets_lose_nothing),
+    (shares_of_the_new_version_from_the_start, grown_shares),
     (growths_take_effect_at_steps_not_positions, grown_buckets_are_the_reference),
     (an_emptied_buckets_epoch_goes_on, grown_buckets_are_the_reference),
     (removed_samples_stay, grown_buckets_lose_nothing),

@@ -70,6 +70,36 @@ def test_a_run_goes_on_from_the_state_of_the_plan_it_began_with(grown):
     assert first + rest == whole
 
 
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 2), (3, 0)])
+def test_buckets_grow_and_resume(grown, samples, properties, world_size, workers):
+    """A bucket of larger numbers comes with the growth; photos of both versions are delivered as planned."""
+
+    def asked(**more):
+        return loader.bucket("i", edges=[0, 15, 35, "inf"], batch={"0..15": 4, "15..35": 6, **more})
+
+    views = {"photos": grown.open("photos@1"), "web": loader.source(grown.open("web@1"), 2)}
+    made = loader.plan(views, seed=5, global_batch=8, bucket_by=asked(), allow_repeats=True)
+    made = made.grow({"photos": grown.open("photos@3")}, 3, bucket_by=asked(**{"35..inf": 3}))
+    made = made.grow({"photos": grown.open("photos@4")}, 8)
+    made = loader.open_plan(grown, made.save(grown))
+    assert {made.bucket(step) for step in range(25)} == {"0..15", "15..35", "35..inf"}
+    properties.delivers_the_plan(
+        made,
+        lambda source, key: {
+            field: value
+            for field, value in samples.sample(source.partition("/")[0], samples.number(key)).items()
+            if field in ("cls", "x.npy")
+        },
+        world_size=world_size,
+        workers=workers,
+        framework="numpy",
+        start=0,
+        steps=25,
+    )
+    script = [(1, 3, False), (3, 4, True), (2, 9, False)]
+    properties.resumes_exactly(made, script, workers=workers, framework="numpy")
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 def test_epochs_end_where_the_samples_do(grown, epochs):
     """The first epoch: 30, 12 new ones from step 2 on and 6 from step 4 on. Later ones: the 46 that are live then."""

@@ -9,6 +9,7 @@ loader/order/content.py, keep the old formulas for plans of the old version, and
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,33 @@ def grown_plans():
         made = made.grow({"photos": source(synthetic(n, "photos"), chunk=4, lanes=16)}, step)
     made = made.grow({"web": synthetic(5500, "web")}, 700)
     return {"three growths and a ramp": (made, [0, 149, 150, 199, 200, 290, 699, 700, 2**53 - 1])}
+
+
+def grown_bucketed_plans():
+    """name -> (plan, steps): a bucket grows while it is mixed already, and one comes with the first growth."""
+
+    def photos(**sizes):
+        return source(synthetic(sum(sizes.values()), "photos", sizes), 3, chunk=4, lanes=16)
+
+    def asked(*labels):
+        batch = {label: size for label, size in {"w64h64": 24, "tall": 16}.items() if label in labels}
+        return bucket("bucket", batch=batch)
+
+    web = synthetic(900, "web", {"w64h64": 420, "é": 480})
+    made = make_plan(
+        {"photos": photos(w64h64=3000, w128h64=1200), "web": web},
+        seed=7,
+        global_batch=32,
+        bucket_by=asked("w64h64"),
+        schedule=[(20, {"photos": 1, "web": 1})],
+    )
+    for step, view in (
+        (40, photos(w64h64=3300, w128h64=2000, tall=500)),
+        (70, photos(w64h64=3300, w128h64=2400, tall=900)),
+    ):
+        made = made.grow({"photos": replace(view, weight=1)}, step, bucket_by=asked("w64h64", "tall"))
+    made = made.grow({"web": synthetic(1000, "web", {"w64h64": 500, "é": 500})}, 70)
+    return {"three growths and a schedule": (made, [0, 39, 40, 69, 70, 150, 10**7, 2**53 - 1])}
 
 
 def bucketed_plans():
@@ -282,6 +310,7 @@ def golden():
         "substitutes (i_k, attempt, ordinal)": of_substitutes(),
         "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
         "quarantine": of_quarantine(),
+        "grown bucketed plans": {name: of_plan(*given) for name, given in grown_bucketed_plans().items()},
         "quarantine of what came with growths": of_later_quarantine(),
         "boundary": of_boundary(),
         "grown plans": {name: of_plan(*given) for name, given in grown_plans().items()},

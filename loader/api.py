@@ -43,7 +43,8 @@ def plan(
     sources: name -> version, view or `loader.source(...)`; the name is part of the order. seed: 0 to 2^64 - 1.
     global_batch: samples of one optimizer step over all ranks; a ramp is [(0, 256), (1000, 512), ...], each number from
     its step on. schedule: [(start step, {name: weight}), ...].
-    bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket": every batch is of one bucket.
+    bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket": every batch is of one bucket. Its
+    batches, or their budget, may be ramps too.
     quarantine: {name: [sample keys]}, or [(step, {name: [sample keys]}), ...] each from its step on: known-bad samples,
     whose slots get substitutes; finding their ordinals reads the versions' key columns once.
     allow_repeats: accept a source, or a bucket of one, smaller than its batch. boundary: "fill", or for one source

@@ -1,13 +1,14 @@
 """What a caller asks of buckets: what tells samples apart, and how large each bucket's batches are."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import pairwise
 
 from ..errors import InvalidPlan
+from .ramp import GlobalBatch, in_force, steps_of
 from .whole import MAX_GLOBAL_BATCH, whole
 
 _SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
@@ -17,12 +18,12 @@ Number = int | float | str | Fraction | Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketBy:
-    """See `bucket`. edges: as decimal text, such as "0", "12.5", "inf"."""
+    """See `bucket`. edges: as decimal text, such as "0", "12.5", "inf". batch, budget: (start step, value) each."""
 
     by: str
     edges: tuple[str, ...] | None
-    batch: Mapping[str, int]
-    budget: Fraction | None
+    batch: Mapping[str, Sequence[tuple[int, int]]]
+    budget: Sequence[tuple[int, Fraction]] | None
     cost: Mapping[str, Number]
     multiple: int
 
@@ -31,8 +32,8 @@ def bucket(
     by: str,
     *,
     edges: Sequence[Number] | None = None,
-    batch: Mapping[str, int] | None = None,
-    budget: Number | None = None,
+    batch: Mapping[str, GlobalBatch] | None = None,
+    budget: Number | Sequence[tuple[int, Number]] | None = None,
     cost: Mapping[str, Number] | None = None,
     multiple: int = 1,
 ) -> BucketBy:
@@ -48,6 +49,7 @@ def bucket(
     (such as the world size), but at least that.
     cost: label -> cost of one sample, in the budget's unit. Those not named cost their upper edge, or, of a label
     such as `w640h384f32`, width x height x frames in pixels.
+    A batch, or the budget, may change at a step, as the plan's global_batch may: [(0, 64), (1000, 128), ...].
 
     Raises: InvalidPlan for arguments that do not go together. Labels are checked when the plan is made.
     """
@@ -70,18 +72,34 @@ def bucket(
         by=by,
         edges=None if edges is None else _edges(edges),
         batch={
-            str(label): whole(f"batch of bucket {label!r}", n, 1, MAX_GLOBAL_BATCH)
-            for label, n in (batch or {}).items()
+            str(label): steps_of(
+                f"batch of bucket {label!r}", given, lambda name, n: whole(name, n, 1, MAX_GLOBAL_BATCH)
+            )
+            for label, given in (batch or {}).items()
         },
-        budget=None if budget is None else _positive("budget", budget),
+        budget=None if budget is None else steps_of("budget", budget, _positive),
         cost={str(label): value for label, value in (cost or {}).items()},
         multiple=whole("multiple", multiple, 1, MAX_GLOBAL_BATCH),
     )
 
 
-def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int) -> dict[str, int]:
-    """label -> slots of its batches, labels ascending. Raises: InvalidPlan for labels that no sample has, and a cost
-    that is not known."""
+def size_ramp(
+    wanted: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
+) -> list[tuple[int, dict[str, int]]]:
+    """(start step, `batch_sizes` from there on), from step 0 on, where any of them changes. global_batch: (start step,
+    slots). Raises: InvalidPlan."""
+    ramps: list[Iterable[tuple[int, object]]] = [global_batch, wanted.budget or (), *wanted.batch.values()]
+    out: list[tuple[int, dict[str, int]]] = []
+    for step in sorted({start for ramp in ramps for start, _ in ramp}):
+        sizes = batch_sizes(wanted, labels, in_force(global_batch, step), step)
+        if not out or out[-1][1] != sizes:
+            out.append((step, sizes))
+    return out
+
+
+def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0) -> dict[str, int]:
+    """label -> slots of its batches at a step, labels ascending. Raises: InvalidPlan for labels that no sample has, and
+    a cost that is not known."""
     labels = sorted(labels)
     for name, given in (("batch", wanted.batch), ("cost", wanted.cost)):
         if unknown := sorted(set(given) - set(labels)):
@@ -89,14 +107,14 @@ def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int) -> d
                 f"bucket({name}=) names {unknown[:8]}; the buckets of {wanted.by!r} are {some(labels)}"
             )
     if wanted.budget is None:
-        return {label: wanted.batch.get(label, global_batch) for label in labels}
+        return {label: in_force(wanted.batch.get(label, [(0, global_batch)]), step) for label in labels}
     if wanted.multiple > global_batch:
         raise InvalidPlan(
             f"multiple = {wanted.multiple} is more than global_batch = {global_batch}, the largest batch of any bucket"
         )
     out = {}
     for label in labels:
-        fits = min(global_batch, max(1, int(wanted.budget // sample_cost(wanted, label))))
+        fits = min(global_batch, max(1, int(in_force(wanted.budget, step) // sample_cost(wanted, label))))
         out[label] = max(1, fits // wanted.multiple) * wanted.multiple
     return out
 

@@ -54,11 +54,11 @@ def interleave_parts(
     edges: tuple[str, ...] | None,
     parts: Mapping[str, PlannedSource],
     starts: Starts,
-    batch: Mapping[str, int],
+    batches: Sequence[Mapping[str, int]],
     growths: Sequence[Growth] = (),
 ) -> Interleaving:
-    """The turns of the buckets of these sources (each with a bucket). starts: of segments; one begins where a source
-    grows, and from there on its buckets have the sizes of the new version."""
+    """The turns of the buckets of these sources (each with a bucket). starts: of segments, batches: of each of them.
+    One begins where a source grows, and from there on its buckets have the sizes of the new version."""
     sizes: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:
         begun = Counter(one.source for one in growths if one.step <= start)
@@ -67,9 +67,13 @@ def interleave_parts(
             if part.bucket is not None and not part.delta and part.growth == begun[part.source]:
                 held.setdefault(part.bucket, {})[part.source] = part.shape.n
         sizes.append(held)
-    return interleave(by, edges, sizes, starts, batch)
+    return interleave(by, edges, sizes, starts, batches)
 
 
-def bucketed_segments(starts: Starts) -> tuple[Segment, ...]:
-    """The sources' weights by step, without bases: what was used before follows from the buckets' turns."""
-    return tuple(Segment(start_step=start, weights=weights, base={}) for start, weights in starts)
+def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
+    """The sources' weights and the global batch by step, without bases: what was used before follows from the buckets'
+    turns. starts, slots: of the same steps."""
+    return tuple(
+        Segment(start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size)
+        for (start, weights), (_, size) in zip(starts, slots, strict=True)
+    )

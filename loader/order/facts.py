@@ -8,7 +8,6 @@ from .assign import rank_slice
 from .boundary import MASK, epoch_steps
 from .content import ORDER_VERSION, PlanContent, PlannedSource
 from .growth import Growth
-from .mixture import Segment
 from .packed_view import PackedView
 
 
@@ -140,7 +139,7 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
         turns = dict(plan.buckets.turns.segments[number].weights.items())
     views = {one.stream: one for name in segment.weights for one in plan.views_at(name, segment.start_step)}
     rates = {
-        name: rate for label in turns for name, rate in _rates(plan, segment, label, turns, views).items()
+        name: rate for label in turns for name, rate in _rates(plan, number, label, turns, views).items()
     }
     per_step = {
         "samples": sum(one["samples_per_step"] for one in rates.values()),
@@ -161,7 +160,7 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
         "sources": rates,
         "steps_per_epoch": _steps_per_epoch(rates, views),
         "buckets": {
-            label: {"batch": plan.streams[label].batch, "turns": share, "total_turns": sum(turns.values())}
+            label: {"batch": _slots(plan, number, label), "turns": share, "total_turns": sum(turns.values())}
             for label, share in turns.items()
             if label is not None
         },
@@ -174,15 +173,15 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
 
 def _rates(
     plan: PlanContent,
-    segment: Segment,
+    number: int,
     label: str | None,
     turns: Mapping[str | None, int],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
     """Per source read in a bucket: how much of it a mean step takes. views: stream -> what a segment begins with."""
-    stream = plan.streams[label]
+    stream, segment = plan.streams[label], plan.segments[number]
     weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
-    slots = (segment.batch or stream.batch) * turns[label] / sum(turns.values())
+    slots = _slots(plan, number, label) * turns[label] / sum(turns.values())
     if plan.boundary == MASK:  # a mean step of its one source, padding left out
         n = plan.sources[stream.names[0]].shape.n
         slots = n / epoch_steps(n, stream.batch)
@@ -196,6 +195,13 @@ def _rates(
         }
         for name, weight in weights.items()
     }
+
+
+def _slots(plan: PlanContent, number: int, label: str | None) -> int:
+    """Of a batch in a segment; with buckets, of one of them."""
+    if plan.buckets is None or label is None:
+        return plan.segments[number].batch or plan.global_batch
+    return plan.buckets.batches[number][label]
 
 
 def _steps_per_epoch(

@@ -48,7 +48,7 @@ def grown_content(
         "sources": {name: sources[name] for name in sorted(sources)},
         "grown": tuple(sorted(grown, key=lambda one: (one.step, one.source))),
     }
-    return content | more_buckets(plan, content["sources"], content["grown"], bucket_by)
+    return content | more_buckets(plan, content["sources"], content["grown"], step, bucket_by)
 
 
 def _grown_source(

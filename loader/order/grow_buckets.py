@@ -4,49 +4,73 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidPlan
-from .bucket import BucketBy, batch_sizes, some
+from .bucket import BucketBy, size_ramp, some
 from .bucketed import bucket_labels, bucketed_segments, interleave_parts
 from .content import PlanContent, PlannedSource
 from .growth import Growth
 from .interleave import Interleaving
-from .ramp import cut_at
+from .ramp import cut_at, in_force
+
+Sizes = Sequence[tuple[int, Mapping[str, int]]]
+"""(start step, label -> slots of its batches), from step 0 on."""
 
 
 def more_buckets(
-    plan: PlanContent, sources: Mapping[str, PlannedSource], grown: Sequence[Growth], bucket_by: object
+    plan: PlanContent,
+    sources: Mapping[str, PlannedSource],
+    grown: Sequence[Growth],
+    step: int,
+    bucket_by: object,
 ) -> dict[str, Any]:
-    """The segments and turns of a plan that grows; nothing for one without buckets. bucket_by: what the plan was made
-    with; it is needed for the batches of buckets that come with a growth. Raises: InvalidPlan."""
+    """The segments and turns of a plan that grows at a step; nothing for one without buckets. bucket_by: what the plan
+    was made with; it is needed for the batches of buckets that come with the growth. Raises: InvalidPlan."""
     if plan.buckets is None:
         if bucket_by is not None:
             raise InvalidPlan("grow(bucket_by=) of a plan without buckets: leave it out")
         return {}
     labels = bucket_labels(sources.values(), plan.buckets.by)
-    batch = {label: stream.batch for label, stream in plan.buckets.streams.items()}
+    starts = [(one.start_step, one.weights) for one in plan.segments]
+    slots = [(one.start_step, one.batch or plan.global_batch) for one in plan.segments]
+    sizes: Sizes = [(start, batch) for (start, _), batch in zip(starts, plan.buckets.batches, strict=True)]
     if bucket_by is not None:
-        given = _batches(plan.buckets, bucket_by, labels, plan.global_batch)
-        if other := [label for label, size in batch.items() if given[label] != size]:
-            raise InvalidPlan(
-                f"bucket {other[0]!r} has batches of {batch[other[0]]} in the plan, {given[other[0]]} by bucket_by: a "
-                "growth leaves them as they are; pass the bucket_by that the plan was made with"
-            )
-        batch = given
-    if new := sorted(set(labels) - set(batch)):
+        sizes = _with_new(
+            plan.buckets, sizes, size_ramp(_asked(plan.buckets, bucket_by), labels, slots), step
+        )
+    if new := sorted(set(labels) - set(sizes[0][1])):
         raise InvalidPlan(
             f"the new version has samples of the bucket(s) {some(new)}, which the plan has no batch size for: pass the "
             "bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new plan"
         )
-    starts = cut_at([(one.start_step, one.weights) for one in plan.segments], [one.step for one in grown])
+    starts = cut_at(starts, (*dict(sizes), *(one.step for one in grown)))
+    batches = [in_force(sizes, start) for start, _ in starts]
     return {
-        "segments": bucketed_segments(starts),
-        "buckets": interleave_parts(plan.buckets.by, plan.buckets.edges, sources, starts, batch, grown),
+        "segments": bucketed_segments(starts, cut_at(slots, dict(starts))),
+        "buckets": interleave_parts(plan.buckets.by, plan.buckets.edges, sources, starts, batches, grown),
     }
 
 
-def _batches(
-    buckets: Interleaving, bucket_by: object, labels: Sequence[str], global_batch: int
-) -> dict[str, int]:
-    """label -> slots of its batches, by the question that the plan was made with. Raises: InvalidPlan for another."""
+def _with_new(
+    buckets: Interleaving, sizes: Sizes, given: Sequence[tuple[int, dict[str, int]]], step: int
+) -> Sizes:
+    """The plan's batch sizes, and those `given` to buckets that come at a step. Raises: InvalidPlan where others would
+    change."""
+    for start, known in cut_at(sizes, dict(given)):
+        mine = in_force(given, start)
+        if other := [label for label, size in known.items() if mine[label] != size]:
+            raise InvalidPlan(
+                f"bucket {other[0]!r} has batches of {known[other[0]]} in the plan, {mine[other[0]]} by bucket_by "
+                f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
+            )
+    new = set(given[0][1]) - set(buckets.streams)
+    later = [start for start, _ in given if start > step]  # before its step a growth changes nothing
+    return [
+        (start, {**known, **{label: in_force(given, max(start, step))[label] for label in new}})
+        for start, known in cut_at(sizes, later)
+    ]
+
+
+def _asked(buckets: Interleaving, bucket_by: object) -> BucketBy:
+    """The question that the plan was made with. Raises: InvalidPlan for another."""
     if not isinstance(bucket_by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
     if (bucket_by.by, bucket_by.edges) != (buckets.by, buckets.edges):
@@ -54,4 +78,4 @@ def _batches(
             f"bucket_by asks {bucket_by.by!r} with edges {bucket_by.edges}, the plan has {buckets.by!r} with "
             f"{buckets.edges}: a plan keeps its buckets when it grows"
         )
-    return batch_sizes(bucket_by, labels, global_batch)
+    return bucket_by

@@ -5,7 +5,7 @@ slot; the inner one, of each bucket, deals the slots of the bucket's own steps t
 Nothing is kept per step: any step is found from two quota tables. Formulas: docs/order.md, "Buckets".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -36,12 +36,14 @@ class Interleaving:
     """The buckets of a plan.
 
     by, edges: the question that samples were bucketed by, for people; the views have the answers in their ids.
-    turns: steps dealt to labels. streams: label -> the sources' views of it, named by `bucket_source`; labels ascend.
+    turns: steps dealt to labels. batches: label -> slots of its batches, of each segment of the turns. streams: label
+    -> the sources' views of it, named by `bucket_source`, in the bucket's own steps; labels ascend.
     """
 
     by: str
     edges: tuple[str, ...] | None
     turns: Stream
+    batches: tuple[Mapping[str, int], ...]
     streams: Mapping[str, Stream]
 
     def turn(self, step: int) -> Turn:
@@ -61,9 +63,25 @@ class Interleaving:
         return {
             "by": self.by,
             "edges": None if self.edges is None else list(self.edges),
-            "batch": {label: stream.batch for label, stream in self.streams.items()},
-            "turns": [segment.to_json() for segment in self.turns.segments],
+            **self.dealt_json(self.streams),
         }
+
+    def dealt_json(self, labels: Collection[str], before: int | None = None) -> dict[str, object]:
+        """The batches of these labels, where they change, and the turns: with `before`, of segments begun before it."""
+        begun = [
+            (segment, batch)
+            for segment, batch in zip(self.turns.segments, self.batches, strict=True)
+            if before is None or segment.start_step < before
+        ]
+        batch = {label: self.batches[0][label] for label in self.streams if label in labels}
+        out: dict[str, object] = {"batch": batch, "turns": [segment.to_json() for segment, _ in begun]}
+        ramp, now = [], batch
+        for segment, sizes in begun:
+            changed = {label: sizes[label] for label in now if sizes[label] != now[label]}
+            if changed:
+                ramp.append({"start_step": segment.start_step, "batch": changed})
+                now = now | changed
+        return {**out, "ramp": ramp} if ramp else out
 
 
 def bucket_source(source: str, label: str) -> str:
@@ -76,22 +94,25 @@ def interleave(
     edges: tuple[str, ...] | None,
     sizes: Sequence[Sizes],
     starts: Starts,
-    batch: Mapping[str, int],
+    batches: Sequence[Mapping[str, int]],
 ) -> Interleaving:
-    """starts: (start step, integer weights of sources), the first at 0. sizes: of each of these segments. batch: label
-    -> slots of its batches."""
+    """starts: (start step, integer weights of sources), the first at 0. sizes, batches (label -> slots of its batches):
+    of each of these segments."""
     labels = tuple(sorted({label for held in sizes for label in held}))
     dealt = [
         (start, turn_shares(weights, held, batch))
-        for (start, weights), held in zip(starts, sizes, strict=True)
+        for (start, weights), held, batch in zip(starts, sizes, batches, strict=True)
     ]
     turns = Stream(names=labels, batch=1, segments=chain_segments(dealt, labels, 1))
     return Interleaving(
         by=by,
         edges=edges,
         turns=turns,
+        batches=tuple(batches),
         streams={
-            label: _stream(label, [held.get(label, {}) for held in sizes], starts, turns, batch[label])
+            label: _stream(
+                label, [held.get(label, {}) for held in sizes], starts, turns, [one[label] for one in batches]
+            )
             for label in labels
         },
     )
@@ -128,17 +149,20 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
 
 
 def _stream(
-    label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batch: int
+    label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
 ) -> Stream:
     """The mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight. sizes:
-    source -> samples in the bucket, of each of the plan's segments."""
+    source -> samples in the bucket, of each of the plan's segments; batches: slots of its batches."""
     names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
     own: list[tuple[int, dict[str, int]]] = []
-    for turn, (_, weights), held in zip(turns.segments, starts, sizes, strict=True):
+    slots: list[tuple[int, int]] = []
+    for turn, (_, weights), held, batch in zip(turns.segments, starts, sizes, batches, strict=True):
         mixed = {bucket_source(source, label): weights[source] for source in held if source in weights}
         if mixed:
             own.append((turn.base.get(label, 0), integer_weights(mixed)))
+            slots.append((turn.base.get(label, 0), batch))
     if not own:  # its sources are in the plan with a weight of 0
-        own.append((0, {}))
-    segments: tuple[Segment, ...] = chain_segments(own, names, batch)
-    return Stream(names=names, batch=batch, segments=segments)
+        own, slots = [(0, {})], [(0, batches[0])]
+    first = slots[0][1]
+    segments: tuple[Segment, ...] = chain_segments(own, names, first, dict(slots))
+    return Stream(names=names, batch=first, segments=segments)

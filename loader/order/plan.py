@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from ..errors import InvalidPlan
 from .boundary import FILL
-from .bucket import BucketBy, batch_sizes, bucket
-from .bucketed import bucketed_segments, interleave_parts, split_sources
+from .bucket import BucketBy, bucket, size_ramp
+from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
 from .canonical import canonical_json
 from .content import PlanContent, PlannedSource, Source, plan_source, source
 from .describe import describe
@@ -22,7 +22,7 @@ from .pack import PackBy
 from .packed_sources import pack_sources
 from .quarantine import QuarantineKeys, quarantine_of
 from .quarantined import more_quarantine
-from .ramp import GlobalBatch, joined, ramp_of
+from .ramp import GlobalBatch, cut_at, in_force, ramp_of
 from .slots import Slots
 from .state import check_state, state_at
 from .substitutes import planned_slots
@@ -150,7 +150,7 @@ def make_plan(
 
     views: source name -> view, or source(view, weight=...). Names are part of the order's keys.
     seed: 0 <= seed < 2^64. global_batch: slots per optimizer step over all ranks; or [(0, slots), (step, slots), ...],
-    each from its step on (a ramp; not with buckets, whose batches `bucket` gives).
+    each from its step on (a ramp). With buckets it is that of buckets that `bucket` gives none, and bounds a budget.
     schedule: [(step, {name: weight}), ...] in ascending order; from that step on the mixture has exactly
     these weights (a source that is not named is left out). An entry at step 0 replaces the sources' weights.
     bucket_by: bucket(...), or the expression alone; each batch is then of one bucket.
@@ -180,26 +180,20 @@ def make_plan(
         "quarantine": quarantine_of(quarantine, {name: one.view for name, one in planned.items()}),
     }
     if bucket_by is None:
-        mixed, batches = joined(starts, ramp)
-        return Plan(
-            sources=planned, segments=chain_segments(mixed, list(planned), ramp[0][1], batches), **content
-        )
-    if len(ramp) > 1:
-        raise InvalidPlan(
-            f"global_batch = {global_batch!r} with bucket_by: a bucket's batch is one number, from bucket(batch=) or "
-            "bucket(budget=); pass global_batch as a number"
-        )
+        mixed, slots = cut_at(starts, dict(ramp)), cut_at(ramp, dict(starts))
+        segments = chain_segments(mixed, list(planned), ramp[0][1], dict(slots))
+        return Plan(sources=planned, segments=segments, **content)
     asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
     if not isinstance(asked, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) or an SQL expression is needed")
     parts = split_sources(views, asked)
-    batch = batch_sizes(
-        asked, {part.bucket for part in parts.values() if part.bucket is not None}, ramp[0][1]
-    )
+    sizes = size_ramp(asked, bucket_labels(parts.values(), asked.by), ramp)
+    mixed = cut_at(starts, (*dict(ramp), *dict(sizes)))
+    batches = [in_force(sizes, start) for start, _ in mixed]
     return Plan(
         sources=parts,
-        segments=bucketed_segments(starts),
-        buckets=interleave_parts(asked.by, asked.edges, parts, starts, batch),
+        segments=bucketed_segments(mixed, cut_at(ramp, dict(mixed))),
+        buckets=interleave_parts(asked.by, asked.edges, parts, mixed, batches),
         **content,
     )
 

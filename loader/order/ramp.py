@@ -1,7 +1,8 @@
-"""Batch-size ramps: the global batch as a schedule. Each change begins a segment, as a change of weights does."""
+"""Schedules of numbers, such as batch-size ramps: each change begins a segment, as a change of weights does."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from ..errors import InvalidPlan
 from .whole import MAX_GLOBAL_BATCH, whole
@@ -13,41 +14,38 @@ GlobalBatch = int | Sequence[tuple[int, int]]
 
 
 def ramp_of(given: object) -> list[tuple[int, int]]:
-    """(start step, slots) from step 0 on, entries that change nothing left out. Raises InvalidPlan."""
+    """`steps_of` a global batch: (start step, slots). Raises InvalidPlan."""
+    return steps_of("global_batch", given, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
+
+
+def steps_of(name: str, given: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
+    """(start step, value) from step 0 on, entries that change nothing left out, of one value or [(step, value), ...].
+
+    checked: (what it is, a value given) -> the value. Raises InvalidPlan."""
     if not isinstance(given, Sequence) or isinstance(given, str):
-        return [(0, whole("global_batch", given, 1, MAX_GLOBAL_BATCH))]
-    ramp: list[tuple[int, int]] = []
+        return [(0, checked(name, given))]
+    ramp: list[tuple[int, T]] = []
     low = high = 0  # the first entry is at step 0
     for number, entry in enumerate(given):
         try:
-            start, slots = entry
+            start, value = entry
         except (TypeError, ValueError):
-            raise InvalidPlan(f"global_batch entry {entry!r}: (step, samples) is needed") from None
-        start = whole(f"global_batch entry {number}: step", start, low, high)
-        slots = whole(f"global_batch from step {start}", slots, 1, MAX_GLOBAL_BATCH)
+            raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
+        start = whole(f"{name} entry {number}: step", start, low, high)
+        value = checked(f"{name} from step {start}", value)
         low, high = start + 1, 2**53
-        if not ramp or ramp[-1][1] != slots:
-            ramp.append((start, slots))
+        if not ramp or ramp[-1][1] != value:
+            ramp.append((start, value))
     if not ramp:
-        raise InvalidPlan(
-            f"global_batch = {given!r}: a number, or [(0, number), (step, number), ...], is needed"
-        )
+        raise InvalidPlan(f"{name} = {given!r}: a number, or [(0, number), (step, number), ...], is needed")
     return ramp
 
 
-def joined(
-    starts: Sequence[tuple[int, Mapping[str, int]]], ramp: Sequence[tuple[int, int]]
-) -> tuple[list[tuple[int, Mapping[str, int]]], dict[int, int]]:
-    """A schedule of weights and one of batches as one: (start step, weights) wherever either changes, and the batch of
-    each of these starts. Both ascend and begin at step 0."""
-    return cut_at(starts, dict(ramp)), dict(cut_at(ramp, dict(starts)))
+def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
+    """What a schedule has at a step. It ascends and begins at step 0."""
+    return steps[bisect_right(steps, step, key=lambda one: one[0]) - 1][1]
 
 
-def cut_at(starts: Sequence[tuple[int, T]], steps: Iterable[int]) -> list[tuple[int, T]]:
+def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
     """A schedule, (start step, what is in force), with an entry at these steps too. It ascends and begins at step 0."""
-    given, now = dict(starts), starts[0][1]
-    out: list[tuple[int, T]] = []
-    for start in sorted({*given, *steps}):
-        now = given.get(start, now)
-        out.append((start, now))
-    return out
+    return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

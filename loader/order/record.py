@@ -15,7 +15,7 @@ from .mixture import chain_segments
 from .pack import Packing
 from .plan import Plan, segment_starts
 from .quarantine import Quarantine, QuarantineList
-from .ramp import cut_at
+from .ramp import cut_at, in_force
 from .views import OrderView
 from .whole import MAX_GLOBAL_BATCH, whole
 
@@ -52,16 +52,23 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
     by, grown = d.get("bucket_by"), _growths(d.get("grown", []), sources)
     content["grown"] = grown
     if isinstance(by, dict):
-        starts = cut_at(starts, [one.step for one in grown])
+        sizes = _bucket_sizes(by)
+        starts = cut_at(starts, (*dict(sizes), *(one.step for one in grown)))
+        slots = _batches(d["segments"], d["global_batch"])
         edges = None if by["edges"] is None else tuple(map(str, by["edges"]))
-        batch = {
-            label: whole(f"batch of {label!r}", n, 1, MAX_GLOBAL_BATCH) for label, n in by["batch"].items()
-        }
-        buckets = interleave_parts(by["by"], edges, sources, starts, batch, grown)
-        plan = Plan(sources=sources, segments=bucketed_segments(starts), buckets=buckets, **content)
+        batches = [in_force(sizes, start) for start, _ in starts]
+        buckets = interleave_parts(by["by"], edges, sources, starts, batches, grown)
+        plan = Plan(
+            sources=sources,
+            segments=bucketed_segments(starts, cut_at(slots, dict(starts))),
+            buckets=buckets,
+            **content,
+        )
     else:
         names = [name for name, one in sources.items() if not one.growth]
-        segments = chain_segments(starts, names, d["global_batch"], _batches(d["segments"]))
+        segments = chain_segments(
+            starts, names, d["global_batch"], dict(_batches(d["segments"], d["global_batch"]))
+        )
         plan = Plan(sources=sources, segments=segments, **content)
     wanted = content_hash("p", d)
     if plan.hash != wanted:
@@ -103,13 +110,31 @@ def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Gro
     return growths_again(sources, steps)
 
 
-def _batches(segments: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """start step -> slots of a step, of the segments that have their own."""
-    return {
-        one["start_step"]: whole(f"segments[{number}]: batch", one["batch"], 1, MAX_GLOBAL_BATCH)
+def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[int, int]]:
+    """(start step, slots of a step) of each segment; `first` of those that have no other."""
+    return [
+        (one["start_step"], whole(f"segments[{number}]: batch", one.get("batch", first), 1, MAX_GLOBAL_BATCH))
         for number, one in enumerate(segments)
-        if "batch" in one
-    }
+    ]
+
+
+def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
+    """(start step, label -> slots of its batches), from step 0 on. Raises InvalidPlan."""
+    out: list[tuple[int, dict[str, int]]] = []
+    ramp = by.get("ramp", [])
+    if not isinstance(ramp, list):
+        raise InvalidPlan(f"the plan's JSON is damaged: bucket_by.ramp is {ramp!r}, not a list")
+    for entry in ({"start_step": 0, "batch": by["batch"]}, *ramp):
+        _need("bucket_by.ramp", entry, {"start_step": int, "batch": dict})
+        sizes = {
+            label: whole(f"batch of {label!r}", n, 1, MAX_GLOBAL_BATCH) for label, n in entry["batch"].items()
+        }
+        low = out[-1][0] + 1 if out else 0
+        before = out[-1][1] if out else {}
+        out.append(
+            (whole("bucket_by.ramp: start_step", entry["start_step"], low, 2**53), {**before, **sizes})
+        )
+    return out
 
 
 def _quarantine_list(entry: object, versions: set[tuple[str, int]]) -> QuarantineList:

@@ -8,7 +8,8 @@ on from them. Steps after `step` may be planned differently; whatever decided ea
               "sources": {name: [view id (18 characters), n, chunk, lanes, h]}},
      "digest": "<planned digest of batch step - 1, or '' at step 0>"}
 
-With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]};
+With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]},
+and where batches changed "ramp": [...begun...];
 of a source that grew each view is one, and `past` has "grown": [...begun...]. With both the views of a growth are one
 hash in its entry, "views": else a state would have two lines per bucket and growth.
 """
@@ -57,13 +58,8 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         "boundary": plan.boundary,
     }
     if plan.buckets is not None:
-        dealt = [segment for segment in plan.buckets.turns.segments if segment.start_step < step]
-        decided["bucket_by"] = {
-            "batch": {
-                one.bucket: plan.buckets.streams[one.bucket].batch for one in used if one.bucket is not None
-            },
-            "turns": [segment.to_json() for segment in dealt],
-        }
+        labels = {one.bucket for one in used if one.bucket is not None}
+        decided["bucket_by"] = plan.buckets.dealt_json(labels, step)
     if plan.pack is not None:
         decided["pack"] = plan.pack.to_json()
     if grown:

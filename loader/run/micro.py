@@ -33,11 +33,10 @@ def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
 def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
     """Micro batches of a rank in all steps before `end`. Costs the plan's segments, or its buckets."""
     steps: Counter[int] = Counter()
-    if plan.buckets is None:
-        starts = [min(segment.start_step, end) for segment in plan.segments]
-        for size, (first, last) in zip(plan.streams[None].batch_sizes, pairwise([*starts, end]), strict=True):
+    ends = {None: end} if plan.buckets is None else dict(plan.buckets.turns.used_before(end).items())
+    for label, own in ends.items():
+        stream = plan.streams[label]
+        starts = [min(segment.start_step, own) for segment in stream.segments]
+        for size, (first, last) in zip(stream.batch_sizes, pairwise([*starts, own]), strict=True):
             steps[size] += last - first
-    else:
-        for label, count in plan.buckets.turns.used_before(end).items():
-            steps[plan.streams[label].batch] += count
     return sum(count * micro_count(size, world_size, micro_batch) for size, count in steps.items())

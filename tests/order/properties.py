@@ -686,7 +686,7 @@ def grown_buckets_are_the_reference(reference, made, steps):
         if not one.delta:
             views = wholes.setdefault(one.stream, [None] * (1 + len(grown.get(one.source, ()))))
             views[one.growth] = name
-    batches = {label: stream.batch for label, stream in made.buckets.streams.items()}
+    batches = list(made.buckets.batches)
     sizes = [sizes_in_force(made, start) for start, _ in segments]
     wanted = reference.grown_buckets(made.seed, batches, shapes, wholes, segments, sizes, grown, steps)
     for step, (label, rows) in enumerate(wanted):

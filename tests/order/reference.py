@@ -212,27 +212,29 @@ def turn_shares(weights, sizes, batches):
 
 def turn(segments, sizes, batches, step):
     """(bucket, how many earlier steps were its own). segments: [(start step, weights of sources)]. sizes: bucket ->
-    source -> samples, or [such a mapping per segment]."""
+    source -> samples, or [such a mapping per segment]; batches: bucket -> slots, or a list too."""
     sizes = sizes if isinstance(sizes, list) else [sizes] * len(segments)
+    batches = batches if isinstance(batches, list) else [batches] * len(segments)
     dealt = [
-        (start, turn_shares(weights, held, batches))
-        for (start, weights), held in zip(segments, sizes, strict=True)
+        (start, turn_shares(weights, held, batch))
+        for (start, weights), held, batch in zip(segments, sizes, batches, strict=True)
     ]
     return stream(dealt, 1, step)[0]
 
 
 def bucketed_stream(segments, sizes, batches, turns):
     """Of the last step (bucket, [(source/bucket, i_k)] in stream order). sizes: [bucket -> source -> samples, per
-    segment]. turns: of this step and of all before it."""
+    segment]; batches: [bucket -> slots, per segment]. turns: of this step and of all before it."""
     label, own = turns[-1]
-    mixed = []
-    for (start, weights), held in zip(segments, sizes, strict=True):
+    mixed, slots = [], []
+    for (start, weights), held, batch in zip(segments, sizes, batches, strict=True):
         here = {
             f"{source}/{label}": w for source, w in weights.items() if w and source in held.get(label, {})
         }
         if here:
             mixed.append((sum(one == label for one, _ in turns[:start]), here))
-    return label, stream(mixed, batches[label], own)
+            slots.append(batch[label])
+    return label, stream(mixed, slots, own)
 
 
 def grown_buckets(seed, batches, shapes, wholes, segments, sizes, grown, steps):

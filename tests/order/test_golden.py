@@ -207,12 +207,13 @@ def test_the_reference_gives_the_golden_batches_of_ramps_and_growths(saved, refe
                 assert got == wanted
 
 
-def test_the_reference_gives_the_golden_batches_of_grown_buckets(saved, reference):
-    for one in saved["grown bucketed plans"].values():
+def test_the_reference_gives_the_golden_batches_of_buckets_that_grow_and_ramp(saved, reference):
+    for one in (*saved["grown bucketed plans"].values(), *saved["ramped bucketed plans"].values()):
         made, sizes, wholes = one["plan"], [], {}
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
         grown = {
-            name: [g["step"] for g in made["grown"] if g["source"] == name] for name in ("photos", "web")
+            name: [g["step"] for g in made.get("grown", []) if g["source"] == name]
+            for name in ("photos", "web")
         }
         for segment in made["segments"]:
             held = {}
@@ -226,8 +227,13 @@ def test_the_reference_gives_the_golden_batches_of_grown_buckets(saved, referenc
                     held.setdefault(s["bucket"], {})[source] = s["n"]
             sizes.append(held)
         segments = [(s["start_step"], s["weights"]) for s in made["segments"]]
-        batches = made["bucket_by"]["batch"]
-        wanted = reference.grown_buckets(made["seed"], batches, shapes, wholes, segments, sizes, grown, 151)
+        by = made["bucket_by"]
+        ramp = [(0, by["batch"]), *((one["start_step"], one["batch"]) for one in by.get("ramp", []))]
+        batches = [
+            {label: n for at, changed in ramp if at <= start for label, n in changed.items()}
+            for start, _ in segments
+        ]
+        wanted = reference.grown_buckets(made["seed"], batches, shapes, wholes, segments, sizes, grown, 71)
         names = sorted(shapes)
         for batch in one["batches"]:
             if batch["step"] >= len(wanted):
@@ -248,8 +254,12 @@ def test_golden_plans_and_states_are_still_read(saved):
         )
         assert made.hash == quarantined["hash"]
         assert made.check_state(quarantined["state"]) == step
-    for one in (saved["boundary"], *saved["plans"].values(), *saved["bucketed plans"].values()):
-        made = plan_from_json(one["plan"], lambda spec: synthetic(spec["n"], spec["name"]))
+    kinds = ("plans", "ramped plans", "grown plans")
+    kinds += ("bucketed plans", "ramped bucketed plans", "grown bucketed plans")
+    for one in (saved["boundary"], *(plan for kind in kinds for plan in saved[kind].values())):
+        made = plan_from_json(
+            one["plan"], lambda spec: SyntheticView(spec["n"], spec["name"], first=spec.get("first", 0))
+        )
         assert made.hash == one["hash"]
         assert made.check_state(one["state"]) == one["batches"][1]["step"]
 

@@ -13,6 +13,7 @@ import pytest
 from loader.order import (
     assign,
     boundary,
+    bucket,
     digest,
     grow_buckets,
     growth,
@@ -205,13 +206,12 @@ def always_the_first_batch(patch):
 
 def a_ramp_forgets_the_weights(patch):
     """From a change of the batch on, the weights of the first segment again."""
-    real = plan.joined
+    real = plan.cut_at
 
-    def forgetful(starts, ramp):
-        mixed, batches = real(starts, ramp)
-        return [(start, dict(starts).get(start, starts[0][1])) for start, _ in mixed], batches
+    def forgetful(steps, starts):
+        return [(start, dict(steps).get(start, steps[0][1])) for start, _ in real(steps, starts)]
 
-    patch.setattr(plan, "joined", forgetful)
+    patch.setattr(plan, "cut_at", forgetful)
 
 
 def new_samples_too_early(patch):
@@ -472,9 +472,8 @@ def shares_by_size_alone(patch):
 def buckets_begin_again_at_a_segment(patch):
     real = interleave.chain_segments
 
-    def chained(starts, names, batch):
-        made = real(starts, names, batch)
-        return tuple(mixture.Segment(start_step=s.start_step, weights=s.weights, base={}) for s in made)
+    def chained(*given):
+        return tuple(replace(segment, base={}) for segment in real(*given))
 
     patch.setattr(interleave, "chain_segments", chained)
 
@@ -656,6 +655,15 @@ def shares_of_the_new_version_from_the_start(patch):
     )
 
 
+def shares_of_the_first_batches(patch):
+    real, first = interleave.turn_shares, {}
+    patch.setattr(
+        interleave,
+        "turn_shares",
+        lambda weights, sizes, batch: real(weights, sizes, first.setdefault(0, batch)),
+    )
+
+
 def growths_take_effect_at_steps_not_positions(patch):
     """A bucket's stream grows at the number of steps that it had, as if each took one sample."""
 
@@ -688,6 +696,19 @@ def grown(properties):
 def grown_buckets_are_the_reference(properties, reference):
     *_, made = grown(properties)
     properties.grown_buckets_are_the_reference(reference, made, 30)
+
+
+def ramped_buckets_are_the_reference(properties, reference):
+    asked = bucket("s", batch={"b0": [(0, 4), (3, 7), (7, 2)], "b1": [(0, 3), (5, 6)]})
+    views = {
+        "a": source(synthetic(50, "a", {"b0": 20, "b1": 30}), chunk=2, lanes=4),
+        "z": synthetic(19, "z", {"b1": 19}),
+    }
+    made = plan.make_plan(views, seed=7, global_batch=8, bucket_by=asked, allow_repeats=True)
+    sizes = [made.batch_size(step) for step in range(12)]
+    wanted = {"b0": [4, 4, 4, 7, 7, 7, 7, 2, 2, 2, 2, 2], "b1": [3, 3, 3, 3, 3, 6, 6, 6, 6, 6, 6, 6]}
+    assert sizes == [wanted[made.bucket(step)][step] for step in range(12)]
+    properties.grown_buckets_are_the_reference(reference, made, 25)
 
 
 def grown_shares(properties, reference):
@@ -870,6 +891,10 @@ CASES = [
     (buckets_begin_again_at_a_segment, bucketed_schedule),
     (a_buckets_segments_begin_at_the_plans_steps, bucketed_batches_are_the_reference),
     (leftovers_dropped, bucket_epochs),
+    (shares_of_the_first_batches, ramped_buckets_are_the_reference),
+    (always_the_first_batch, ramped_buckets_are_the_reference),
+    (buckets_begin_again_at_a_segment, ramped_buckets_are_the_reference),
+    (a_buckets_segments_begin_at_the_plans_steps, ramped_buckets_are_the_reference),
     (shares_of_the_first_version_for_ever, grown_buckets_are_the_reference),
     (shares_of_the_new_version_from_the_start, grown_shares),
     (growths_take_effect_at_steps_not_positions, grown_buckets_are_the_reference),

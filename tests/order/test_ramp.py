@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, InvalidRuntime, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, rank_slice, source, synthetic
+from loader.order import make_plan, plan_from_json, rank_slice, source, synthetic
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -188,13 +188,6 @@ def test_a_later_batch_may_not_outgrow_a_source_that_is_read_then():
         plan_of([(0, 20), (10, 71)])
     assert plan_of([(0, 20), (10, 71)], allow_repeats=True)
     assert plan_of([(0, 20), (10, 71)], [(10, {"photos": 1})]).batch_size(10) == 71
-
-
-def test_buckets_and_ramps_are_refused_together():
-    view = synthetic(100, "p", {"b0": 40, "b1": 60})
-    with pytest.raises(InvalidPlan, match=r"global_batch = \[\(0, 10\), \(5, 20\)\] with bucket_by"):
-        make_plan({"a": view}, seed=1, global_batch=[(0, 10), (5, 20)], bucket_by=bucket("b"))
-    assert make_plan({"a": view}, seed=1, global_batch=[(0, 10)], bucket_by=bucket("b"))
 
 
 def test_a_damaged_batch_is_refused():

@@ -42,6 +42,23 @@ def test_every_runtime_delivers_the_same_global_batches(
     )
 
 
+@pytest.mark.parametrize(("world_size", "workers"), [(3, 2), (2, 0)])
+def test_batches_that_change_at_a_step_are_delivered_and_resumed(
+    versions, truth, properties, world_size, workers
+):
+    made = loader.plan(
+        {"photos": loader.source(versions["photos"], weight=2), "web": versions["web"].select("cls", "txt")},
+        seed=5,
+        global_batch=[(0, 6), (8, 13)],
+        bucket_by=loader.bucket("i", edges=[0, 25, "inf"], batch={"0..25": [(0, 4), (5, 8)]}),
+    )
+    assert {made.batch_size(step) for step in range(20)} == {4, 6, 8, 13}
+    properties.delivers_the_plan(
+        made, truth, world_size=world_size, workers=workers, framework="numpy", start=0, steps=20
+    )
+    properties.resumes_exactly(made, [(1, 3, False), (3, 4, True), (2, 9, False)], workers=workers)
+
+
 def test_ranks_are_at_one_bucket_and_weights_make_the_mean(plan):
     sizes = set()
     with ExitStack() as stack:

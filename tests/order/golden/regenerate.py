@@ -106,6 +106,26 @@ def grown_plans():
     return {"three growths and a ramp": (made, [0, 149, 150, 199, 200, 290, 699, 700, 2**53 - 1])}
 
 
+def ramped_bucketed_plans():
+    """name -> (plan, steps): a budget that changes under a global batch that does too, and a schedule."""
+    photos = synthetic(3600, "photos", {"w64h64": 2400, "w128h64": 960, "w64h64f16": 240})
+    web = synthetic(800, "web", {"w64h64": 320, "é": 480})
+    asked = bucket(
+        "bucket",
+        budget=[(0, 64 * 64 * 32), (30, 64 * 64 * 64), (60, 64 * 64 * 48)],
+        multiple=2,
+        cost={"é": 4096},
+    )
+    made = make_plan(
+        {"photos": source(photos, 3, chunk=4, lanes=16), "web": web},
+        seed=7,
+        global_batch=[(0, 24), (45, 48)],
+        bucket_by=asked,
+        schedule=[(40, {"photos": 1, "web": 1})],
+    )
+    return {"a budget, a ramp and a schedule": (made, [0, 29, 30, 40, 45, 60, 10**7, 2**53 - 1])}
+
+
 def grown_bucketed_plans():
     """name -> (plan, steps): a bucket grows while it is mixed already, and one comes with the first growth."""
 
@@ -310,6 +330,7 @@ def golden():
         "substitutes (i_k, attempt, ordinal)": of_substitutes(),
         "bucketed plans": {name: of_plan(*given) for name, given in bucketed_plans().items()},
         "quarantine": of_quarantine(),
+        "ramped bucketed plans": {name: of_plan(*given) for name, given in ramped_bucketed_plans().items()},
         "grown bucketed plans": {name: of_plan(*given) for name, given in grown_bucketed_plans().items()},
         "quarantine of what came with growths": of_later_quarantine(),
         "boundary": of_boundary(),

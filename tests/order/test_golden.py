@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.order import plan_from_json, synthetic
+from loader.order import plan_from_json
 from loader.order.content import ORDER_VERSION
 from loader.order.views import SyntheticView
 

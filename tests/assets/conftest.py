@@ -129,9 +129,9 @@ def root(tmp_path: Path) -> Iterator[loader.Root]:
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """Dagster's own databases, on disk; making them costs a second, and what a test may do is in its own root."""
+    """Dagster's own databases, in memory: what a test may do is in its own root."""
     quiet = {"telemetry": {"enabled": False}}
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster")), overrides=quiet) as made:
+    with dg.DagsterInstance.ephemeral(str(tmp_path_factory.mktemp("dagster")), settings=quiet) as made:
         yield made
 
 
@@ -148,7 +148,7 @@ def arrive(root: loader.Root) -> Callable[[Path], str]:
 
 @pytest.fixture
 def run(tmp_path: Path, landing: Path, instance: dg.DagsterInstance) -> Run:
-    """Run a job of a dataset, or some of its assets alone, on a real instance.
+    """Run a job of a dataset, or some of its assets alone, on an instance of its own.
 
     run("ingest", spec, batch) or run("release", spec); run(["units", "samples"], spec, batch): only these.
     """

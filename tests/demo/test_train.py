@@ -68,11 +68,18 @@ def losses(folder: Path) -> dict[int, float]:
     return found
 
 
+@pytest.fixture(scope="module")
+def whole(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of one process that nothing stopped."""
+    out = tmp_path_factory.mktemp("whole")
+    assert alone(root, out).returncode == 0
+    return out
+
+
 def test_killed_on_two_ranks_and_resumed_on_one_and_on_three_it_reads_the_same(
-    root: Path, tmp_path: Path
+    root: Path, whole: Path, tmp_path: Path
 ) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert alone(root, whole).returncode == 0
+    broken = tmp_path / "broken"
     expected = training.digests(whole)
     assert sorted(expected) == list(range(9))
     assert all(len(values) == 1 for values in expected.values())
@@ -99,9 +106,8 @@ def test_killed_on_two_ranks_and_resumed_on_one_and_on_three_it_reads_the_same(
         assert not list(out.glob("*.part"))
 
 
-def test_a_checkpoint_of_another_order_is_refused(root: Path, tmp_path: Path) -> None:
-    assert alone(root, tmp_path).returncode == 0
-    other = alone(root, tmp_path, "--seed", "8")
+def test_a_checkpoint_of_another_order_is_refused(root: Path, whole: Path) -> None:
+    other = alone(root, whole, "--seed", "8")
     assert other.returncode != 0
     assert "PlanMismatch" in other.stderr
     assert "seed" in other.stderr

@@ -82,7 +82,9 @@ def test_damage_is_status_1_with_its_address(cli, own):
     data = bytearray(path.read_bytes())
     data[at.offset] ^= 1
     path.write_bytes(data)
-    run = cli("bench", "d@1", "--fields", "cls", *SHORT, "--batch", str(len(version)), root=own)  # every batch
+    run = cli(
+        "bench", "d@1", "--fields", "cls", *SHORT, "--batch", str(len(version)), root=own
+    )  # every batch
     assert run.code == 1
     assert at.path in run.err
 

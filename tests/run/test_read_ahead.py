@@ -3,7 +3,6 @@
 import gc
 import logging
 import threading
-import time
 from collections import Counter
 
 import numpy as np
@@ -12,22 +11,12 @@ import pytest
 import loader
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
-from loader.cache.store import Claim
 from loader.errors import Transient
 from loader.run.node_reads import IN_FLIGHT
 from loader.run.range_ahead import RangesAhead
-from loader.run.read_ahead import ReadAhead
 
 PAGE = 2**16
 SAMPLE = 6_000
-
-
-def wait_for(what):
-    """Until something becomes true in another thread."""
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def write(root, n, part_samples=None):
@@ -94,7 +83,7 @@ def test_the_same_batches_with_every_budget(budget, world_size, workers, version
 
 
 @pytest.mark.parametrize("mode", ["pages", "ranges"])
-def test_sixteen_requests_are_in_flight(memory_root, served, mode):
+def test_sixteen_requests_are_in_flight(memory_root, served, mode, wait_for):
     """A server that answers nothing before sixteen requests are there: with fewer, everything would time out."""
     write(memory_root, 400, part_samples=200)
     server, there = served(memory_root)
@@ -153,7 +142,7 @@ def test_a_start_reads_its_samples_and_at_most_one_window(n, step, memory_root, 
     assert seen["nbytes"] >= min(8 * SAMPLE, SAMPLE)
 
 
-def test_an_epoch_costs_each_page_once(memory_root, watched):
+def test_an_epoch_costs_each_page_once(memory_root, watched, wait_for):
     """And the next epochs nothing; what the first batches read alone comes on top."""
     write(memory_root, 300, part_samples=120)
     store = watched(memory_root)
@@ -205,7 +194,7 @@ def test_the_budget_is_never_exceeded(limit, source, memory_root, monkeypatch):
     assert 0 < max(peaks.values()) <= limit
 
 
-def test_a_page_that_fails_is_read_by_the_batch(memory_root, watched):
+def test_a_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for):
     """Pages fail, samples do not: the same batches; the failures are counted and reading ahead goes on."""
     write(memory_root, 200, part_samples=100)
     store = watched(memory_root)
@@ -248,7 +237,7 @@ def test_a_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root,
         assert next(batches).step == 5
 
 
-def test_a_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched):
+def test_a_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched, wait_for):
     write(memory_root, 64)
     store = watched(memory_root)
     plan = plan_of(memory_root)
@@ -295,7 +284,7 @@ def test_corrupt_samples_are_substituted_through_a_cache(
         )
 
 
-def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memory_root, watched):
+def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memory_root, watched, wait_for):
     """Every fourth batch, as one of four worker processes has it: in vain is at most what was of use, and 256."""
     write(memory_root, 800)
     store = watched(memory_root)
@@ -390,119 +379,6 @@ def test_close_while_reads_are_on_their_way(memory_root, served):
     assert not [one for one in threading.enumerate() if one.name.startswith("penstock")]
 
 
-class Steps:
-    """A source of units (step, number), three per step; fetches wait for `gate`."""
-
-    def __init__(self, most=10**9):
-        self.gate, self.most = threading.Event(), most
-        self.lock = threading.Lock()
-        self.fetched, self.claimed, self.given_back, self.told = [], [], [], []
-
-    def units(self, step):
-        if step == 13:
-            raise Transient("cannot be planned")
-        return None if step >= self.most else [(step, number) for number in range(3)]
-
-    def expect(self, step, units):
-        self.told.append(step)
-
-    def claim(self, unit):
-        with self.lock:
-            self.claimed.append(unit)
-        return Claim.TAKEN
-
-    def fetch(self, unit):
-        assert self.gate.wait(30)
-        with self.lock:
-            self.fetched.append(unit)
-        return 1
-
-    def give_back(self, unit):
-        with self.lock:
-            self.given_back.append(unit)
-
-    def passed(self, step):
-        self.told = [one for one in self.told if one >= step]
-
-    def forget(self):
-        self.told = []
-
-
-@pytest.fixture
-def ahead_of():
-    """ahead_of(source) -> a ReadAhead over it, and what it counts."""
-    made = []
-
-    def make(source, in_flight=4, horizon=8):
-        counts, lock = Counter(), threading.Lock()
-
-        def count(name, amount):
-            with lock:
-                counts[name] += amount
-
-        made.append((source, ReadAhead(source, in_flight=in_flight, horizon=horizon, count=count)))
-        return made[-1][1], counts
-
-    yield make
-    for source, ahead in made:
-        source.gate.set()
-        ahead.close()
-
-
-def test_one_window_until_the_first_batch_is_read(ahead_of):
-    source = Steps()
-    source.gate.set()
-    ahead, counts = ahead_of(source)
-    ahead.begin(0)
-    wait_for(lambda: len(source.fetched) == 4)
-    ahead.begin(0)  # a second look changes nothing
-    wait_for(lambda: not ahead._planning)
-    assert source.claimed == [(1, 0), (1, 1), (1, 2), (2, 0)]
-    ahead.done(0)
-    wait_for(lambda: len(source.fetched) == 8 * 3)  # as far as the horizon
-    wait_for(lambda: counts["ahead_bytes"] == 8 * 3)
-    assert sorted(source.fetched) == [(step, number) for step in range(1, 9) for number in range(3)]
-    assert source.told == list(range(1, 9))
-
-
-def test_a_seek_drops_what_was_planned(ahead_of):
-    source = Steps()
-    ahead, _ = ahead_of(source)
-    ahead.begin(0)
-    wait_for(lambda: len(source.claimed) == 4)
-    ahead.begin(10_000)
-    source.gate.set()
-    ahead.done(10_000)
-    wait_for(lambda: (10_008, 2) in source.fetched)
-    assert {step for step, _ in source.fetched + source.given_back} == {1, 2, *range(10_001, 10_009)}
-    assert not {(2, 1), (2, 2)} & set(source.claimed)
-    assert source.told == list(range(10_001, 10_009))
-
-
-def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of):
-    source = Steps()
-    source.gate.set()
-    ahead, counts = ahead_of(source)
-    ahead.begin(10)
-    ahead.done(10)
-    wait_for(lambda: counts["ahead_failed"] == 1)
-    for step in range(11, 14):
-        ahead.begin(step)
-        ahead.done(step)
-    wait_for(lambda: (21, 2) in source.fetched)
-    assert 13 not in {step for step, _ in source.fetched}
-
-
-def test_it_ends_where_the_run_ends(ahead_of):
-    source = Steps(most=3)
-    source.gate.set()
-    ahead, _ = ahead_of(source)
-    ahead.begin(0)
-    ahead.done(0)
-    wait_for(lambda: not ahead._planning and len(source.fetched) == 6)
-    assert {step for step, _ in source.fetched} == {1, 2}
-
-
 def test_order_and_diversity_are_those_of_the_plan(memory_root):
     """Distinct stretches of a twentieth per batch are those that the plan draws: nothing is reordered for reading."""
     write(memory_root, 640, part_samples=200)
@@ -514,37 +390,3 @@ def test_order_and_diversity_are_those_of_the_plan(memory_root):
         for batch in batches:
             assert [key for _, key in batch.ids] == [key for _, key in plan.batch_ids(batch.step)]
             assert len(np.unique(np.array(numbers(batch)) // 32)) >= 16
-
-
-class EndsInMidPlan:
-    """A source of one unit, whose reader is told to end while the unit is claimed: as when a loader is dropped."""
-
-    def __init__(self):
-        self.given_back = []
-        self.claimed = threading.Event()
-
-    def units(self, step):
-        return [step]
-
-    def claim(self, unit):
-        self.ahead.dismiss()
-        self.claimed.set()
-        return Claim.TAKEN
-
-    def give_back(self, unit):
-        self.given_back.append(unit)
-
-    def expect(self, step, units):
-        pass
-
-    def forget(self):
-        pass
-
-
-def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
-    source = EndsInMidPlan()
-    source.ahead = ReadAhead(source, in_flight=2, horizon=4, count=lambda name, n: None)
-    source.ahead.begin(6)
-    assert source.claimed.wait(30)
-    source.ahead.close()
-    assert source.given_back == [7]

@@ -1,0 +1,157 @@
+"""What is planned ahead, when it is fetched, and when it is given back."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from loader.cache.store import Claim
+from loader.errors import Transient
+from loader.run.read_ahead import ReadAhead
+
+
+class Steps:
+    """A source of units (step, number), three per step; fetches wait for `gate`."""
+
+    def __init__(self, most=10**9):
+        self.gate, self.most = threading.Event(), most
+        self.lock = threading.Lock()
+        self.fetched, self.claimed, self.given_back, self.told = [], [], [], []
+
+    def units(self, step):
+        if step == 13:
+            raise Transient("cannot be planned")
+        return None if step >= self.most else [(step, number) for number in range(3)]
+
+    def expect(self, step, units):
+        self.told.append(step)
+
+    def claim(self, unit):
+        with self.lock:
+            self.claimed.append(unit)
+        return Claim.TAKEN
+
+    def fetch(self, unit):
+        assert self.gate.wait(30)
+        with self.lock:
+            self.fetched.append(unit)
+        return 1
+
+    def give_back(self, unit):
+        with self.lock:
+            self.given_back.append(unit)
+
+    def passed(self, step):
+        self.told = [one for one in self.told if one >= step]
+
+    def forget(self):
+        self.told = []
+
+
+@pytest.fixture
+def ahead_of():
+    """ahead_of(source) -> a ReadAhead over it, and what it counts."""
+    made = []
+
+    def make(source, in_flight=4, horizon=8):
+        counts, lock = Counter(), threading.Lock()
+
+        def count(name, amount):
+            with lock:
+                counts[name] += amount
+
+        made.append((source, ReadAhead(source, in_flight=in_flight, horizon=horizon, count=count)))
+        return made[-1][1], counts
+
+    yield make
+    for source, ahead in made:
+        source.gate.set()
+        ahead.close()
+
+
+def test_one_window_until_the_first_batch_is_read(ahead_of, wait_for):
+    source = Steps()
+    source.gate.set()
+    ahead, counts = ahead_of(source)
+    ahead.begin(0)
+    wait_for(lambda: len(source.fetched) == 4)
+    ahead.begin(0)  # a second look changes nothing
+    wait_for(lambda: not ahead._planning)
+    assert source.claimed == [(1, 0), (1, 1), (1, 2), (2, 0)]
+    ahead.done(0)
+    wait_for(lambda: len(source.fetched) == 8 * 3)  # as far as the horizon
+    wait_for(lambda: counts["ahead_bytes"] == 8 * 3)
+    assert sorted(source.fetched) == [(step, number) for step in range(1, 9) for number in range(3)]
+    assert source.told == list(range(1, 9))
+
+
+def test_a_seek_drops_what_was_planned(ahead_of, wait_for):
+    source = Steps()
+    ahead, _ = ahead_of(source)
+    ahead.begin(0)
+    wait_for(lambda: len(source.claimed) == 4)
+    ahead.begin(10_000)
+    source.gate.set()
+    ahead.done(10_000)
+    wait_for(lambda: (10_008, 2) in source.fetched)
+    assert {step for step, _ in source.fetched + source.given_back} == {1, 2, *range(10_001, 10_009)}
+    assert not {(2, 1), (2, 2)} & set(source.claimed)
+    assert source.told == list(range(10_001, 10_009))
+
+
+def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of, wait_for):
+    source = Steps()
+    source.gate.set()
+    ahead, counts = ahead_of(source)
+    ahead.begin(10)
+    ahead.done(10)
+    wait_for(lambda: counts["ahead_failed"] == 1)
+    for step in range(11, 14):
+        ahead.begin(step)
+        ahead.done(step)
+    wait_for(lambda: (21, 2) in source.fetched)
+    assert 13 not in {step for step, _ in source.fetched}
+
+
+def test_it_ends_where_the_run_ends(ahead_of, wait_for):
+    source = Steps(most=3)
+    source.gate.set()
+    ahead, _ = ahead_of(source)
+    ahead.begin(0)
+    ahead.done(0)
+    wait_for(lambda: not ahead._planning and len(source.fetched) == 6)
+    assert {step for step, _ in source.fetched} == {1, 2}
+
+
+class EndsInMidPlan:
+    """A source of one unit, whose reader is told to end while the unit is claimed: as when a loader is dropped."""
+
+    def __init__(self):
+        self.given_back = []
+        self.claimed = threading.Event()
+
+    def units(self, step):
+        return [step]
+
+    def claim(self, unit):
+        self.ahead.dismiss()
+        self.claimed.set()
+        return Claim.TAKEN
+
+    def give_back(self, unit):
+        self.given_back.append(unit)
+
+    def expect(self, step, units):
+        pass
+
+    def forget(self):
+        pass
+
+
+def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
+    source = EndsInMidPlan()
+    source.ahead = ReadAhead(source, in_flight=2, horizon=4, count=lambda name, n: None)
+    source.ahead.begin(6)
+    assert source.claimed.wait(30)
+    source.ahead.close()
+    assert source.given_back == [7]

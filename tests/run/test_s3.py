@@ -140,41 +140,40 @@ import sys
 import loader
 from torch.utils.data import DataLoader
 
-plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
-dataset = loader.torch_dataset(plan, 0, 1, steps=4)
-if sys.argv[3] == "fork":
+def take(context):
+    for batch in DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=context):
+        print(batch.step, batch.digest)
+
+if __name__ == "__main__":
+    plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
+    dataset = loader.torch_dataset(plan, 0, 1, steps=4)
+    take("spawn")
     with loader.Loader(plan, 0, 1) as batches:
         next(batches)
-try:
-    for batch in DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=sys.argv[3]):
-        print(batch.step, batch.digest)
-except loader.errors.ForkedStore as error:
-    print("ForkedStore", "spawn" in str(error))
+    try:
+        take("fork")
+    except loader.errors.ForkedStore as error:
+        print("ForkedStore", "spawn" in str(error))
 """
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_worker_processes(tmp_path, samples, properties, s3, context):
+def test_worker_processes(tmp_path, samples, properties, s3):
     """Spawned ones deliver; a forked one, whose parent's client would hang, is an error."""
-    local, remote = copied(tmp_path, samples, s3, f"processes-{context}")
+    local, remote = copied(tmp_path, samples, s3, "processes")
     plan = plan_of(local)
     plan.save(remote)
     script = tmp_path / "train.py"  # spawn runs it again
-    script.write_text(
-        "def main():\n" + WORKERS.replace("\n", "\n    ") + "\nif __name__ == '__main__':\n    main()\n"
-    )
-    command = [sys.executable, str(script), remote.url, plan.hash, context]
+    script.write_text(WORKERS)
     given = {
         "AWS_ACCESS_KEY_ID": s3["key"],
         "AWS_SECRET_ACCESS_KEY": s3["secret"],
         "AWS_ENDPOINT_URL": s3["endpoint_url"],
     }
     environ = {**os.environ, **given}  # options are not pickled: they hold secrets
+    command = [sys.executable, str(script), remote.url, plan.hash]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    if context == "fork":
-        assert done.stdout == "ForkedStore True\n"
-    else:
-        wanted = properties.uninterrupted(plan, 4)
-        assert done.stdout == "".join(f"{step} {digest}\n" for step, digest in wanted.items())
+    wanted = properties.uninterrupted(plan, 4)
+    delivered = [f"{step} {digest}" for step, digest in wanted.items()]
+    assert done.stdout.splitlines() == [*delivered, "ForkedStore True"]
     remote.close()

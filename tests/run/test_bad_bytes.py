@@ -180,7 +180,7 @@ def test_a_replacement_between_the_two_reads_is_not_mixed_in(memory_root, sample
             return super().__call__(key, offset, data)
 
     store.change = Replace(path)
-    with loader.Loader(plan, 0, 1, workers=0) as batches, pytest.raises(Changed):
+    with loader.Loader(plan, 0, 1, workers=0, cache=0) as batches, pytest.raises(Changed):
         next(batches)
 
 

@@ -30,6 +30,11 @@ def grown_content(
     if not isinstance(views, Mapping) or not views:
         raise InvalidPlan(f"grow({views!r}): a mapping of source names to their new views is needed")
     sources, grown = dict(plan.sources), list(plan.grown)
+    if plan.buckets is not None and plan.grown and step < plan.grown[-1].step:
+        raise InvalidPlan(
+            f"a source grows at step {plan.grown[-1].step} already, and shares of buckets change there: with buckets "
+            f"a later growth has that step or a later one, not {step}"
+        )
     names = sorted({one.source for one in plan.sources.values()})
     for name in sorted(views, key=str):
         if name not in names:

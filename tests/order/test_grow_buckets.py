@@ -309,6 +309,25 @@ def test_names_and_versions_that_are_refused(properties):
         plain.grow({"a": synthetic(30)}, 3, bucket_by="shape")
 
 
+def test_sources_grow_in_ascending_steps_and_at_one_step_in_any_order():
+    """A growth moves every bucket's turns, and so where other sources stand at later steps."""
+
+    def view(name, *sizes):
+        held = dict(zip(("b0", "b1"), sizes, strict=True))
+        return synthetic(sum(sizes), name, held)
+
+    made = make_plan(
+        {"a": view("a", 30, 20), "z": view("z", 15, 15)}, seed=1, global_batch=5, bucket_by="shape"
+    )
+    new = {"a": view("a", 44, 20), "z": view("z", 15, 36)}
+    at_once = made.grow(new, 5)
+    assert at_once == made.grow({"a": new["a"]}, 5).grow({"z": new["z"]}, 5)
+    assert at_once == made.grow({"z": new["z"]}, 5).grow({"a": new["a"]}, 5)
+    assert made.grow({"a": new["a"]}, 5).grow({"z": new["z"]}, 6) != at_once
+    with pytest.raises(InvalidPlan, match=r"grows at step 5 already.*that step or a later one, not 4"):
+        made.grow({"a": new["a"]}, 5).grow({"z": new["z"]}, 4)
+
+
 def test_labels_that_end_like_growths_are_labels(properties, reopened):
     """The bucket `b#1` that comes with growth 1 is not the grown view of `b`."""
     views = properties.labelled_versions([{"b#2": 12, "c": 8}, {"b+1": 8, "c": 3}], [set()])

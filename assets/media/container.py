@@ -126,11 +126,10 @@ def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream
     while not wanted <= ended:
         try:
             for packet in container.demux(*streams):
-                is_end = packet.dts is None and not packet.size
-                number = packet.stream.index  # an empty one's own `stream_index` is always 0
-                if is_end and number in ended:
-                    continue
-                if is_end:
+                if packet.dts is None and not packet.size:
+                    number = packet.stream.index  # an empty one's own `stream_index` is always 0
+                    if number in ended:
+                        continue
                     ended.add(number)
                 yield packet
             return

@@ -23,7 +23,7 @@ BARE_CODECS = frozenset({"h264", "hevc", "libdav1d", "vp9", "vp8", "mpeg4", "mjp
 _HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpegts_stream_id"})
 
 
-def packet_table(data: Buffer) -> PacketTable:
+def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
     """What `packets.index_packets` stores. Raises: DecodeFailed."""
     whole = memoryview(data)
     with whole_file(data) as file:
@@ -40,7 +40,13 @@ def packet_table(data: Buffer) -> PacketTable:
             crc32c=np.array([crc32c(body) for body in bodies], np.uint32),
             facts=_facts(file, whole, _obstacle(file.packets, bodies, whole, file.codec().codec.name)),
         )
-        return _checked(table, file, whole)
+        return _checked(table, file, whole, tried)
+
+
+def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
+    """Whether all that a decoder is told is equal; the rest is about the bytes and their times."""
+    own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
+    return facts == replace(tried, **own)
 
 
 def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview, codec: str) -> str:
@@ -92,13 +98,17 @@ def _tag(codec: Any) -> str:
     return "" if "\0" in tag else tag
 
 
-def _checked(table: PacketTable, file: WholeFile, whole: memoryview) -> PacketTable:
+def _checked(
+    table: PacketTable, file: WholeFile, whole: memoryview, tried: StreamFacts | None
+) -> PacketTable:
     """The table with its display matrix, and with the reason to read the file whole where its first picture does not
     come out of a bare packet as it comes out of the file."""
     if table.facts.whole_because:
         return table
     if not len(file.timeline.keys):
         return replace(table, facts=replace(table.facts, whole_because="no packet is marked as a keyframe"))
+    if tried is not None and _same_decoder(table.facts, tried):
+        return replace(table, facts=replace(table.facts, display_matrix=tried.display_matrix))
     number = int(file.timeline.keys[0])
     body = bytes(whole[int(table.pos[number]) :][: int(table.size[number])])
     theirs = _first_picture(file.codec(), body)

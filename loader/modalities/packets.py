@@ -95,15 +95,18 @@ class PacketTable:
         return len(self.pts)
 
 
-def index_packets(data: Buffer) -> bytes:
+def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """The packet table of a whole video file: one demux, two pictures decoded. Equal bytes give equal tables.
+
+    tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no picture is decoded: what
+    is compared is what the file tells a decoder and what the table tells it, and that was equal then.
 
     A video whose packets cannot be read one by one (their places are unknown, the codec is none of those tried) gets
     a table too; it says so, and the loader reads such a field whole.
 
     Raises: DecodeFailed for what `loader.video` cannot read; MissingDependency (av).
     """
-    table: PacketTable = load("packet_index:packet_table")(data)
+    table: PacketTable = load("packet_index:packet_table")(data, tried)
     return packets_bytes(table)
 
 

@@ -95,16 +95,31 @@ def test_any_frames_in_any_order(coded, data):
 def test_turns_and_colours_come_with_the_table(videos, media):
     """Facts that only the container has: the display matrix, and colour that the bitstream does not tag."""
     data = videos["gop12"][0]
-    at = data.index(b"tkhd") + 4 + 4 + 20 + 16
-    quarter = b"".join(
-        n.to_bytes(4, "big", signed=True) for n in (0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)
-    )
-    turned = data[:at] + quarter + data[at + 36 :]
+    turned = quarter_turned(data)
     table = read_packets(index_packets(turned))
     assert table.facts.display_matrix[:2] == (0, 1 << 16)
     upright = bare(turned, [3, 4], table=table)
     assert np.array_equal(upright, read_clip(turned, lambda _: [3, 4]))
     assert np.array_equal(upright[0], np.rot90(next_frame(media, data, 3), -1))
+
+
+def test_a_picture_tells_where_the_decoder_is_told_something_else(videos):
+    """How a picture is turned comes with a decoded one alone, and is taken over from a file of the same encoder."""
+    data = videos["gop12"][0]
+    turned = quarter_turned(data)
+    tried = read_packets(index_packets(data)).facts
+    assert read_packets(index_packets(turned, tried)).facts.display_matrix == ()
+    for other in ({"extradata": b""}, {"color_trc": 13}, {"whole_because": "no reason"}):
+        assert index_packets(turned, replace(tried, **other)) == index_packets(turned)
+
+
+def quarter_turned(data):
+    """With a display matrix in its header."""
+    at = data.index(b"tkhd") + 4 + 4 + 20 + 16
+    quarter = b"".join(
+        n.to_bytes(4, "big", signed=True) for n in (0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)
+    )
+    return data[:at] + quarter + data[at + 36 :]
 
 
 def next_frame(media, data, n):

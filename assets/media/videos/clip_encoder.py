@@ -26,7 +26,7 @@ from ..unit import rejected
 from .colour import Rendering
 
 if TYPE_CHECKING:
-    from av.packet import Packet
+    from av.packet import Packet, PacketSideData
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -38,6 +38,7 @@ MIN_PSNR_DB = 35.0
 
 _X264 = {"preset": "veryfast", "tune": "fastdecode", "g": "12", "bf": "0", "x264-params": "mbtree=0"}
 _MPEG_RANGE, _SMPTE170M = 1, 6  # AVCOL_RANGE_MPEG, AVCOL_SPC_SMPTE170M
+_ERRORS = struct.Struct("<8x3Q")
 _BEST_DB = 99.0
 """Told for a picture without any error."""
 
@@ -83,7 +84,9 @@ class ClipEncoder:
         if self.size_px != (picture.width, picture.height):
             now = (picture.width, picture.height)
             raise rejected("cut", "shape_change", f"{self.size_px} px becomes {now} px")
-        if self.rendering is None or self.rendering.tags != rendering.tags:
+        if rendering is not self.rendering and (
+            self.rendering is None or self.rendering.tags != rendering.tags
+        ):
             raise rejected("cut", "colour_change", f"its colours change in mid-clip, at {pts} ticks")
         self.pts.append(pts)
         picture.pts = pts - self.pts[0]
@@ -123,7 +126,7 @@ class ClipEncoder:
 
     def _write(self, packets: "Iterable[Packet[VideoStream]]") -> None:
         for packet in packets:
-            self._errors.append(_squared_error(bytes(packet.get_sidedata("quality_stats"))))
+            self._errors.append(_squared_error(packet.get_sidedata("quality_stats")))
             if self._held is not None:
                 self._output.mux(self._held)
             self._held = packet
@@ -161,7 +164,6 @@ def psnr_db(squared_error: float, n_samples: int) -> float:
     return min(_BEST_DB, 10 * math.log10(255**2 * n_samples / squared_error))
 
 
-def _squared_error(stats: bytes) -> int:
-    """The sum over the planes. AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n, u16, n u64 errors."""
-    n_planes = stats[5]
-    return sum(struct.unpack_from(f"<{n_planes}Q", stats, 8))
+def _squared_error(stats: "PacketSideData") -> int:
+    """The sum over the planes. AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n, u16, n u64 errors; n is 3."""
+    return sum(_ERRORS.unpack_from(memoryview(stats)))

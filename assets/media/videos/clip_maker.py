@@ -9,7 +9,7 @@ from ..policy import VideoPolicy
 from .clip import Clip
 from .clip_encoder import MIN_PSNR_DB, ClipEncoder
 from .deinterlace import Deinterlacer
-from .packet_field import write_packets
+from .packet_field import PacketTables
 from .picture_filter import PictureFilter
 from .spans import Span
 from .timestamps import Shown
@@ -35,6 +35,7 @@ class ClipMaker:
         self._spans, self._index, self._scratch = spans, index, scratch
         self._stream, self._quality = stream, quality
         self._whole, self._shrink = Deinterlacer(stream), PictureFilter(stream, policy)
+        self._tables = PacketTables()
         self._last_pts: int | None = None
         self._waiting = sorted(range(len(spans)), key=lambda place: -spans[place].start)
         self._open: dict[int, ClipEncoder] = {}
@@ -89,11 +90,13 @@ class ClipMaker:
 
     def _finish(self, place: int) -> None:
         encoder = self._open.pop(place)
-        clip = finished(encoder, self._spans[place], self._index, self._n_deinterlaced[place])
-        self._clips[place] = clip
+        span, n_deinterlaced = self._spans[place], self._n_deinterlaced[place]
+        self._clips[place] = finished(encoder, span, self._index, n_deinterlaced, self._tables)
 
 
-def finished(encoder: ClipEncoder, span: Span, index: PacketIndex, n_deinterlaced: int) -> Clip:
+def finished(
+    encoder: ClipEncoder, span: Span, index: PacketIndex, n_deinterlaced: int, tables: PacketTables
+) -> Clip:
     """The clip of a span, all of whose pictures the encoder has. Raises: Unusable; av.error.FFmpegError."""
     end = max(encoder.pts[-1] + 1, min(span.end, index.end_pts))
     try:
@@ -104,7 +107,7 @@ def finished(encoder: ClipEncoder, span: Span, index: PacketIndex, n_deinterlace
     fidelity = encoder.fidelity()
     return Clip(
         path=encoder.path,
-        packets=write_packets(encoder.path),
+        packets=tables.write(encoder.path),
         span=span,
         pts=encoder.pts,
         end=end,

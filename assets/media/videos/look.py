@@ -33,9 +33,10 @@ class Look:
     """Luma, motion, black and frozen frames, black bars, sharpness, keyframe hashes and scene cuts."""
 
     def __init__(self) -> None:
-        from av.video.reformatter import VideoReformatter
+        from av.video.reformatter import Interpolation, VideoReformatter
 
         self._small, self._large = VideoReformatter(), VideoReformatter()
+        self._area = int(Interpolation.AREA)  # by its name PyAV would look it up for every frame
         self._chunk: Frames = np.empty((_CHUNK_FRAMES, SMALL_PX[1], SMALL_PX[0]), np.uint8)
         self._pts: list[int] = []
         self._keys: list[int] = []  # places in the chunk
@@ -48,10 +49,10 @@ class Look:
     def add(self, frame: "VideoFrame", pts: int) -> None:
         """The next frame in display order, and when it is shown."""
         if self._n % SHARP_EVERY == 0:
-            large = self._large.reformat(frame, *SHARP_PX, "gray", interpolation="AREA", threads=1)
+            large = self._large.reformat(frame, *SHARP_PX, "gray", interpolation=self._area, threads=1)
             self._sharpness += sharpness(_luma(large))
             self._n_sharp += 1
-        small = self._small.reformat(frame, *SMALL_PX, "gray", interpolation="AREA", threads=1)
+        small = self._small.reformat(frame, *SMALL_PX, "gray", interpolation=self._area, threads=1)
         place = len(self._pts)
         self._chunk[place] = _luma(small)
         if frame.key_frame:
@@ -105,8 +106,7 @@ class Look:
 def _luma(picture: "VideoFrame") -> Frames:
     """uint8 [height, width] of a frame in gray, without a copy."""
     plane = picture.planes[0]
-    rows: Frames = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
-    return rows[: picture.height, : picture.width]
+    return np.ndarray((picture.height, picture.width), np.uint8, memoryview(plane), 0, (plane.line_size, 1))
 
 
 class Thinned:
@@ -128,14 +128,18 @@ class Thinned:
 
 
 def sharpness(luma: Frames) -> float:
-    """Variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255."""
+    """Variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255; both sides below
+    2048 pixels, so that the squares of a line, each at most 1020^2, add up in 32 bits."""
     wide = luma.astype(np.int16)
-    found = -4 * wide[1:-1, 1:-1]
-    for side in (wide[:-2, 1:-1], wide[2:, 1:-1], wide[1:-1, :-2], wide[1:-1, 2:]):
-        found += side
-    # Whole numbers: their sums are exact. BLAS would wake its threads, which wait in a loop.
-    exact = found.astype(np.float64).ravel()
-    return float(np.einsum("i,i->", exact, exact)) / exact.size - float(exact.mean()) ** 2
+    found = wide[:-2, 1:-1] + wide[2:, 1:-1]
+    found += wide[1:-1, :-2]
+    found += wide[1:-1, 2:]
+    found -= wide[1:-1, 1:-1] << 2
+    exact = found.astype(np.int32)
+    # BLAS would wake its threads, which wait in a loop.
+    squares = int(np.einsum("ij,ij->i", exact, exact).sum(dtype=np.int64))
+    total = int(exact.sum(axis=0, dtype=np.int32).sum(dtype=np.int64))
+    return squares / exact.size - (total / exact.size) ** 2
 
 
 def bars(brightest: Frames) -> tuple[float, float]:

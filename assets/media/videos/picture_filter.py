@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -43,8 +43,8 @@ class PictureFilter:
 
     def __init__(self, stream: "VideoStream", policy: VideoPolicy) -> None:
         self._stream, self._policy = stream, policy
-        self._graph: Any = None
-        self._encode: Any = None
+        self._small: _Chain | None = None
+        self._encode: _Chain | None = None
         self._made_for: _Look | None = None
         self._step: Samples | None = None  # what the scaler leaves to `matrix`
         self._peak_cd: float | None = None
@@ -63,12 +63,11 @@ class PictureFilter:
         Raises: Unusable for what the policy does not take, or what cannot be shown right.
         """
         now = _look(frame)
-        if self._made_for != now:
+        if self._small is None or self._made_for != now:
             self.rendering = self._rendering(frame)
-            self._graph, self._encode = self._make(frame, self.rendering.signal), None
+            self._small, self._encode = self._make(frame, self.rendering.signal), None
             self._made_for = now
-        self._graph.push(frame)
-        picture: VideoFrame = self._graph.pull()
+        picture = self._small.apply(frame)
         signal = self.rendering.signal if self.rendering else None
         if signal is not None:
             return self._mapped(picture, signal)
@@ -90,12 +89,10 @@ class PictureFilter:
         if self._encode is None:
             source = {"width": rgb.width, "height": rgb.height, "format": rgb.format}
             chain = [("scale", f"{rgb.width}:{rgb.height}:{_OUT}"), ("format", "yuv420p")]
-            self._encode = _graph({**source, "time_base": picture.time_base or Fraction(1, 1000)}, chain)
-        self._encode.push(rgb)
-        found: VideoFrame = self._encode.pull()
-        return found
+            self._encode = _Chain({**source, "time_base": picture.time_base or Fraction(1, 1000)}, chain)
+        return self._encode.apply(rgb)
 
-    def _make(self, frame: "VideoFrame", signal: Signal | None) -> Any:
+    def _make(self, frame: "VideoFrame", signal: Signal | None) -> "_Chain":
         turns, swapped = turns_of(display_matrix(frame))
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         if not Fraction(1, _MAX_ASPECT) <= aspect <= _MAX_ASPECT:
@@ -122,26 +119,35 @@ class PictureFilter:
             "format": frame.format,
         }
         chain = [*turns, ("scale", scale), ("setsar", "1"), ("format", pix_fmt)]
-        return _graph(source, chain)
+        return _Chain(source, chain)
 
 
-def _graph(source: Mapping[str, Any], chain: list[tuple[str, str]]) -> Any:
-    import av.filter
+class _Chain:
+    """FFmpeg's filters one behind the other: a picture in, a picture out. source: what PyAV's `add_buffer` takes;
+    filters: names and options."""
 
-    graph = av.filter.Graph()
-    graph.threads = 1  # a worker per core: more threads only wait for each other
-    nodes = [graph.add_buffer(**source)]
-    nodes += [graph.add(name, options) for name, options in [*chain, ("buffersink", "")]]
-    for before, after in pairwise(nodes):
-        before.link_to(after)
-    graph.configure()
-    return graph
+    def __init__(self, source: Mapping[str, Any], filters: list[tuple[str, str]]) -> None:
+        import av.filter
+
+        self._graph = av.filter.Graph()  # its nodes do not keep it
+        self._graph.threads = 1  # a worker per core: more threads only wait for each other
+        nodes = [self._graph.add_buffer(**source)]
+        nodes += [self._graph.add(name, options) for name, options in [*filters, ("buffersink", "")]]
+        for before, after in pairwise(nodes):
+            before.link_to(after)
+        self._graph.configure()
+        # Asked themselves: the graph would go through all of them for its source and its sink, for every picture.
+        self._first, self._last = nodes[0], nodes[-1]
+
+    def apply(self, picture: "VideoFrame") -> "VideoFrame":
+        """Raises: av.error.FFmpegError."""
+        self._first.push(picture)
+        return cast("VideoFrame", self._last.pull())
 
 
 def _look(frame: "VideoFrame") -> _Look:
     tags = (frame.color_range, frame.colorspace, frame.color_primaries, frame.color_trc)
-    range_, matrix, primaries, transfer = map(int, tags)
-    return _Look(frame.width, frame.height, frame.format.name, (range_, matrix, primaries, transfer))
+    return _Look(frame.width, frame.height, frame.format.name, tags)
 
 
 def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from ..unit import Unusable, rejected
 from .clip import Clip
 from .colour import rendering_of
 from .gops import Cut, Gops, Packets, packets_of
-from .packet_field import write_packets
+from .packet_field import PacketTables
 from .picture_filter import turns_of
 from .remux import NotForMp4, copy_packets
 from .seek_audit import frame_crc
@@ -172,7 +172,7 @@ def _clip(span: Span, target: Path, pts: list[int], end: int, shape: _Shape) -> 
     inside = [number for number, at in enumerate(pts) if span.start <= at < span.end]
     return Clip(
         path=target,
-        packets=write_packets(target),
+        packets=PacketTables().write(target),
         span=span,
         pts=pts,
         end=end,

@@ -1,13 +1,13 @@
 """Whether frames that are sought for by pts are the frames that a decode from the start gives, bit for bit."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..container import PacketIndex, moving_picture, opened
+from ..container import PacketIndex, moving_picture, opened, packets_of
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -50,12 +50,12 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
 def _found(
     container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
 ) -> bool:
-    """Seek, decode up to the frame; from further back when the container put us behind it."""
+    """Seek, decode up to the frame; all before it, and from further back, when it does not come back so."""
     second = max(1, round(1 / Fraction(*index.time_base)))
     for back in (0, second, 4 * second, pts - index.start_pts + second):
         container.seek(pts - back, stream=stream, backward=True)
         passed = False
-        for n_frames, frame in enumerate(container.decode(stream)):
+        for n_frames, frame in enumerate(_towards(container, stream, pts, skips=not back)):
             at = frame.dts if frame.pts is None else frame.pts
             if at == pts:
                 if frame_crc(frame) == crc:
@@ -65,3 +65,15 @@ def _found(
             if passed or n_frames > 2 * index.max_gop_frames + 64:
                 break
     return False
+
+
+def _towards(
+    container: "InputContainer", stream: "VideoStream", pts: int, *, skips: bool
+) -> "Iterator[VideoFrame]":
+    """Decode from where the container is; skips: without the frames before `pts` on which, says the codec, no other
+    builds: with B-frames about half of them."""
+    for packet in packets_of(container, stream):
+        at = packet.dts if packet.pts is None else packet.pts
+        before = at is not None and at < pts
+        stream.codec_context.skip_frame = "NONREF" if skips and before else "DEFAULT"
+        yield from packet.decode()

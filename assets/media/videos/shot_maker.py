@@ -17,6 +17,7 @@ from .clip_encoder import ClipEncoder
 from .clip_maker import finished
 from .colour import Rendering
 from .deinterlace import Deinterlacer
+from .packet_field import PacketTables
 from .picture_filter import PictureFilter
 from .spans import Span
 from .timestamps import Shown
@@ -61,6 +62,7 @@ class ShotMaker:
         self._longest = max(1, round(policy.clip_s / base))
         self._shortest = max(1, round(policy.min_clip_s / base))
         self._whole, self._shrink = Deinterlacer(stream), PictureFilter(stream, policy)
+        self._tables = PacketTables()
         self._last_pts: int | None = None
         self._n = 0
         self._held: deque[_Picture] = deque()
@@ -147,4 +149,4 @@ class ShotMaker:
         encoder, self._encoder = self._encoder, None
         if encoder is not None:
             span = Span(start=self._begin, end=stop, shot=self._shot)
-            self._clips[span] = finished(encoder, span, self._index, self._n_deinterlaced)
+            self._clips[span] = finished(encoder, span, self._index, self._n_deinterlaced, self._tables)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from assets.media.audit import audit
-from assets.media.container import PacketIndex
+from assets.media.container import PacketIndex, index_packets, opened
 from assets.media.known import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
@@ -21,7 +21,7 @@ from assets.media.sounds import sound_beside
 from assets.media.unit import Unusable
 from assets.media.videos import audit as video_audit
 from assets.media.videos.probe import orientation
-from assets.media.videos.seek_audit import seek_ok
+from assets.media.videos.seek_audit import frame_crc, seek_ok
 from assets.media.videos.timestamps import Shown
 from assets.media.videos.timing import Timing
 from assets.media.videos.video import cut_video
@@ -81,6 +81,20 @@ def test_b_frames(encode_video: EncodeVideo, noise_frames: MakeFrames, options: 
     row = audit(encode_video(noise_frames(20), options=options), MP4)
     assert row["has_b_frames"] is (options["bf"] != "0")
     assert row["seek_ok"] is True
+
+
+def test_every_frame_is_found_among_b_frames(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
+    """Also those on which others build, and those on which none does, whose neighbours are passed over."""
+    options = {"crf": "1", "bf": "3", "b-adapt": "0", "b-pyramid": "normal", "g": "12"}
+    path = encode_video(noise_frames(30), options=options)
+    with opened(path) as container:
+        index = index_packets(container, container.streams.video[0])
+    with opened(path) as container:
+        hashes = {frame.pts or 0: frame_crc(frame) for frame in container.decode(video=0)}
+    assert len(hashes) == 30
+    assert seek_ok(path, hashes, index)
+    for pts, crc in hashes.items():
+        assert not seek_ok(path, {pts: crc ^ 1}, index)
 
 
 def test_black_and_frozen(encode_video: EncodeVideo) -> None:

@@ -4,20 +4,17 @@ The pools of concurrent.futures work their whole queue off before the interprete
 over, or interrupted, would first decode everything that was queued ahead.
 """
 
-import atexit
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from ..storage.threads import ends_with_the_process
 
 A = TypeVar("A")
 T = TypeVar("T")
-
-# Kept alive by their threads: whoever is in here may still be working.
-_crews: "weakref.WeakSet[Crew[Any, Any]]" = weakref.WeakSet()
 
 
 class Crew(Generic[A, T]):
@@ -40,7 +37,7 @@ class Crew(Generic[A, T]):
             threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
             for number in range(threads)
         ]
-        _crews.add(self)
+        ends_with_the_process(self)
         for thread in self._threads:
             thread.start()
 
@@ -65,10 +62,11 @@ class Crew(Generic[A, T]):
         for _ in self._threads:
             self._queue.put(None)
 
-    def join(self) -> None:
-        """Wait for the threads' end, after `dismiss` or `retire`."""
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the threads' end, so long at most, after `dismiss` or `retire`."""
+        until = None if timeout_s is None else perf_counter() + timeout_s
         for thread in self._threads:
-            thread.join()
+            thread.join(None if until is None else max(0.0, until - perf_counter()))
 
     def abandon(self) -> None:
         """`dismiss`: one of the threads may be who has the crew last, and cannot wait for itself."""
@@ -90,15 +88,3 @@ class Crew(Generic[A, T]):
                 except BaseException as error:  # noqa: BLE001 - whoever takes the batch gets it
                     future.set_exception(error)
             del queued, task, future  # an idle thread must not keep a batch alive
-
-
-def _end_all() -> None:
-    # The threads are daemons, which the interpreter must not find at work when it goes.
-    crews = list(_crews)
-    for crew in crews:
-        crew.dismiss()
-    for crew in crews:
-        crew.join()
-
-
-atexit.register(_end_all)

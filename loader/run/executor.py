@@ -87,13 +87,13 @@ class Execution:
             self._go_over(self._starting)
         self._computed_s = thread_time()
 
-    def close(self) -> None:
-        """End all threads and processes."""
+    def close(self, *, wait: bool = True) -> None:
+        """End all threads and processes; see `Prefetch.close`."""
         if self._starting is not None:
             self._starting.abandon()
             self._starting = None
         if self._prefetch is not None:
-            self._prefetch.close()
+            self._prefetch.close(wait=wait)
             self._prefetch = None
 
     def _first(self, executor: object) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, TextIO
@@ -12,6 +11,7 @@ from ..cache.spec import CacheSpec, cache_spec
 from ..errors import InvalidRuntime
 from ..order.boundary import MASK
 from ..order.plan import Plan
+from ..storage.threads import DaemonPool
 from .assemble import Assembler
 from .batch import Batch
 from .budget import Budget
@@ -233,15 +233,7 @@ class Loader:
     def close(self) -> None:
         """End all threads and processes of the loader, the ledger stored. A closed loader cannot go on; the stores stay
         open for others. Raises: StoreError where the ledger cannot be stored."""
-        self._closed = True
-        if os.getpid() != self._pid:
-            return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
-        self._execution.close()
-        self._assembler.close()
-        if self._io is not None:
-            self._io.shutdown(wait=True, cancel_futures=True)
-            self._io = None
-        self._ledger.close()
+        self._leave(wait=True)
 
     def __enter__(self) -> "Loader":
         return self
@@ -249,7 +241,23 @@ class Loader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # Ctrl-C ends a training at once, though a store should not answer or a decoder hang.
+        self._leave(wait=kind is None or issubclass(kind, Exception))
+
+    def _leave(self, *, wait: bool) -> None:
+        """`close`; without `wait`, threads are left to the call that they are in."""
+        self._closed = True
+        if os.getpid() != self._pid:
+            return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
+        self._execution.close(wait=wait)
+        if wait:
+            self._assembler.close()
+        else:
+            self._assembler.dismiss()
+        if self._io is not None:
+            self._io.shutdown(wait=wait, cancel_futures=True)
+            self._io = None
+        self._ledger.close()
 
     def _list(self, batch: Batch) -> None:
         """Put a batch's substitutions on record. Raises: StoreError for earlier ones that could not be."""
@@ -302,7 +310,7 @@ def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | No
     return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
 
 
-def _dismiss(assembler: Assembler, pool: ThreadPoolExecutor | None) -> None:
+def _dismiss(assembler: Assembler, pool: DaemonPool | None) -> None:
     assembler.dismiss()
     if pool is not None:
         pool.shutdown(wait=False)

@@ -97,14 +97,15 @@ class Prefetch:
         self._crew = crew
         weakref.finalize(self, crew.abandon)
 
-    def close(self) -> None:
-        """Stop: batches being made are finished and thrown away, threads and processes end before this returns."""
+    def close(self, *, wait: bool = True) -> None:
+        """Stop: batches being made are finished and thrown away, threads and processes end before this returns; without
+        `wait`, threads end after the call that they are in."""
         crews = [self._crew, *self._retired]
         for crew in crews:
             crew.dismiss()
         self._drop()
         for crew in crews:
-            crew.join()
+            (crew.join if wait else crew.abandon)()
 
     def _fill(self, step: int, end: int | None) -> None:
         following = self._pending[-1][0] + 1 if self._pending else step

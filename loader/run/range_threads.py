@@ -1,28 +1,28 @@
 """Threads that read ranges of remote objects at the same time, for whoever makes batches in this process."""
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
 from ..dataset.read import Map
 from ..order.plan import Plan
 from ..storage import is_local
+from ..storage.threads import DaemonPool
 from .recipe import stored_views
 
 IO_THREADS = 16
 """Range reads in flight per process against a remote store: fewer leave a 20 ms store idle."""
 
 
-def range_threads(plan: Plan) -> tuple[ThreadPoolExecutor | None, Map]:
+def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
     """(the threads, None where every source lies on this machine, how to read with them)."""
     if _all_local(plan):
         return None, map
-    pool = ThreadPoolExecutor(IO_THREADS, thread_name_prefix="penstock-io")
+    pool = DaemonPool(IO_THREADS, "penstock-io")
     return pool, _in_context(pool)
 
 
-def _in_context(pool: ThreadPoolExecutor) -> Map:
+def _in_context(pool: DaemonPool) -> Map:
     """The pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,6 +12,7 @@ from .object_errors import translate
 from .options import Runtime
 from .retry import Retrier
 from .spec import StoreSpec, redact
+from .threads import DaemonPool
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -33,7 +33,7 @@ class Connection:
         self._retrier = Retrier(runtime.budget, runtime.limiter())
         self._lock = Lock()
         self._client: Client | None = connect(0)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: DaemonPool | None = None
 
     def call(self, verb: str, key: str, attempt: Callable[[Any, Client], T]) -> T:
         """`attempt(obstore, client)` under the retry budget; what obstore raises comes out as StoreError.
@@ -63,13 +63,13 @@ class Connection:
         fork.check(self._token, self._url)
         return self._connect(self._runtime.part_retries)
 
-    def workers(self) -> ThreadPoolExecutor:
+    def workers(self) -> DaemonPool:
         """The store's threads, made on first use; `max_concurrency` of them, and at least 16."""
         fork.check(self._token, self._url)
         with self._lock:
             if self._pool is None:
                 size = max(MIN_IN_FLIGHT, self._runtime.max_concurrency)
-                self._pool = ThreadPoolExecutor(size, thread_name_prefix="penstock-store")
+                self._pool = DaemonPool(size, "penstock-store")
             return self._pool
 
     def close(self) -> None:

@@ -136,7 +136,8 @@ def test_a_trainer_that_just_ends(root, plan, pipes):
 
 def test_a_killed_worker_is_replaced(plan, properties, caplog, in_workers):
     wanted = properties.uninterrupted(plan, 8)
-    with loader.Loader(plan, 0, 1, executor="processes", workers=2, steps=8) as batches:
+    # prefetch=0: not all steps are made before a worker is killed
+    with loader.Loader(plan, 0, 1, executor="processes", workers=2, prefetch=0, steps=8) as batches:
         got = {batch.step: batch.digest for batch in [next(batches), next(batches)]}
         before = pids_of(batches)
         os.kill(before[0], signal.SIGKILL)

@@ -1,0 +1,126 @@
+"""Threads that a process does not wait for at its end, beyond a moment.
+
+The pools of concurrent.futures are joined by the interpreter: after Ctrl-C, a read of a store that does not answer
+would keep the process for a minute and a half.
+"""
+
+import atexit
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import Empty, SimpleQueue
+from threading import Lock, Semaphore, Thread
+from time import monotonic
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Call = tuple[Callable[[], Any], "Future[Any]"]
+
+LEAVE_S = 1.0
+"""What the interpreter's end waits for threads at work, all together. Daemons that come back from native code into an
+interpreter that goes may abort it, so those that can end soon are let; those that wait for a store are left there."""
+
+
+class Leaving(Protocol):
+    """Who has daemon threads that may be at work when the interpreter ends."""
+
+    def dismiss(self) -> None:
+        """Let every thread end after the call that it is in. Does not wait."""
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the threads' end, so long at most."""
+
+
+# Kept alive by their threads: whoever is in here may still be working.
+_leaving: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def ends_with_the_process(who: Leaving) -> None:
+    """Dismiss `who` when the interpreter ends, and give it a moment."""
+    _leaving.add(who)
+
+
+def _end_all() -> None:
+    everybody, until = list(_leaving), monotonic() + LEAVE_S
+    for who in everybody:
+        who.dismiss()
+    for who in everybody:
+        who.join(max(0.0, until - monotonic()))
+
+
+atexit.register(_end_all)
+
+
+class DaemonPool(Executor):
+    """Like ThreadPoolExecutor, threads begun on demand and ended when nobody has the pool; but they are daemons."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size, self._name = size, name
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._idle = Semaphore(0)
+        self._threads: list[Thread] = []
+        self._lock, self._closed = Lock(), False
+        ends_with_the_process(self)
+        weakref.finalize(self, self._queue.put, None).atexit = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """What the call will return or raise. Raises: RuntimeError after `shutdown`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self._name}: these threads were shut down")
+            self._queue.put((lambda: fn(*args, **kwargs), future))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._size:
+                name = f"{self._name}_{len(self._threads)}"
+                # (not a method: threads that have the pool would keep it alive)
+                thread = Thread(target=_work, args=(self._queue, self._idle), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads, after what was submitted or, with cancel_futures, after the calls that they are in."""
+        with self._lock:
+            self._closed = True
+            if cancel_futures:
+                self._cancel()
+            self._queue.put(None)
+        if wait:
+            self.join()
+
+    def dismiss(self) -> None:
+        """Let every thread end after the call that it is in. Does not wait."""
+        self.shutdown(wait=False, cancel_futures=True)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the threads' end, so long at most."""
+        until = None if timeout_s is None else monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - monotonic()))
+
+    def _cancel(self) -> None:
+        while True:
+            try:
+                queued = self._queue.get_nowait()
+            except Empty:
+                return
+            if queued is not None:
+                queued[1].cancel()
+
+
+def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
+    while True:
+        queued = queue.get()
+        if queued is None:
+            queue.put(None)  # for the next thread
+            return
+        call, future = queued
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+                future.set_exception(error)
+        del queued, call, future  # an idle thread must not keep what it read alive
+        idle.release()

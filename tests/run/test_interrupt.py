@@ -1,0 +1,83 @@
+"""Ctrl-C ends a training at once, though a transform hangs or a store does not answer."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import loader
+
+TRAIN = """
+import json, os, sys, threading
+import loader
+
+url, options, workers, how = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+plan = loader.plan({"photos": loader.Root(url, options=options).open("photos@1")}, seed=8, global_batch=5)
+
+def stuck(sample, rng):
+    os.write(1, b"stuck\\n")
+    threading.Event().wait()
+
+batches = loader.Loader(
+    plan, 0, 1, framework="numpy", executor="threads", workers=workers, cache=0, transform=None if options else stuck
+)
+if how == "with":
+    with batches:
+        next(batches)
+next(batches)
+"""
+
+
+def interrupted(process):
+    """(exit status, last line of stderr) of a training that gets Ctrl-C; a process that does not end fails the test."""
+    process.send_signal(signal.SIGINT)
+    try:
+        err = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+    return process.returncode, err.splitlines()[-1]
+
+
+def train(*arguments):
+    command = [sys.executable, "-c", TRAIN, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("how", ["with", "alone"])
+def test_a_transform_that_hangs(tmp_path, samples, how):
+    root = loader.Root(str(tmp_path / "root"))
+    samples.write(root, "photos", range(10), fields=("cls",))
+    process = train(root.url, "{}", "2", how)
+    assert process.stdout.readline() == "stuck\n"
+    assert interrupted(process) == (-signal.SIGINT, "KeyboardInterrupt")
+
+
+@pytest.fixture
+def silent_store(tmp_path, samples, range_server):
+    """A store that does not answer reads of media: (url, options as JSON, set when there was one)."""
+    root = loader.Root(str(tmp_path / "root"))
+    samples.write(root, "photos", range(40), part_samples=5, fields=("cls",))
+    objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
+    server = range_server.RangeServer(objects)
+    asked, over = threading.Event(), threading.Event()
+
+    def before(key, nbytes):
+        if key.endswith(".tar"):
+            asked.set()
+            over.wait()
+
+    server.before = before
+    yield "s3://bucket/r", json.dumps(server.options), asked
+    over.set()
+    server.stop()
+
+
+@pytest.mark.parametrize("how", ["with", "alone"])
+def test_a_store_that_does_not_answer(silent_store, how):
+    url, options, asked = silent_store
+    process = train(url, options, "2", how)
+    assert asked.wait(30)
+    assert interrupted(process) == (-signal.SIGINT, "KeyboardInterrupt")

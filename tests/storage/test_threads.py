@@ -1,0 +1,69 @@
+"""A pool of daemon threads: what ThreadPoolExecutor does, but that nobody waits for it."""
+
+import gc
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from loader.storage.threads import DaemonPool
+
+
+def test_results_come_in_order_and_errors_where_they_are_asked_for():
+    pool = DaemonPool(3, "pool")
+    assert list(pool.map(lambda a, b: a * b, range(50), range(50))) == [n * n for n in range(50)]
+    failed = pool.submit(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        failed.result()
+    pool.shutdown()
+
+
+def test_threads_begin_on_demand_work_together_and_are_as_many_as_asked_for():
+    pool = DaemonPool(3, "pool")
+    for _ in range(20):
+        pool.submit(int).result()
+    assert len(pool._threads) <= 2  # the one before may not have said that it is idle
+    together = threading.Barrier(3)
+    assert sorted(pool.map(lambda _: together.wait(30), range(6))) == [0, 0, 1, 1, 2, 2]
+    pool.shutdown()
+    assert len(pool._threads) == 3
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
+def test_what_is_not_begun_is_cancelled_and_nothing_is_taken_on_after_the_end():
+    pool, begun, gate = DaemonPool(1, "pool"), threading.Event(), threading.Event()
+    running = pool.submit(lambda: (begun.set(), gate.wait(30)))
+    begun.wait(30)
+    queued = pool.submit(int)
+    pool.dismiss()
+    with pytest.raises(CancelledError):
+        queued.result(30)
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(int)
+    pool.join(0.0)  # does not wait for the call
+    gate.set()
+    assert running.result(30) == (None, True)
+    pool.join()
+    assert not pool._threads[0].is_alive()
+
+
+def test_a_shutdown_alone_works_the_queue_off():
+    pool, gate = DaemonPool(1, "pool"), threading.Event()
+    pool.submit(gate.wait, 30)
+    queued = pool.submit(int)
+    pool.shutdown(wait=False)
+    gate.set()
+    pool.join()
+    assert queued.result(0) == 0
+
+
+def test_threads_end_when_nobody_has_the_pool():
+    pool = DaemonPool(2, "pool")
+    together = threading.Barrier(2)
+    list(pool.map(lambda _: together.wait(30), range(2)))
+    threads = list(pool._threads)
+    del pool
+    gc.collect()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()

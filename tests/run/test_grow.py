@@ -100,6 +100,35 @@ def test_buckets_grow_and_resume(grown, samples, properties, world_size, workers
     properties.resumes_exactly(made, script, workers=workers, framework="numpy")
 
 
+def test_a_ledger_becomes_a_list_from_a_step_on(grown):
+    """Old and new samples that a run met as corrupt, in quarantine: the plan has the batches that the run delivered."""
+
+    def refuses(data, rng):
+        if int(data) in (5, 16, 33, 36, 44):
+            raise ValueError(f"{int(data)} is not to be read")
+        return int(data)
+
+    asked = loader.bucket("i", edges=[0, 35, "inf"], batch={"0..35": 5, "35..inf": 3})
+    first = loader.bucket("i", edges=[0, 35, "inf"], batch={"0..35": 5})
+    made = loader.plan({"photos": grown.open("photos@1")}, seed=5, global_batch=8, bucket_by=first)
+    made = made.grow({"photos": grown.open("photos@3")}, 2, bucket_by=asked)
+    made = made.grow({"photos": grown.open("photos@4")}, 6)
+    options = {"framework": "numpy", "decode": {"cls": refuses}, "corrupt_budget": 1.0}
+    with loader.Loader(made, 0, 1, steps=30, **options) as batches:
+        delivered = [batch.ids for batch in batches]
+    bad = {}
+    for one in loader.read_ledger(grown, made):
+        bad.setdefault(made.sources[one.source].source, []).append(one.address.key)
+    assert len(set(bad["photos"])) == 5
+    listed = made.quarantined(bad, 6)
+    assert [listed.batch_ids(step) for step in range(6, 30)] == delivered[6:]
+    assert [listed.batch_ids(step) for step in range(6)] == [made.batch_ids(step) for step in range(6)]
+    assert listed.check_state(made.state(6)) == 6
+    with loader.Loader(listed, 0, 1, steps=30, on_corrupt="raise", **options) as batches:
+        batches.load_state_dict(made.state(6))
+        assert [batch.ids for batch in batches] == delivered[6:]
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 def test_epochs_end_where_the_samples_do(grown, epochs):
     """The first epoch: 30, 12 new ones from step 2 on and 6 from step 4 on. Later ones: the 46 that are live then."""

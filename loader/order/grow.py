@@ -147,13 +147,12 @@ def growths_again(
             raise InvalidPlan(
                 f"the plan's JSON is damaged: grown says that {name!r} grows at step {step}, sources have no view of it"
             )
-        new = views[name, number]
-        other = next(iter(new.values()))
-        deltas = [
-            delta_since(
-                name, new[bucket] if bucket in new else _emptied(name, was, other), was, compare=False
-            )  # they were compared when the plan was made
-            for bucket, was in views[name, number - 1].items()
-        ]
+        new, old = views[name, number], views[name, number - 1]
+        # buckets are of one version, whose samples need not be compared again, nor looked at bucket by bucket
+        pairs = {(new[at].identity, was.identity): (new[at], was) for at, was in old.items() if at in new}
+        if not pairs:
+            was = next(iter(old.values()))
+            pairs = {("", ""): (_emptied(name, was, next(iter(new.values()))), was)}
+        deltas = [delta_since(name, view, was, compare=False) for view, was in pairs.values()]
         out.append(_growth(step, name, number, deltas))
     return tuple(out)

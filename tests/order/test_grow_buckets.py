@@ -242,6 +242,20 @@ def test_a_step_far_away_in_1e9_samples_of_a_hundred_buckets():
     assert all(name.endswith("#3") for name, _ in made.batch_ids(10**9))
 
 
+def test_opening_a_plan_asks_once_per_growth_what_is_new(properties, reopened, monkeypatch):
+    """However many buckets there are: each has its table of samples to read for the answer."""
+    made, asked, real = grown(properties)[1].to_json(), [], properties.Labelled.since
+    monkeypatch.setattr(
+        properties.Labelled, "since", lambda view, old, **more: asked.append(view) or real(view, old, **more)
+    )
+    reopened(None, made)
+    assert len(asked) == 2
+    everything_new = properties.labelled_versions([{"b0": 12, "b1": 9}, {"é": 12}], [{"b0", "b1"}])
+    _, made = properties.grown_buckets_plan(everything_new, [5], {"b0": 4, "b1": 3, "é": 4})
+    assert reopened(made) == made
+    assert [made.bucket(step) for step in range(5, 9)] == ["é"] * 4
+
+
 def test_a_bucket_that_comes_again_has_an_order_of_its_own(properties):
     views = properties.labelled_versions(
         [{"b0": 12, "b1": 10}, {"b0": 3}, {"b1": 10}, {"b1": 4}], [{"b1"}, set(), set()]

@@ -99,7 +99,7 @@ def audit_object(request: AuditRequest) -> AuditResult:
             ahead = Ahead(request.policy.video, request.segments, scratch)
         row = audit(path, request.mime, request.kinds, request.policy, ahead)
         if ahead is not None and request.shelf is not None and any(ahead.clips):
-            put_clips(request.shelf, ahead.clips, ahead.extent)
+            put_clips(request.shelf, ahead.clips, ahead.extent, scratch)
         return AuditResult(key=request.key, row={**row, "key": request.key, "sha256": request.sha256})
 
     try:

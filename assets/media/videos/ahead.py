@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from loader.errors import ObjectNotFound
 from loader.storage import Store
@@ -30,7 +30,9 @@ from .timestamps import Shown
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
-_FACTS = "clips.json"
+_FACTS, _PACK = "clips.json", "clips.bin"
+"""What is known of the clips; a clip and its packet table, and the next ones', end to end: an object costs a store more
+than its bytes do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,28 +116,36 @@ class Ahead:
             return []
 
 
-def put_clips(shelf: Shelf, clips: Sequence[Clip | None], extent: tuple[int, int]) -> None:
-    """Upload the clips, and last what is known of them. extent: first tick and end of the video as it was then known.
-    Raises: StoreError."""
-    facts: list[Mapping[str, Any] | None] = []
-    for place, clip in enumerate(clips):
-        if clip is None:
-            facts.append(None)
-            continue
-        shelf.store.put_file(f"{shelf.key}/{place}.mp4", str(clip.path))
-        shelf.store.put_file(f"{shelf.key}/{place}.packets", str(clip.packets))
-        facts.append(
-            {
-                "span": [clip.span.start, clip.span.end, clip.span.shot],
-                "pts": clip.pts,
-                "end": clip.end,
-                "size_px": list(clip.size_px),
-                "metadata": dict(clip.metadata),
-                "sha256": [_sha256(clip.path.read_bytes()), _sha256(clip.packets.read_bytes())],
-            }
-        )
+def put_clips(shelf: Shelf, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path) -> None:
+    """Upload the clips, and last what is known of them; their files are gone then. extent: first tick and end of the
+    video as it was then known. Raises: StoreError; OSError of the scratch disk."""
+    pack = scratch / f"clip-{_PACK}"
+    with open(pack, "wb") as out:
+        facts = [None if clip is None else _packed(clip, out) for clip in clips]
+    shelf.store.put_file(f"{shelf.key}/{_PACK}", str(pack))
+    pack.unlink()
     told = {"extent": list(extent), "clips": facts}
     shelf.store.put(f"{shelf.key}/{_FACTS}", json.dumps(told).encode())
+
+
+def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
+    """What is known of a clip, whose files are moved to the end of `out`."""
+    offset = out.tell()
+    files = [clip.path, clip.packets]
+    bodies = [file.read_bytes() for file in files]
+    out.writelines(bodies)
+    for file in files:
+        file.unlink()
+    return {
+        "span": [clip.span.start, clip.span.end, clip.span.shot],
+        "pts": clip.pts,
+        "end": clip.end,
+        "size_px": list(clip.size_px),
+        "metadata": dict(clip.metadata),
+        "offset": offset,
+        "nbytes": [len(body) for body in bodies],
+        "sha256": [_sha256(body) for body in bodies],
+    }
 
 
 def get_clips(
@@ -162,8 +172,11 @@ def _clip(shelf: Shelf, place: int, facts: Mapping[str, Any], span: Span, scratc
         raise ValueError("a clip of another stretch")
     target = scratch / f"clip-{place:04d}.mp4"
     packets = target.with_suffix(".packets")
-    for file, sha256 in zip((target, packets), facts["sha256"], strict=True):
-        data = bytes(shelf.store.get(f"{shelf.key}/{place}{file.suffix}").data)
+    n_mp4, n_packets = facts["nbytes"]
+    body = memoryview(shelf.store.get_range(f"{shelf.key}/{_PACK}", facts["offset"], n_mp4 + n_packets).data)
+    for file, data, sha256 in zip(
+        (target, packets), (body[:n_mp4], body[n_mp4:]), facts["sha256"], strict=True
+    ):
         if _sha256(data) != sha256:
             raise ValueError("its bytes are not those that were made")
         file.write_bytes(data)
@@ -180,5 +193,5 @@ def _clip(shelf: Shelf, place: int, facts: Mapping[str, Any], span: Span, scratc
     )
 
 
-def _sha256(data: bytes) -> str:
+def _sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()

@@ -1,6 +1,7 @@
 """Clips made on the way: the bytes that cutting gives, taken where they fit, and forgotten where they do not."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_they_are_those_that_cutting_gives(
     assert row == audited(place, tmp_path / "audit", None, **more)
     before = told(cut(place, tmp_path / "cut", None, row, **more))
     assert len(before) == 2
-    assert len(keys(shelf)) == 5  # a clip and its packet table, twice, and what is known of them
+    assert len(keys(shelf)) == 2  # the clips with their packet tables, and what is known of them
     monkeypatch.setattr("assets.media.videos.video.canonical_clips", None)  # not called
     assert told(cut(place, tmp_path / "taken", shelf, row, **more)) == before
 
@@ -107,7 +108,10 @@ def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, 
     row = audited(place, tmp_path / "audit", shelf)
     wanted = told(cut(place, tmp_path / "cut", None, row))
     facts = bytes(shelf.store.get(f"{shelf.key}/clips.json").data)
-    clip = bytes(shelf.store.get(f"{shelf.key}/1.mp4").data)
+    clips = bytes(shelf.store.get(f"{shelf.key}/clips.bin").data)
+    n_mp4, n_packets = json.loads(facts)["clips"][0]["nbytes"]
+    assert n_mp4 + n_packets == json.loads(facts)["clips"][1]["offset"]
+    in_table = n_mp4 + n_packets // 2
     spoilt: list[tuple[str, bytes | None]] = [
         ("clips.json", None),
         ("clips.json", b"{"),
@@ -115,9 +119,12 @@ def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, 
         ("clips.json", b'{"extent": [0, 3000], "clips": [1, 2]}'),
         ("clips.json", facts.replace(b'"span": [0, 1000, null]', b'"span": [0, 999, null]')),
         ("clips.json", facts.replace(b'"extent": [0, ', b'"extent": [1, ')),
-        ("1.mp4", None),
-        ("1.mp4", clip[:-1]),
-        ("1.packets", b""),
+        ("clips.bin", None),
+        ("clips.bin", clips[:-1]),
+        ("clips.bin", clips[:-1] + bytes([clips[-1] ^ 1])),
+        ("clips.bin", clips[:in_table] + bytes([clips[in_table] ^ 1]) + clips[in_table + 1 :]),
+        ("clips.json", facts.replace(b'"offset": 0', b'"offset": -1')),
+        ("clips.json", facts.replace(b'"offset": 0', b'"offset": "0"')),
     ]
     for number, (name, data) in enumerate(spoilt):
         original = bytes(shelf.store.get(f"{shelf.key}/{name}").data)

@@ -54,6 +54,11 @@ def plan(
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
     """
+    if not isinstance(sources, Mapping):
+        raise InvalidPlan(
+            f"sources = {sources!r}: a mapping of names to views is needed, such as {{'photos': version}}; the name is "
+            "part of the order"
+        )
     return make_plan(
         {name: _viewed(name, given) for name, given in sources.items()},
         seed=seed,

@@ -44,6 +44,10 @@ class View:
     ) -> None:
         self.version, self.predicate, self.where_present = version, predicate, where_present
         self.first = first
+        if not_names := [field for field in fields if not isinstance(field, str)]:
+            raise FieldNotFound(
+                f"select({not_names[0]!r}): names of fields are needed, each an argument: select('jpg', 'cls')"
+            )
         self.fields = tuple(dict.fromkeys(fields))
         self._groups = sorted({version.group_of(field) for field in self.fields})
         self._lock = threading.Lock()

@@ -77,7 +77,8 @@ def _refused(error: Exception, view: memoryview) -> DecodeFailed:
 def encode(field: str, value: object) -> bytes:
     """An array (or numpy scalar, as rank 0) as a format 1.0 .npy file in C order.
 
-    Raises: InvalidField (not an array, a masked array, an object dtype, a dtype that format 1.0 cannot hold).
+    Raises: InvalidField (not an array, a masked array, an object dtype, a dtype that format 1.0 cannot hold, such as
+    bfloat16).
     """
     if not isinstance(value, np.ndarray | np.generic) or isinstance(value, np.ma.MaskedArray):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -90,6 +91,12 @@ def encode(field: str, value: object) -> bytes:
         raise InvalidField(
             f"field {field!r}: dtype {array.dtype} holds Python objects, which would have to be pickled. "
             "Give it a plain dtype, or store .json"
+        )
+    if npy_format.descr_to_dtype(npy_format.dtype_to_descr(array.dtype)) != array.dtype:
+        raise InvalidField(
+            f"field {field!r}: dtype {array.dtype} is none of numpy's own, and a .npy file would hold nameless bytes. "
+            "Store array.view(np.uint16), or uint8 for one byte, and view the tensor as its dtype in the training: "
+            "tensor.view(torch.bfloat16)"
         )
     file = io.BytesIO()
     try:

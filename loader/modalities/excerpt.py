@@ -98,8 +98,12 @@ def audio(
     Raises: InvalidRuntime.
     """
     for name, value in (("seconds", seconds), ("at", at)):
-        if value is not None and not isfinite(value):
-            raise InvalidRuntime(f"audio({name}={value}): a number of seconds, or None")
+        try:
+            known = value is None or isfinite(value)
+        except TypeError:
+            known = False
+        if not known:
+            raise InvalidRuntime(f"audio({name}={value!r}): a number of seconds, or None")
     try:
         return AudioDecoder(
             samples=None if samples is None else operator.index(samples),

@@ -90,7 +90,8 @@ def _size(given: tuple[SupportsIndex, SupportsIndex] | str | None) -> Size | Non
         if found is None:
             raise ValueError("a bucket is named like w896h1152")
         return int(found[2]), int(found[1])
-    numbers = tuple(map(operator.index, given))
-    if len(numbers) != 2:
-        raise TypeError("size is (height, width) in px, or the name of a bucket")
-    return numbers
+    try:
+        height, width = map(operator.index, given)
+    except (TypeError, ValueError):
+        raise TypeError("size is (height, width) in whole px, or the name of a bucket") from None
+    return height, width

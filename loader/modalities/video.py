@@ -247,10 +247,11 @@ def _size(given: Any) -> Size | None:
     """Raises: TypeError for what is no pair of whole numbers."""
     if given is None:
         return None
-    numbers = tuple(map(operator.index, given))
-    if len(numbers) != 2:
-        raise TypeError("size is (height, width) in px")
-    return numbers
+    try:
+        height, width = map(operator.index, given)
+    except (TypeError, ValueError):
+        raise TypeError("size is (height, width) in whole px") from None
+    return height, width
 
 
 def _crop(given: Any) -> str | Box | None:

@@ -86,7 +86,12 @@ class Batch:
         return pieces
 
     def __getitem__(self, name: str) -> Any:
-        return self.fields[name]
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise KeyError(
+                f"no field {name!r} in this batch; it has {', '.join(map(repr, self.fields))}"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.fields)

@@ -85,7 +85,7 @@ class Ledger:
         except StoreError as error:
             error.add_note(
                 f"while writing {store.url}/{key}: a sample was substituted and is not on record. Let the job create "
-                "objects under ledgers/, or use on_corrupt='raise'"
+                "objects under ledgers/, or give it a root of its own for them, Loader(ledger=loader.Root(...))"
             )
             raise
 

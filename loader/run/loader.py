@@ -3,12 +3,14 @@
 import os
 import weakref
 from collections.abc import Iterator, Mapping
+from threading import Lock
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, NoReturn, TextIO
 
 from ..cache.spec import CacheSpec, cache_spec
-from ..errors import InvalidRuntime
+from ..dataset.root import Root
+from ..errors import InvalidRuntime, Unpicklable
 from ..order.boundary import MASK
 from ..order.plan import Plan
 from ..storage.threads import DaemonPool
@@ -48,7 +50,8 @@ class Loader:
     `loader.NodeCache`, for every process of this machine.
     on_corrupt: "substitute" hands out another sample for one whose checksum or decoder fails twice, and lists it in the
     rank's ledger (`read_ledger`); "raise" stops. corrupt_budget: the share of the rank's samples that may be
-    substituted. A store that does not answer, and a transform that fails, always raise.
+    substituted. ledger: the root that the ledger is kept in, where this job may not write to that of the data. A store
+    that does not answer, and a transform that fails, always raise.
     steps: stop before this global step; epochs: stop after so many passes of a plan with one source and
     without buckets, the last batch padded. Without either it is endless.
     micro_batch: hand out each step's part in micro batches of at most so many samples, as many on every rank
@@ -76,6 +79,7 @@ class Loader:
         micro_batch: int | None = None,
         on_corrupt: Literal["substitute", "raise"] = "substitute",
         corrupt_budget: float = 1e-4,
+        ledger: Root | None = None,
     ) -> None:
         if framework not in FRAMEWORKS:
             raise InvalidRuntime(f"framework = {framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
@@ -94,8 +98,13 @@ class Loader:
             position_limit=limit,
             substitute=on_corrupt == "substitute",
         )
+        if not isinstance(ledger, Root | None):
+            raise InvalidRuntime(
+                f"ledger = {ledger!r}; accepted: None, or a loader.Root that this job may write to"
+            )
         stores = {
-            name: view.version.store for name, view in zip(plan.source_names, recipe.views, strict=True)
+            name: view.version.store if ledger is None else ledger.store
+            for name, view in zip(plan.source_names, recipe.views, strict=True)
         }
         self._ledger = Ledger(plan, self.world, stores)
         self._metrics = Metrics(plan.source_names)
@@ -114,7 +123,7 @@ class Loader:
         )
         # Whoever drops the loader without closing it must not leave threads reading on.
         weakref.finalize(self, _dismiss, self._assembler, self._io)
-        self._step = 0
+        self._step, self._turn = 0, Lock()
         self._micro_batch = (
             None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
         )
@@ -125,7 +134,18 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         return self
 
+    def __reduce__(self) -> NoReturn:
+        raise Unpicklable(
+            "a Loader has threads and open files, and cannot be copied or sent to another process: send the plan, and "
+            "make the Loader there; in torch's DataLoader use loader.torch_dataset(plan)"
+        )
+
     def __next__(self) -> Batch:
+        self._check_usable()  # in a forked child, whoever had its turn has it for ever
+        with self._turn:  # threads that share a loader get different batches
+            return self._next()
+
+    def _next(self) -> Batch:
         self._check_usable()
         if self._pieces:
             return self._piece()

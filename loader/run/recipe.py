@@ -28,6 +28,15 @@ class Recipe:
     substitute: bool
 
     def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise InvalidRuntime(
+                f"plan = {self.plan!r}: a plan is needed, such as loader.plan({{'photos': version}}, seed=7, "
+                "global_batch=64), or loader.open_plan(root, hash)"
+            )
+        if self.transform is not None and not callable(self.transform):
+            raise InvalidRuntime(
+                f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
+            )
         rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         if self.plan.pack is not None and self.decode is False:
             raise InvalidRuntime(

@@ -206,7 +206,8 @@ class LocalStore(Opened):
         found = _etag(status)
         if etag is not None and etag != found:
             raise Changed(
-                f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {found})"
+                f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {found}); "
+                "where only its times changed, start again; else restore it. Other programs leave a root alone"
             )
         return found
 

@@ -4,13 +4,14 @@ import contextlib
 import io
 import pickle
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from loader.errors import DecodeFailed
+from loader.errors import DecodeFailed, InvalidField
 from loader.modalities import decoder_for, encode
 
 DTYPES = (
@@ -119,3 +120,9 @@ def test_flipped_and_cut_bytes_decode_or_are_refused():
         cut = bytes(data[: rng.integers(1, len(data) + 1)])
         with contextlib.suppress(DecodeFailed):
             decode(cut, None)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, [("a", ml_dtypes.bfloat16)]])
+def test_a_dtype_that_the_file_would_forget_is_refused(dtype):
+    with pytest.raises(InvalidField, match=r"view\(np.uint16\)"):
+        encode("npy", np.zeros(3, dtype))

@@ -155,6 +155,7 @@ def test_damaged_bytes_are_refused_or_decoded() -> None:
         ({"seconds": -1}, "above 0"),
         ({"samples": 5, "seconds": 1}, "one of them"),
         ({"seconds": float("nan")}, "a number of seconds"),
+        ({"seconds": "2"}, "a number of seconds"),
         ({"samples": 1.5}, "float"),
         ({"rate_hz": 10}, "1000 to 384000"),
         ({"channels": "left"}, "'mono', 'stereo', 'keep', 'first'"),

@@ -220,6 +220,13 @@ def test_what_it_takes(wrong):
         loader.image(**wrong)
 
 
+@pytest.mark.parametrize("make", [loader.image, loader.video])
+@pytest.mark.parametrize("size", [224, (224,), (224.0, 224), (1, 2, 3)])
+def test_a_size_that_is_no_pair_is_told_what_is_accepted(make, size):
+    with pytest.raises(InvalidRuntime, match=r"\(height, width\) in whole px"):
+        make(size=size)
+
+
 @pytest.fixture(scope="module")
 def mixed():
     """Six pictures of other shapes and formats, some with alpha."""

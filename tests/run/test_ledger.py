@@ -158,9 +158,19 @@ def test_a_ledger_that_cannot_be_written_is_an_error(at, memory_root, plan):
     with pytest.raises(Forbidden, match="only reads") as caught:
         at(batches)
     assert f"ledgers/{plan.hash}/0-of-1/" in caught.value.__notes__[0]
-    assert "on_corrupt='raise'" in caught.value.__notes__[0]
+    assert "Loader(ledger=loader.Root(...))" in caught.value.__notes__[0]
     batches.close()
     assert batches.step == 1
+
+
+def test_where_the_data_may_only_be_read_the_ledger_goes_to_another_root(memory_root, plan, tmp_path):
+    mine = loader.Root(str(tmp_path / "ledgers"))
+    bad = refuse({numbers_of(plan, 0)[2]})
+    with loader.Loader(plan, 0, 1, decode={"cls": bad}, workers=0, ledger=mine) as batches:
+        batch = next(batches)
+    assert len(batch.substitutions) == 1
+    assert loader.read_ledger(mine, plan) == batch.substitutions
+    assert loader.read_ledger(memory_root, plan) == []
 
 
 def test_secrets_of_an_errors_words_are_left_out(memory_root, plan):

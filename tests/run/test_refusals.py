@@ -1,5 +1,6 @@
 """Arguments and uses that cannot be: each a clear error, none a hang."""
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.errors import InvalidRuntime
+from loader.errors import FieldNotFound, InvalidPlan, InvalidRuntime, Unpicklable
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +139,65 @@ def test_a_forked_child_is_told_and_may_make_its_own(tmp_path, samples, workers,
         assert line.startswith("InvalidRuntime this Loader was made in process")
         assert "Make the Loader in the child, or start workers by spawn" in line
     assert lines[2].removeprefix("own ") == lines[3].removeprefix("parent ")
+
+
+@pytest.mark.parametrize("given", [None, "p-abc", {"p": 1}])
+def test_what_is_no_plan(given):
+    with pytest.raises(InvalidRuntime, match="a plan is needed, such as"):
+        loader.Loader(given, 0, 1)
+
+
+def test_a_version_instead_of_a_mapping_or_a_plan(versions):
+    with pytest.raises(InvalidPlan, match="a mapping of names to views is needed"):
+        loader.plan(versions["photos"], seed=1, global_batch=2)
+    with pytest.raises(InvalidRuntime, match="a plan is needed"):
+        loader.Loader(versions["photos"], 0, 1)
+
+
+@pytest.mark.parametrize("names", [["cls", "txt"], ("cls",), None, 5])
+def test_names_of_fields_in_a_list(versions, names):
+    for whole in (versions["photos"], versions["photos"].select()):
+        with pytest.raises(FieldNotFound, match="each an argument"):
+            whole.select(names)
+
+
+def test_a_transform_that_is_no_function_and_a_ledger_that_is_no_root(plan):
+    with pytest.raises(InvalidRuntime, match="transform = 'flip'"):
+        loader.Loader(plan, 0, 1, transform="flip")
+    with pytest.raises(InvalidRuntime, match="ledger = 'here'"):
+        loader.Loader(plan, 0, 1, ledger="here")
+
+
+def test_a_field_that_the_batch_does_not_have(plan):
+    with loader.Loader(plan, 0, 1, workers=0) as batches, pytest.raises(KeyError, match="it has 'cls'"):
+        next(batches)["image"]
+
+
+def test_a_loader_is_not_sent_or_copied(plan):
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+        for move in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(Unpicklable, match="send the plan"):
+                move(batches)
+
+
+def test_threads_that_share_a_loader_get_different_batches(plan):
+    taken = []
+    with loader.Loader(plan, 0, 1, workers=0, steps=60) as batches:
+        inside, look = batches._next, threading.Lock()
+
+        def alone():
+            assert look.acquire(blocking=False), "two threads make a batch at once"
+            try:
+                return inside()
+            finally:
+                look.release()
+
+        batches._next = alone
+        threads = [
+            threading.Thread(target=lambda: taken.extend(one.step for one in batches)) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert sorted(taken) == list(range(60))

@@ -9,7 +9,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup demo ui test check ci prove fuzz bench media clean
+.PHONY: help setup demo ui test mutants check ci prove fuzz bench media clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,7 +35,10 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 
 test: $(READY) ## every test that needs nothing but pip
-	$(PYTEST) $(PARALLEL) -m 'not server and not ceph'
+	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants'
+
+mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
+	$(PYTEST) $(PARALLEL) --dist load tests/test_planted_bugs.py
 
 check: $(READY) ## lint, types, architecture
 	$(BIN)/ruff check .
@@ -46,7 +49,8 @@ check: $(READY) ## lint, types, architecture
 ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
 	scripts/install-peers.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
-	$(PYTEST) $(PARALLEL) -m 'not ceph' --durations=15
+	$(PYTEST) $(PARALLEL) -m 'not ceph and not mutants' --durations=15
+	$(MAKE) mutants
 
 prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)
 	$(BIN)/python tests/dataset/logmodel/prove.py 1

@@ -3,10 +3,14 @@
 import threading
 from collections import Counter
 
+import numpy as np
 import pytest
 
+import loader
 from loader.cache.store import Claim
 from loader.errors import Transient
+from loader.run.page_ahead import pages_of
+from loader.run.rank_future import Extents, RankFuture
 from loader.run.read_ahead import ReadAhead
 
 
@@ -155,3 +159,31 @@ def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
     assert source.claimed.wait(30)
     source.ahead.close()
     assert source.given_back == [7]
+
+
+def test_what_is_planned_is_what_the_steps_ask_for(versions):
+    """Of the rank's own samples, also where a predicate leaves some out; nothing after the last step."""
+    plan = loader.plan(
+        {"photos": versions["photos"].where("i % 3 <> 1"), "web": versions["web"]}, seed=3, global_batch=12
+    )
+    with loader.Loader(plan, 1, 2, workers=0) as batches:
+        future = RankFuture(batches._assembler.recipe, [(), ()], 5, map)
+    for step in range(5):
+        asked = [[], []]
+        for one in loader.explain(plan, step)[6:]:
+            source = plan.source_names.index(one.source)
+            asked[source] += [(at.path, at.offset, at.nbytes) for at in one.address.fields.values()]
+        planned = future(step)
+        for source, wanted in enumerate(asked):
+            found = [
+                (path, *span)
+                for path, extents in planned.get(source, {}).items()
+                for span in zip(extents.offset.tolist(), extents.nbytes.tolist(), strict=True)
+            ]
+            assert sorted(found) == sorted(wanted)
+    assert future(5) is None
+
+
+def test_the_pages_of_ranges():
+    extents = Extents(np.array([0, 99, 100, 250, 700]), np.array([1, 2, 0, 300, 100]))
+    assert pages_of(extents, 100) == [0, 1, 2, 3, 4, 5, 7]

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import InvalidPlan
 from .keys import I64, key, sub_array
 from .permutation import perm
+from .whole import whole
 
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4
@@ -68,7 +69,10 @@ def frozen_shape(
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
     chunk, lanes: the caller's choice instead of the rule's. Raises InvalidPlan for values out of range.
     """
-    if chunk is None:
+    lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # numpy's integers are welcome
+    if chunk is not None:
+        chunk = whole("chunk", chunk, 1, MAX_CHUNK)
+    else:
         chunk = min(CHUNK_BYTES // max(1, mean_sample_bytes), n // CHUNKS_MIN)
         chunk = 1 << (chunk.bit_length() - 1) if chunk >= 2 else 1
     if chunk == 1 and (lanes is None or lanes == 1):

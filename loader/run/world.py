@@ -11,8 +11,9 @@ LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
 )
-"""torchrun, Slurm, Open MPI, in this order of preference."""
+"""torchrun, Slurm, Open MPI, MPICH and Intel MPI, in this order of preference."""
 
 
 class Mesh(Protocol):
@@ -52,7 +53,7 @@ class World:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "World":
-        """What the launcher says (torchrun, Slurm, Open MPI), or one process alone. Raises: InvalidRuntime."""
+        """What the launcher says (`LAUNCHERS`), or one process alone. Raises: InvalidRuntime."""
         environ = os.environ if environ is None else environ
         for rank, world_size in LAUNCHERS:
             if rank not in environ:
@@ -73,6 +74,13 @@ class World:
                     "numbers are needed. Pass rank= and world_size= to override"
                 ) from None
             return World(rank=numbers[0], world_size=numbers[1])
+        if (
+            environ.get("WORLD_SIZE", "1") != "1"
+        ):  # (of Slurm's variables a shell in an allocation has the size alone)
+            raise InvalidRuntime(
+                f"WORLD_SIZE={environ['WORLD_SIZE']!r} is in the environment and RANK is not; set both, or pass rank= "
+                "and world_size="
+            )
         return World(rank=0, world_size=1)
 
     @staticmethod

@@ -166,6 +166,18 @@ def test_a_plan_survives_json_and_pickle(properties):
             assert again.batch_ids(step) == made.batch_ids(step)
 
 
+def test_chunk_and_lanes_are_whole_numbers_of_any_kind():
+    def made(**shape):
+        return make_plan({"a": source(synthetic(10_000), **shape)}, seed=3, global_batch=20)
+
+    assert made(chunk=np.int64(2), lanes=np.int32(4)) == made(chunk=2, lanes=4)
+    json.dumps(made(chunk=np.int64(2), lanes=np.int32(4)).to_json())
+    for shape in ({"chunk": True}, {"lanes": True}, {"chunk": 2.0}, {"lanes": "4"}):
+        (name,) = shape
+        with pytest.raises(InvalidPlan, match=f"source 'a': {name} = .*: a whole number from 1"):
+            made(**shape)
+
+
 def test_frozen_chunk_and_lanes_are_not_chosen_again():
     made = make_plan({"a": source(synthetic(10_000), chunk=2, lanes=4)}, seed=3, global_batch=20)
     content = made.to_json()

@@ -71,7 +71,7 @@ def families():
 def nothing_from_outside(monkeypatch, tmp_path):
     """No test sees the launcher, or the credentials, of whoever runs it."""
     for name in list(os.environ):
-        if name.startswith(("AWS_", "SLURM_", "OMPI_")) or name in ("RANK", "WORLD_SIZE"):
+        if name.startswith(("AWS_", "SLURM_", "OMPI_", "PMI_")) or name in ("RANK", "WORLD_SIZE"):
             monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "no-such-file"))

@@ -18,6 +18,9 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
         (OPEN_MPI, (1, 2)),
         ({**SLURM, **TORCHRUN}, (3, 8)),
         ({**OPEN_MPI, **SLURM}, (2, 4)),
+        ({"PMI_RANK": "5", "PMI_SIZE": "6"}, (5, 6)),
+        ({"WORLD_SIZE": "8", **SLURM}, (2, 4)),
+        ({"WORLD_SIZE": "1"}, (0, 1)),
         ({}, (0, 1)),
         ({"SLURM_NTASKS": "4"}, (0, 1)),  # a shell inside an allocation
         ({"SLURM_PROCID": "0"}, (0, 1)),  # a batch step
@@ -37,6 +40,7 @@ def test_launchers(environ, wanted):
         ({"RANK": "8", "WORLD_SIZE": "8"}, "rank = 8 with world_size = 8; ranks are numbered 0 to 7"),
         ({"RANK": "-1", "WORLD_SIZE": "8"}, "rank = -1"),
         ({"RANK": "3"}, "RANK='3' is in the environment and WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "8"}, "WORLD_SIZE='8' is in the environment and RANK is not"),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE is not"),
         ({"RANK": "0", "WORLD_SIZE": "0"}, "world_size = 0; at least 1"),
     ],

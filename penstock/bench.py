@@ -20,8 +20,8 @@ MIN_BATCHES = 4
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
     "indexes": "larger parts when the version is written, and fewer groups: each part and group has an index",
-    "store": "reads of neighbours together (loader.source(view, chunk=...)), fewer or smaller fields; of a remote root a "
-    "node cache (cache=), or a root nearer by; of small samples on a disk larger batches",
+    "store": "reads of neighbours together (loader.source(view, chunk=...)), fewer or smaller fields; of a remote root "
+    "a node cache (cache=), or a root nearer by; of small samples on a disk larger batches",
     "checksums": "fewer or smaller fields; checksums are never left out",
     "decoder": "smaller media in the version (the size that is trained at), fewer frames or a smaller size to decode "
     "(loader.video, loader.image), or fields that are decoded ahead (add_group)",

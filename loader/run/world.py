@@ -74,9 +74,8 @@ class World:
                     "numbers are needed. Pass rank= and world_size= to override"
                 ) from None
             return World(rank=numbers[0], world_size=numbers[1])
-        if (
-            environ.get("WORLD_SIZE", "1") != "1"
-        ):  # (of Slurm's variables a shell in an allocation has the size alone)
+        # Of Slurm's variables a shell in an allocation has the size alone; of these nobody has.
+        if environ.get("WORLD_SIZE", "1") != "1":
             raise InvalidRuntime(
                 f"WORLD_SIZE={environ['WORLD_SIZE']!r} is in the environment and RANK is not; set both, or pass rank= "
                 "and world_size="

@@ -10,6 +10,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
+
+settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,7 @@ planted in a copy of the package, over which the named tests run in a process of
 copy as it is. `make mutants` runs these; docs/planted_bugs.md lists them, with those of the test_mutants.py.
 """
 
+import ast
 import os
 import shutil
 import subprocess
@@ -14,23 +15,26 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.mutants
-
 REPOSITORY = Path(__file__).parent.parent
+UNSHRUNK = "unshrunk"
+"""Hypothesis' profile that looks for no smaller example (conftest.py): that a test fails is enough."""
 
 
 class Bug(NamedTuple):
-    """`was` stands once in `file` of the package, and becomes `is_`. red: a test, as pytest names it."""
+    """`was` stands once in `file` of the package, and becomes `is_`. red: tests, as pytest names them; each fails."""
 
     what: str
     file: str
     was: str
     is_: str
-    red: str
+    red: tuple[str, ...]
 
 
 def in_files(folder: str, *bugs: tuple[str, str, str, str, str]) -> list[Bug]:
-    return [Bug(what, f"{folder}/{file}", was, is_, f"tests/run/{red}") for what, file, was, is_, red in bugs]
+    """Tests below tests/run."""
+    return [
+        Bug(what, f"{folder}/{file}", was, is_, (f"tests/run/{red}",)) for what, file, was, is_, red in bugs
+    ]
 
 
 WORKERS = in_files(
@@ -325,7 +329,264 @@ ASSEMBLY = in_files(
     ),
 )
 
-BUGS = WORKERS + AHEAD + ASSEMBLY
+PROPERTIES = [
+    Bug(
+        "checksums of samples are off by a bit",
+        "dataset/sample_crc.py",
+        "return out.astype(np.int64)",
+        "return out.astype(np.int64) ^ 1",
+        ("tests/run/test_rows.py::test_checksums_of_samples_are_those_of_the_bytes",),
+    ),
+    Bug(
+        "a micro batch too many",
+        "run/micro.py",
+        "return -(-largest // micro_batch)",
+        "return largest // micro_batch + 1",
+        ("tests/run/test_micro.py::test_the_pieces_are_the_part_and_the_same_number_on_every_rank",),
+    ),
+    Bug(
+        "a ramp's batch of the part before",
+        "order/ramp.py",
+        "key=lambda one: one[0]) - 1][1]",
+        "key=lambda one: one[0]) - 2][1]",
+        ("tests/order/test_ramp.py::test_one_sources_samples_go_on_from_step_to_step",),
+    ),
+    Bug(
+        "new samples are counted in 64 bits",
+        "order/growth.py",
+        "return np.array([one * self.delta // total for one in j.tolist()], np.int64)",
+        "return j * self.delta // total",
+        ("tests/order/test_grow.py::test_new_samples_are_counted_exactly_however_many",),
+    ),
+    Bug(
+        "digests do not know what was read",
+        "order/digest.py",
+        "    hashed = sub_array(hashed, crcs.astype(np.uint64))\n",
+        "",
+        ("tests/order/test_digest.py::test_delivered_digest_adds_up_over_any_ranks",),
+    ),
+    Bug(
+        "a seek keeps what was made ahead",
+        "run/prefetch.py",
+        "if self._pending and self._pending[0][0] != step:",
+        "if False:",
+        ("tests/run/test_uses.py::test_any_sequence_of_uses",),
+    ),
+    Bug(
+        "a worker process makes the step beside",
+        "workers/main.py",
+        "batch = self._assembler.batch(task.step)",
+        "batch = self._assembler.batch(task.step ^ 1)",
+        ("tests/run/test_processes.py::test_whatever_is_asked_for_is_what_one_thread_makes",),
+    ),
+    Bug(
+        "of a list the first sample is saved",
+        "order/quarantine.py",
+        "for ordinal, key in self.samples],",
+        "for ordinal, key in self.samples[:1]],",
+        ("tests/order/test_quarantine.py::test_a_saved_plan_comes_back_with_its_quarantine",),
+    ),
+    Bug(
+        "small shares of turns become nothing",
+        "order/interleave.py",
+        "-(-share * room // total)",
+        "share * room // total",
+        ("tests/order/test_buckets.py::test_shares_are_the_sizes_or_the_nearest_65536th_above",),
+    ),
+    Bug(
+        "groups are not reversed",
+        "order/assign.py",
+        "<< (bits - 1 - bit)",
+        "<< bit",
+        ("tests/order/test_assign.py::test_canonical_order_is_the_reference",),
+    ),
+    Bug(
+        "quarantined from the start",
+        "order/quarantine.py",
+        "(since[at] <= step)",
+        "(since[at] >= 0)",
+        (
+            "tests/order/test_quarantine.py::test_any_lists_and_growths_hold_back_their_samples",
+            "tests/order/test_quarantine.py::test_quarantined_slots_hold_their_substitutes",
+        ),
+    ),
+    Bug(
+        "pieces begin where the sequences before them end",
+        "order/pack_table.py",
+        "at=ends - length - np.repeat(begun, count)",
+        "at=ends - length",
+        (
+            "tests/order/test_pack.py::test_every_token_is_in_one_place",
+            "tests/run/test_pack.py::test_any_documents_come_back",
+        ),
+    ),
+    Bug(
+        "new samples first",
+        "order/growth.py",
+        "return j * self.delta // max(1, total)",
+        "return np.minimum(j, self.delta)",
+        (
+            "tests/order/test_grow.py::test_a_stream_is_the_one_written_out",
+            "tests/order/test_grow.py::test_old_and_new_end_together_and_in_proportion",
+            "tests/order/test_grow_buckets.py::test_batches_are_the_reference",
+        ),
+    ),
+    Bug(
+        "an epoch without its last steps",
+        "order/boundary.py",
+        "return -(-n // batch)",
+        "return max(1, n // batch)",
+        (
+            "tests/order/test_boundary.py::test_batches_are_the_reference",
+            "tests/order/test_boundary.py::test_every_epoch_is_whole_batches",
+        ),
+    ),
+    Bug(
+        "a source is due when it was last due",
+        "order/mixture.py",
+        "heappush(ready, (((counts[k] + 1) << 64) // quotas[k], k))",
+        "heappush(ready, ((counts[k] + 1) << 64, k))",
+        (
+            "tests/order/test_buckets.py::test_every_prefix_of_turns_is_within_one_of_the_sizes_shares",
+            "tests/order/test_mixture.py::test_every_prefix_is_within_one_of_exact",
+            "tests/order/test_mixture.py::test_table_is_the_reference",
+        ),
+    ),
+    Bug(
+        "values are taken from rows that nobody filled",
+        "run/columns.py",
+        "self._of(field)[slot] = _IN_ROW if in_row or self._moved(field, slot, value) else value",
+        "self._of(field)[slot] = _IN_ROW",
+        (
+            "tests/run/test_collate.py::test_equal_arrays_are_stacked_in_both_frameworks",
+            "tests/run/test_collate.py::test_whatever_lies_in_rows_the_batch_is_the_same",
+            "tests/run/test_rows.py::test_every_way_of_reading_makes_the_same_batches",
+        ),
+    ),
+    Bug(
+        "every rank has the rows of the first",
+        "run/located.py",
+        "(mine - first).tolist()",
+        "mine.tolist()",
+        (
+            "tests/run/test_buckets.py::test_every_runtime_delivers_the_same_global_batches",
+            "tests/run/test_same_batches.py::test_every_runtime_delivers_the_same_global_batches",
+            "tests/run/test_substitution.py::test_any_corrupt_samples_at_any_runtime",
+        ),
+    ),
+    Bug(
+        "a run goes on a step late",
+        "order/state.py",
+        "    return step\n\n\ndef _well_formed",
+        "    return step + 1\n\n\ndef _well_formed",
+        (
+            "tests/order/test_pack.py::test_ranks_resumes_and_json_give_the_same_sequences",
+            "tests/run/test_pack.py::test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run",
+            "tests/run/test_resume.py::test_any_stops_and_resumes",
+        ),
+    ),
+    Bug(
+        "a document of one sequence's length fills none",
+        "order/pack_table.py",
+        "filled = tokens // length  # sequences",
+        "filled = tokens // (length + 1)  # sequences",
+        (
+            "tests/order/test_pack.py::test_small_blocks_are_independent_and_the_reference",
+            "tests/order/test_pack.py::test_the_table_is_the_reference",
+        ),
+    ),
+    Bug(
+        "a position is taken a step late",
+        "order/mixture.py",
+        "return segment.start_step + p // global_batch",
+        "return segment.start_step + -(-p // global_batch)",
+        (
+            "tests/order/test_facts.py::test_exhaustion_is_the_step_that_a_count_finds",
+            "tests/order/test_grow.py::test_exhaustion_is_the_step_that_a_count_finds",
+            "tests/order/test_ramp.py::test_what_is_told_is_what_a_count_finds",
+        ),
+    ),
+    Bug(
+        "keys of fields in another order",
+        "order/keys.py",
+        "hash_fields(seed, source, purpose, epoch, *ids)",
+        "hash_fields(seed, source, epoch, purpose, *ids)",
+        (
+            "tests/order/test_bucket_ramps.py::test_batches_are_the_reference",
+            "tests/order/test_buckets.py::test_batches_are_the_reference",
+            "tests/order/test_lanes.py::test_every_shape_is_the_reference",
+            "tests/order/test_permutation.py::test_key_is_the_reference",
+            "tests/order/test_plan.py::test_batches_are_the_reference",
+            "tests/order/test_ramp.py::test_ramps_and_schedules_together_are_the_reference",
+            "tests/order/test_substitute.py::test_a_substitute_is_the_formula_and_another_sample",
+        ),
+    ),
+    Bug(
+        "numbers are mixed by another shift",
+        "order/keys.py",
+        "    z ^= z >> 27\n",
+        "    z ^= z >> 26\n",
+        (
+            "tests/order/test_permutation.py::test_mixing_is_the_reference_for_numbers_and_arrays",
+            "tests/order/test_permutation.py::test_perm_is_the_reference",
+            "tests/order/test_permutation.py::test_perm_takes_a_key_per_element",
+        ),
+    ),
+    Bug(
+        "a rank begins where equal parts would",
+        "order/assign.py",
+        "slice(rank * global_batch // world_size,",
+        "slice(rank * (global_batch // world_size),",
+        (
+            "tests/order/test_assign.py::test_ranks_parts_make_the_batch_in_order",
+            "tests/order/test_boundary.py::test_ranks_resumes_and_json_give_the_same_batches",
+            "tests/order/test_bucket_ramps.py::test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run",
+            "tests/order/test_buckets.py::test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run",
+            "tests/order/test_buckets.py::test_every_world_sizes_ranks_are_the_batch_and_of_one_bucket",
+            "tests/order/test_grow.py::test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run",
+            "tests/order/test_grow_buckets.py::test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run",
+            "tests/order/test_state.py::test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run",
+        ),
+    ),
+    Bug(
+        "a begun cycle is not counted",
+        "order/mixture.py",
+        "begun = np.bincount(table[:rest], minlength=len(quotas))",
+        "begun = np.zeros(len(quotas), np.int64)",
+        (
+            "tests/order/test_bucket_ramps.py::test_a_change_at_a_step_leaves_the_prefix_alone",
+            "tests/order/test_bucket_ramps.py::test_nothing_repeats_and_every_epoch_is_whole",
+            "tests/order/test_grow_buckets.py::test_every_epoch_of_every_bucket_is_whole_and_new_samples_come_once",
+            "tests/order/test_mixture.py::test_a_schedule_repeats_nothing_and_leaves_no_gap",
+            "tests/order/test_mixture.py::test_streams_over_segments_are_the_reference",
+            "tests/order/test_ramp.py::test_nothing_repeats_and_nothing_is_left_out",
+        ),
+    ),
+    Bug(
+        "a permutation that finds the wrong column",
+        "order/permutation.py",
+        "found = np.argmax(hashes == wanted[:, None], axis=1)",
+        "found = np.argmin(hashes == wanted[:, None], axis=1)",
+        (
+            "tests/order/test_buckets.py::test_every_epoch_of_every_bucket_is_every_sample_once",
+            "tests/order/test_grow.py::test_every_epoch_is_whole_and_new_samples_come_once",
+            "tests/order/test_lanes.py::test_every_shape_is_a_bijection",
+        ),
+    ),
+]
+
+AREAS = {
+    "Worker processes": WORKERS,
+    "Reading ahead": AHEAD,
+    "Assembly": ASSEMBLY,
+    "Property tests": PROPERTIES,
+}
+BUGS = [bug for bugs in AREAS.values() for bug in bugs]
+
+
+def named(line: str) -> str:
+    """The test that pytest's line of a failure is about, without its parameters."""
+    return line.removeprefix("FAILED ").partition(" - ")[0].partition("[")[0].rpartition("tests/")[2]
 
 
 @pytest.fixture
@@ -335,16 +596,11 @@ def run(tmp_path: Path):
     shutil.copytree(REPOSITORY / "loader", copy / "loader")
 
     def go(*tests: str) -> "subprocess.CompletedProcess[str]":
-        command = ["-P", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=short"]
+        command = ["-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=line"]
         options = ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(REPOSITORY)]
+        places = [f"--hypothesis-profile={UNSHRUNK}", f"--basetemp={tmp_path / 'temp'}"]
         return subprocess.run(
-            [
-                sys.executable,
-                *command,
-                *options,
-                f"--basetemp={tmp_path / 'temp'}",
-                *(str(REPOSITORY / test) for test in tests),
-            ],
+            [sys.executable, *command, *options, *places, *(str(REPOSITORY / test) for test in tests)],
             cwd=copy,  # where a process of a test's own finds the package first
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(REPOSITORY)])},
             capture_output=True,
@@ -356,17 +612,37 @@ def run(tmp_path: Path):
     return go
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.what.replace(" ", "-") for bug in BUGS])
 def test_a_planted_bug_is_caught(bug: Bug, run) -> None:
     file = run.copy / "loader" / bug.file
     text = file.read_text()
     assert text.count(bug.was) == 1, f"{bug.file} does not hold this once: {bug.was}"
     file.write_text(text.replace(bug.was, bug.is_))
-    done = run(bug.red)
+    done = run(*bug.red)
     assert done.returncode == 1, done.stdout  # 1: a test failed; others: none was run
-    assert "1 failed" in done.stdout
+    failed = {named(line) for line in done.stdout.splitlines() if line.startswith("FAILED ")}
+    missed = [red for red in bug.red if not any(one.startswith(red.partition("[")[0][6:]) for one in failed)]
+    assert not missed, done.stdout
 
 
+@pytest.mark.mutants
 def test_without_a_planted_bug_the_same_tests_pass(run) -> None:
-    done = run(*dict.fromkeys(bug.red for bug in BUGS))
+    done = run(*dict.fromkeys(red for bug in BUGS for red in bug.red))
     assert done.returncode == 0, done.stdout
+
+
+def test_every_property_test_of_order_and_loader_is_named() -> None:
+    """With a bug that turns it red, here and in docs/planted_bugs.md."""
+    page = (REPOSITORY / "docs" / "planted_bugs.md").read_text()
+    named_here = {red.partition("[")[0] for bug in BUGS for red in bug.red}
+    for file in sorted((REPOSITORY / "tests").glob("order/test_*.py")) + sorted(
+        (REPOSITORY / "tests").glob("run/test_*.py")
+    ):
+        for one in ast.walk(ast.parse(file.read_text())):
+            if isinstance(one, ast.FunctionDef) and any(
+                ast.unparse(mark).startswith("given(") for mark in one.decorator_list
+            ):
+                assert f"{file.relative_to(REPOSITORY)}::{one.name}" in named_here
+    for bug in BUGS:
+        assert f"| {bug.what} | {bug.file} |" in page

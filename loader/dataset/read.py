@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..errors import Corrupt
 from ..storage import RangeReader
 from .address import FieldAddress, SampleAddress
-from .sample_places import SamplePlaces
+from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
 from .shard_read import AddressOf, OnRead, Reading, ShardRead, extent
 
@@ -87,12 +87,13 @@ def read_places(
     """(number, field, its bytes or why it has none) of these samples of these fields, shard by shard; as `read_fields`,
     whose errors it raises. numbers: field -> numbers of the samples."""
     by_path: dict[str, list[_Wanted]] = {}
-    for field, mine in numbers.items():
+    for field, some in numbers.items():
         at = places.fields[field]
-        columns = (at.offset.tolist(), at.nbytes.tolist(), at.crc32c.tolist())
-        for number in mine:
-            wanted = (number, field, columns[0][number], columns[1][number], columns[2][number])
-            by_path.setdefault(at.path[number], []).append(wanted)
+        for path, mine in at.by_shard(some):
+            columns = (mine, at.offset[mine], at.nbytes[mine], at.crc32c[mine])
+            by_path.setdefault(path, []).extend(
+                (number, field, *place) for number, *place in zip(*(one.tolist() for one in columns), strict=True)
+            )
     return _read_shards(reading, by_path, places.address, run)
 
 

@@ -1,10 +1,12 @@
 """Where the samples of a batch lie, as arrays: an object per sample is made only when somebody asks for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from .address import FieldAddress, SampleAddress
 from .index import IndexRows
@@ -14,10 +16,12 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FieldPlaces:
-    """One field of n samples: bytes [offset, offset + nbytes) of `path`, with this CRC-32C; arrays are int64 [n]."""
+    """One field of n samples: bytes [offset, offset + nbytes) of `paths[shard]`, with this CRC-32C; arrays are
+    int64 [n]. paths: of the shards that occur, each once."""
 
     group: str
-    path: Sequence[str]
+    paths: Sequence[str]
+    shard: Int64s
     offset: Int64s
     nbytes: Int64s
     crc32c: Int64s
@@ -27,25 +31,45 @@ class FieldPlaces:
         return FieldAddress(
             field=field,
             group=self.group,
-            path=self.path[number],
+            path=self.paths[self.shard[number]],
             offset=int(self.offset[number]),
             nbytes=int(self.nbytes[number]),
             crc32c=int(self.crc32c[number]),
         )
 
+    def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[str, Int64s]]:
+        """(path, the numbers of its samples, ascending), of all samples or of those in `numbers`, ascending too."""
+        shard = self.shard if numbers is None else self.shard[numbers]
+        for index, mine in members(shard, len(self.paths)):
+            if len(mine):
+                yield self.paths[index], mine if numbers is None else numbers[mine]
+
+
+def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
+    """(number, positions in `which` where it is, ascending) of each number in [0, n). O(len(which) log + n)."""
+    if n == 1:
+        yield 0, np.arange(len(which))
+        return
+    order = np.argsort(which, kind="stable")
+    ends = np.searchsorted(which[order], np.arange(n), side="right").tolist()
+    for number, (start, end) in enumerate(pairwise([0, *ends])):
+        yield number, order[start:end]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplePlaces:
-    """n samples of one version, and the place of each field asked for. parts: position -> id of the parts that occur;
-    part, row, ordinal: n numbers each; index: per sample, index rows around it, which have its key."""
+    """n samples of one version, and the place of each field asked for. part_ids: of the version's parts, strings;
+    part, row, ordinal: int64 [n], `part` a position in them; index: index rows around the samples, which have their keys; stretch: int64 [n], the
+    number in `index` of those around each."""
 
     version: str
     version_id: str
-    parts: Mapping[int, str]
-    part: Sequence[int]
-    row: Sequence[int]
-    ordinal: Sequence[int]
+    part_ids: pa.Array
+    part: Int64s
+    row: Int64s
+    ordinal: Int64s
     index: Sequence[IndexRows]
+    stretch: Int64s
     fields: Mapping[str, FieldPlaces]
 
     def __len__(self) -> int:
@@ -53,12 +77,14 @@ class SamplePlaces:
 
     def key(self, number: int) -> str:
         """The key of one sample."""
-        rows = self.index[number]
-        return rows.keys[self.row[number] - rows.first_row]
+        rows = self.index[self.stretch[number]]
+        return rows.keys[int(self.row[number]) - rows.first_row]
 
     def keys(self) -> list[str]:
         """The keys, in order."""
-        return [rows.keys[row - rows.first_row] for rows, row in zip(self.index, self.row, strict=True)]
+        local = self.row - np.array([rows.first_row for rows in self.index], np.int64)[self.stretch]
+        keys = [rows.keys for rows in self.index]
+        return [keys[which][at] for which, at in zip(self.stretch.tolist(), local.tolist(), strict=True)]
 
     def address(self, number: int) -> SampleAddress:
         """One sample's address, with its fields in the order in which they were asked for."""
@@ -66,9 +92,9 @@ class SamplePlaces:
             key=self.key(number),
             version=self.version,
             version_id=self.version_id,
-            part=self.parts[self.part[number]],
-            row=self.row[number],
-            ordinal=self.ordinal[number],
+            part=self.part_ids[int(self.part[number])].as_py(),
+            row=int(self.row[number]),
+            ordinal=int(self.ordinal[number]),
             fields={field: places.address(field, number) for field, places in self.fields.items()},
         )
 

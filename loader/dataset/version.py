@@ -15,7 +15,7 @@ from .index import ROW_GROUP_ROWS, IndexPlace, IndexRows
 from .index_cache import IndexCache
 from .parquet import TableFile, get_tables
 from .parts_table import PartsTable
-from .sample_places import FieldPlaces, SamplePlaces
+from .sample_places import FieldPlaces, SamplePlaces, members
 
 if TYPE_CHECKING:
     import polars
@@ -133,32 +133,36 @@ class Version:
         InvalidRuntime for an ordinal out of range.
         """
         part, row = self.parts.locate(ordinals)
-        parts, rows = part.tolist(), row.tolist()
         by_group: dict[str, list[str]] = {}
         for field in fields:
             by_group.setdefault(self.group_of(field), []).append(field)
+        names, stretch = np.unique(part * 2**32 + row // ROW_GROUP_ROWS, return_inverse=True)
         places: dict[str, FieldPlaces] = {}
         keyed: list[IndexRows] = []
         for group in sorted(by_group):
-            stretches = self._stretches(group, parts, rows, run)
-            names = sorted(self.manifest["groups"][group]["field_nbytes"])
-            found = np.empty((len(rows), len(names), 3), np.int64)
-            for i, (one, at) in enumerate(zip(stretches, rows, strict=True)):
-                found[i] = one.rows.places[at - one.rows.first_row]
-            paths = [one.path for one in stretches]
+            stretches = self._stretches(group, [divmod(name, 2**32) for name in names.tolist()], run)
+            columns = sorted(self.manifest["groups"][group]["field_nbytes"])
+            found = np.empty((len(row), len(columns), 3), np.int64)
+            for number, mine in members(stretch, len(names)):
+                rows = stretches[number].rows
+                found[mine] = rows.places[row[mine] - rows.first_row]
+            paths = {path: i for i, path in enumerate(dict.fromkeys(one.path for one in stretches))}
+            shard = np.array([paths[one.path] for one in stretches], np.int64)[stretch]
             for field in by_group[group]:
-                offset, nbytes, crc = found[:, names.index(field)].T
-                places[field] = FieldPlaces(group=group, path=paths, offset=offset, nbytes=nbytes, crc32c=crc)
+                offset, nbytes, crc = found[:, columns.index(field)].T
+                places[field] = FieldPlaces(
+                    group=group, paths=list(paths), shard=shard, offset=offset, nbytes=nbytes, crc32c=crc
+                )
             keyed = keyed or [one.rows for one in stretches]
-        ids = self.parts.ids
         return SamplePlaces(
             version=self.name,
             version_id=self.id,
-            parts={position: ids[position].as_py() for position in set(parts)},
-            part=parts,
-            row=rows,
-            ordinal=ordinals.tolist(),
+            part_ids=self.parts.ids,
+            part=part,
+            row=row,
+            ordinal=ordinals,
             index=keyed,
+            stretch=stretch,
             fields={field: places[field] for field in fields},
         )
 
@@ -184,9 +188,8 @@ class Version:
                     out[i] = address
         return [address for address in out if address is not None]
 
-    def _stretches(self, group: str, parts: list[int], rows: list[int], run: Map) -> "list[_Stretch]":
-        """Per sample, the index rows around it."""
-        names = [(part, row // ROW_GROUP_ROWS) for part, row in zip(parts, rows, strict=True)]
+    def _stretches(self, group: str, names: Sequence[tuple[int, int]], run: Map) -> "list[_Stretch]":
+        """Index rows by (part, number of the stretch in it)."""
         fields = self.manifest["groups"][group]["field_nbytes"].keys()
 
         def load(name: tuple[int, int]) -> _Stretch:
@@ -199,11 +202,9 @@ class Version:
                 )
             return _Stretch(found, path)
 
-        wanted = list(dict.fromkeys(names))
-        here = all(self.indexes.holds(self._shard(group, part)[0], n * ROW_GROUP_ROWS) for part, n in wanted)
+        here = all(self.indexes.holds(self._shard(group, part)[0], n * ROW_GROUP_ROWS) for part, n in names)
         # A pool costs more than it brings where nothing has to be read.
-        loaded = dict(zip(wanted, map(load, wanted) if here else run(load, wanted), strict=True))
-        return [loaded[name] for name in names]
+        return list(map(load, names) if here else run(load, names))
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
         """Where a shard's index lies, and the shard. Arrow takes 20 us to tell, so those asked for last are kept."""

@@ -19,19 +19,21 @@ def bit_reversed(value: I64, bits: int) -> I64:
     return out
 
 
-def canonical_order(source: I64, position_in_epoch: I64, lanes: I64) -> I64:
+def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 | None = None) -> I64:
     """The stable sort of a batch's stream order by bitrev(d)/D, as indices int64 [B].
 
     source: int64 [B] index into lanes. position_in_epoch: int64 [B]. lanes: int64 [sources], D of each
-    source, powers of two. The fractions are compared exactly, on the common scale max(D).
+    source, powers of two. The fractions are compared exactly, on the common scale max(D). batch: int64 [B], ascending
+    from 0, the number of the batch that each slot is of where these are several: each is sorted by itself.
     """
     widest = int(lanes.max())
     scaled = np.zeros(len(source), dtype=np.int64)
-    for lane_count in np.unique(lanes):
-        mine = lanes[source] == lane_count
-        count = int(lane_count)
+    for count in set(lanes.tolist()):
+        mine = lanes[source] == count
         group = position_in_epoch[mine] & (count - 1)
         scaled[mine] = bit_reversed(group, count.bit_length() - 1) * (widest // count)
+    if batch is not None:
+        scaled += batch * widest
     return np.argsort(scaled, kind="stable").astype(np.int64, copy=False)
 
 

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 
 from .content import PlanContent
-from .keys import I64, U64, hash_fields, sub, sub_array
+from .keys import I64, U64, hash_fields, sub_array
 from .slots import Slots
 
 _MASKED = np.uint64(2**64 - 1)  # stands for the ordinal of a padded slot
@@ -41,12 +41,15 @@ def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -
     were delivered (a substitute's own identity). crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
     The sum over all ranks, modulo 2^64, is the same for every world size. An empty part gives 0.
     """
-    if not len(slot_numbers):
-        return 0
-    hashed = sub_array(sub(hash_fields("delivered"), step), slot_numbers.astype(np.uint64))
+    steps = np.full(len(slot_numbers), step, np.uint64)
+    return int(delivered_hashes(steps, slot_numbers, identities, crcs).sum(dtype=np.uint64))
+
+
+def delivered_hashes(steps: U64, slot_numbers: I64, identities: U64, crcs: I64) -> U64:
+    """uint64 [n]: the hash per slot that `delivered_digest` adds up, of slots of any steps. steps: uint64 [n]."""
+    hashed = sub_array(sub_array(hash_fields("delivered"), steps), slot_numbers.astype(np.uint64))
     hashed = sub_array(hashed, identities.astype(np.uint64))
-    hashed = sub_array(hashed, crcs.astype(np.uint64))
-    return int(hashed.sum(dtype=np.uint64))
+    return sub_array(hashed, crcs.astype(np.uint64))
 
 
 def _version_hashes(plan: PlanContent, slots: Slots) -> U64:

@@ -123,15 +123,18 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
     return table, rank
 
 
-def stream_slots(segment: Segment, names: Sequence[str], step: int, global_batch: int) -> tuple[I64, I64]:
-    """The stream positions of a step in stream order: (source index into names, i_k), int64 [B] each.
+def stream_slots(
+    segment: Segment, names: Sequence[str], step: int, global_batch: int, steps: int = 1
+) -> tuple[I64, I64]:
+    """The stream positions of a step in stream order: (source index into names, i_k), int64 [B] each; or of as many
+    `steps` of the segment, one behind the other, [steps * B].
 
     step >= segment.start_step. i_k counts the source's samples since step 0, over all segments.
     """
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, rank = quota_table(quotas)
     cycle, first = divmod((step - segment.start_step) * global_batch, len(table))
-    offset = np.arange(first, first + global_batch, dtype=np.int64)
+    offset = np.arange(first, first + steps * global_batch, dtype=np.int64)
     turn = offset // len(table)
     r = offset - turn * len(table)
     k = table[r]

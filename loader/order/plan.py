@@ -23,9 +23,9 @@ from .packed_sources import pack_sources
 from .quarantine import QuarantineKeys, quarantine_of
 from .quarantined import more_quarantine
 from .ramp import GlobalBatch, cut_at, in_force, ramp_of
-from .slots import Slots
+from .slots import Slots, Stacked
 from .state import check_state, state_at
-from .substitutes import planned_slots
+from .substitutes import planned_slots, planned_stack
 from .views import OrderView, synthetic
 from .whole import whole
 
@@ -65,6 +65,11 @@ class Plan(PlanContent):
         Raises InvalidRuntime for a step that cannot be; InvalidPlan where a slot's substitutes are quarantined too.
         """
         return planned_slots(self, step)
+
+    def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
+        """What one rank has of the slots of ascending steps: those of `slots`, at the cost of its own. Raises: as
+        `slots`, for a slot of its own; InvalidRuntime for a world size that a batch has no slots for."""
+        return planned_stack(self, steps, rank, world_size)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
         """(source name, sample key) of each slot of a step, in canonical order; ("", "") at padding; no media."""

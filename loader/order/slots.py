@@ -1,16 +1,18 @@
-"""L3: the slots of a step, from the mixture and each source's lanes, in canonical order."""
+"""L3: the slots of a step, or of several at once, from the mixture and each source's lanes, in canonical order."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .assign import canonical_order
+from .assign import canonical_order, rank_slice
 from .boundary import MASK, whole_epochs
 from .content import PlanContent, PlannedSource
 from .keys import I64
 from .lanes import locate
-from .mixture import stream_slots
+from .mixture import Segment, Stream, stream_slots
 from .places import places
 
 
@@ -36,6 +38,23 @@ class Slots:
     def __len__(self) -> int:
         return len(self.source)
 
+    def part(self, rows: slice) -> "Slots":
+        """Some of them, in the same memory."""
+        return Slots(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacked:
+    """What one rank has of the slots of several steps, one step behind the other.
+
+    slots: of all of them. number: int64, of each its number in the canonical order of its step. starts: of each step
+    its first one in `slots`, and in the end the number of all.
+    """
+
+    slots: Slots
+    number: I64
+    starts: Sequence[int]
+
 
 def slots_at(plan: PlanContent, step: int) -> Slots:
     """All slots of a step, each with its own sample. Cost and memory depend on B alone, not on the step or on N.
@@ -43,32 +62,35 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
     Raises InvalidRuntime: step < 0, not a whole number, or beyond int64 positions.
     """
     step = plan.checked_step(step)
-    turn = plan.turn(step)
-    stream = turn.stream
+    return stacked_slots(plan, range(step, step + 1)).slots
+
+
+def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
+    """One rank's slots of ascending steps, each with its own sample. What costs most, the permutations, is done for
+    these slots alone: O(B) of arithmetic per step, and the order's full cost for B / world_size.
+
+    Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
+    """
     planned = list(plan.sources.values())
-    if plan.boundary == MASK:
-        k = np.zeros(stream.batch, np.int64)
-        epoch, in_epoch = whole_epochs(planned[0].shape.n, stream.batch, turn.step)
-        position = epoch * planned[0].shape.n + in_epoch
-    else:
-        segment = stream.segment_at(turn.step)
-        k, position = stream_slots(segment, stream.names, turn.step, stream.batch_in(segment))
-        if stream.names != plan.source_names:  # buckets, or views of sources that grow
-            names = plan.source_names
-            k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
-        k, epoch, in_epoch = places(plan, k, position)
+    k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
     lanes = np.array([one.shape.lanes for one in planned], dtype=np.int64)
-    order = canonical_order(k, in_epoch, lanes)
+    several = np.repeat(np.arange(len(sizes)), sizes) if len(sizes) > 1 else None
+    order = canonical_order(k, in_epoch, lanes, several)
+    parts = [rank_slice(size, rank, world_size) for size in sizes]
+    starts = [0, *accumulate(part.stop - part.start for part in parts)]
+    number = np.concatenate([np.arange(part.start, part.stop) for part in parts])
+    if world_size > 1:
+        order = order[number + np.repeat([0, *accumulate(sizes[:-1])], np.diff(starts))]
     k, position, epoch, in_epoch = k[order], position[order], epoch[order], in_epoch[order]
     valid = in_epoch < np.array([one.shape.n for one in planned], dtype=np.int64)[k]
     view_ordinal = np.full(len(k), -1, np.int64)
     ordinal = np.full(len(k), -1, np.int64)
-    for index in np.unique(k):
+    for index, one in enumerate(planned):
         mine = np.flatnonzero((k == index) & valid)
-        one = planned[index]
-        view_ordinal[mine] = ordinals_at(plan.seed, one, epoch[mine], in_epoch[mine])
-        ordinal[mine] = one.view.version_ordinals(view_ordinal[mine])
-    return Slots(
+        if len(mine):
+            view_ordinal[mine] = ordinals_at(plan.seed, one, epoch[mine], in_epoch[mine])
+            ordinal[mine] = one.view.version_ordinals(view_ordinal[mine])
+    slots = Slots(
         source=k.astype(np.int32),
         position=np.where(valid, position, -1),
         epoch=epoch,
@@ -77,6 +99,48 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
         valid=valid,
         attempt=np.zeros(len(k), dtype=np.int8),
     )
+    return Stacked(slots=slots, number=number, starts=starts)
+
+
+def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64, I64, I64, list[int]]:
+    """(source, epoch, position, position in the epoch) of all slots of steps, in the order in which the streams have
+    them, int64 each; and how many slots each step has."""
+    stretches = _stretches(plan, steps)
+    sizes = [stream.batch_in(segment) for stream, segment, _, n in stretches for _ in range(n)]
+    if plan.boundary == MASK:
+        n = next(iter(plan.sources.values())).shape.n
+        pairs = [whole_epochs(n, size, step) for size, step in zip(sizes, steps, strict=True)]
+        epoch, in_epoch = (np.concatenate(some) for some in zip(*pairs, strict=True))
+        return np.zeros(len(epoch), np.int64), epoch, epoch * n + in_epoch, in_epoch, sizes
+    names, found = plan.source_names, []
+    for stream, segment, step, n_steps in stretches:
+        k, position = stream_slots(segment, stream.names, step, stream.batch_in(segment), n_steps)
+        if stream.names != names:  # buckets, or views of sources that grow
+            k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
+        found.append((k, position))
+    k, position = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+    k, epoch, in_epoch = places(plan, k, position)
+    return k, epoch, position, in_epoch, sizes
+
+
+def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Segment, int, int]]:
+    """Steps that follow each other in one segment of one stream: (stream, segment, its own first step, how many)."""
+    for step in (steps[0], steps[-1]):
+        plan.checked_step(step)
+    if plan.buckets is None:
+        only = plan.turn(steps[0]).stream
+        own = [(only, step) for step in steps]
+    else:
+        own = [(turn.stream, turn.step) for turn in map(plan.turn, steps)]
+    out: list[tuple[Stream, Segment, int, int]] = []
+    for stream, step in own:
+        segment = stream.segment_at(step)
+        before = out[-1] if out else None
+        if before and before[0] is stream and before[1] is segment and before[2] + before[3] == step:
+            out[-1] = (*before[:3], before[3] + 1)
+        else:
+            out.append((stream, segment, step, 1))
+    return out
 
 
 def ordinals_at(seed: int, planned: PlannedSource, epoch: I64, position_in_epoch: I64) -> I64:

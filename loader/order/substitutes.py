@@ -1,6 +1,6 @@
 """What a slot holds instead of a bad sample: planned too, so that every run agrees on it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ..errors import InvalidPlan
 from .content import PlanContent
 from .keys import key
 from .places import held_back, places
-from .slots import Slots, ordinals_at, slots_at
+from .slots import Slots, Stacked, ordinals_at, stacked_slots
 
 MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not bad luck
 
@@ -51,9 +51,20 @@ def planned_slots(plan: PlanContent, step: int) -> Slots:
 
     Raises InvalidRuntime for a step that cannot be; InvalidPlan when all substitutes of a slot are quarantined.
     """
-    slots = slots_at(plan, step)
-    if plan.pack is not None or not (plan.quarantine or any(len(one.removed) for one in plan.grown)):
-        return slots
+    return planned_stack(plan, (plan.checked_step(step),)).slots
+
+
+def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
+    """One rank's slots of ascending steps, as `planned_slots` has them. Raises: as it, and as `stacked_slots`."""
+    found = stacked_slots(plan, steps, rank, world_size)
+    if plan.pack is None and (plan.quarantine or any(len(one.removed) for one in plan.grown)):
+        for step, start, stop in zip(steps, found.starts, found.starts[1:], strict=False):
+            _take_substitutes(plan, step, found.slots.part(slice(start, stop)))
+    return found
+
+
+def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
+    """Write substitutes into the slots whose samples are held back."""
     planned = list(plan.sources.values())
     for index in np.unique(slots.source).tolist():
         name, mine = planned[index].source, np.flatnonzero(slots.source == index)
@@ -66,4 +77,3 @@ def planned_slots(plan: PlanContent, step: int) -> Slots:
                     "are all quarantined. So large a share of a source is left out with a predicate on its view"
                 )
             slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = found
-    return slots

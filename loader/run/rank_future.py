@@ -60,13 +60,11 @@ class RankFuture:
 
 def by_path(places: SamplePlaces) -> dict[str, Extents]:
     """Shard path -> where the fields lie in it."""
-    found: dict[str, tuple[list[int], list[int]]] = {}
+    found: dict[str, list[Extents]] = {}
     for at in places.fields.values():
-        for path, offset, nbytes in zip(at.path, at.offset.tolist(), at.nbytes.tolist(), strict=True):
-            offsets, sizes = found.setdefault(path, ([], []))
-            offsets.append(offset)
-            sizes.append(nbytes)
+        for path, mine in at.by_shard():
+            found.setdefault(path, []).append(Extents(at.offset[mine], at.nbytes[mine]))
     return {
-        path: Extents(np.array(offsets, np.int64), np.array(sizes, np.int64))
-        for path, (offsets, sizes) in found.items()
+        path: Extents(*(np.concatenate(some) for some in zip(*extents, strict=True)))
+        for path, extents in found.items()
     }

@@ -317,9 +317,9 @@ def order_depends_on_how_many_sources(patch):
 
     real_slots = slots.stream_slots
 
-    def stream(segment, names, step, global_batch):
+    def stream(segment, names, *how):
         counted.sources = len(names)
-        return real_slots(segment, names, step, global_batch)
+        return real_slots(segment, names, *how)
 
     patch.setattr(slots, "stream_slots", stream)
     patch.setattr(slots, "ordinals_at", counted)

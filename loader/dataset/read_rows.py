@@ -11,19 +11,24 @@ from google_crc32c import extend
 
 from ..errors import Corrupt
 from ..storage.local import LocalStore
-from .sample_places import SamplePlaces
+from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
 from .shard_read import Reading, ShardRead, extent
 
 
 class RowsOfField(NamedTuple):
     """Where one field's values go: bytes `head`, which all of them begin with, are compared and dropped; the rest of
-    sample `numbers[i]` fills `rows[i]`, uint8, C-contiguous and writable."""
+    sample `numbers[i]` fills row `rows[i]` of `memory`, uint8 [any, nbytes], contiguous. numbers: int64, ascending."""
 
     field: str
     head: bytes
-    numbers: Sequence[int]
-    rows: Sequence[np.ndarray]
+    numbers: Int64s
+    rows: Int64s
+    memory: np.ndarray
+
+    def part(self, numbers: Int64s) -> "RowsOfField":
+        """For some of the samples."""
+        return self._replace(numbers=numbers, rows=self.rows[np.searchsorted(self.numbers, numbers)])
 
 
 class NotInRow(NamedTuple):
@@ -46,10 +51,13 @@ def read_rows(
     by_path: dict[str, list[_Piece]] = {}
     for which, (one, head) in enumerate(zip(wanted, heads, strict=True)):
         at = places.fields[one.field]
-        offset, crc = at.offset.tolist(), at.crc32c.tolist()
-        for i, (number, first, row) in enumerate(zip(one.numbers, head, one.rows, strict=True)):
-            piece = (offset[number], len(one.head) + row.nbytes, (first, row), crc[number], which, i)
-            by_path.setdefault(at.path[number], []).append(piece)
+        for path, mine in at.by_shard(one.numbers):
+            of = np.searchsorted(one.numbers, mine)
+            columns = (of, one.rows[of], at.offset[mine], at.crc32c[mine])
+            by_path.setdefault(path, []).extend(
+                (offset, len(one.head) + one.memory.shape[1], (head[i], one.memory[row]), crc, which, i)
+                for i, row, offset, crc in zip(*(column.tolist() for column in columns), strict=True)
+            )
     out: list[NotInRow] = []
     read = [
         (path, pieces, _filled(reading, store, places, wanted, path, pieces, out))
@@ -114,4 +122,4 @@ def _filled(
 
 def _of(wanted: Sequence[RowsOfField], which: int, i: int) -> tuple[int, str]:
     """(number of the sample, field) of a piece."""
-    return wanted[which].numbers[i], wanted[which].field
+    return int(wanted[which].numbers[i]), wanted[which].field

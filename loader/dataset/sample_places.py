@@ -59,8 +59,8 @@ def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplePlaces:
     """n samples of one version, and the place of each field asked for. part_ids: of the version's parts, strings;
-    part, row, ordinal: int64 [n], `part` a position in them; index: index rows around the samples, which have their keys; stretch: int64 [n], the
-    number in `index` of those around each."""
+    part, row, ordinal: int64 [n], `part` a position in them; index: index rows around the samples, which have their
+    keys; stretch: int64 [n], the number in `index` of those around each."""
 
     version: str
     version_id: str
@@ -77,7 +77,7 @@ class SamplePlaces:
 
     def key(self, number: int) -> str:
         """The key of one sample."""
-        rows = self.index[self.stretch[number]]
+        rows = self.index[int(self.stretch[number])]
         return rows.keys[int(self.row[number]) - rows.first_row]
 
     def keys(self) -> list[str]:

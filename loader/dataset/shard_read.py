@@ -7,8 +7,13 @@ from typing import NamedTuple
 from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ..storage import RangeReader, Span
 from ..storage.local import LocalStore
+from ..storage.mapped import MappedFiles
+from ..storage.traffic import count_request
 from .address import FieldAddress, SampleAddress
 from .shard import crc32c
+
+MAPPED_BYTES = 128 * 2**10
+"""Of a span at most, on average, that are copied out of a map: the interpreter's lock is held meanwhile."""
 
 AddressOf = Callable[[int], SampleAddress]
 """Number of a sample in the list at hand -> its address; asked only when something has to be told of it."""
@@ -31,12 +36,13 @@ OnRead = Callable[[ShardRead], None]
 class Reading(NamedTuple):
     """How shards are read. pins: shard path -> ETag seen at its first read; a shard that was replaced since raises
     Changed. on_refetch: called before each read that is repeated. on_read: told of each shard's share, in the thread
-    that read it."""
+    that read it. maps: of the shards of a disk, where small pieces may come out of maps."""
 
     store: RangeReader
     pins: dict[str, str]
     on_refetch: Callable[[], None] = lambda: None
     on_read: OnRead = lambda _: None
+    maps: MappedFiles | None = None
 
     def ranges(
         self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str
@@ -46,7 +52,7 @@ class Reading(NamedTuple):
         store, etag = self.store, self.pins.get(path)
         if isinstance(store, LocalStore):
             with self.told(first, field):
-                data, found = store.read_each(path, spans, etag=etag)
+                data, found = self._mapped(path, spans, etag) or store.read_each(path, spans, etag=etag)
             self.pin(path, found)
             return data
         with self.told(first, field):
@@ -54,6 +60,19 @@ class Reading(NamedTuple):
         for blob in blobs:
             self.pin(path, blob.etag)
         return [blob.data for blob in blobs]
+
+    def _mapped(
+        self, path: str, spans: Sequence[tuple[int, int]], etag: str | None
+    ) -> tuple[list[bytes], str] | None:
+        """Small spans out of a map, and the etag; None where reading is better."""
+        if self.maps is None or sum(nbytes for _, nbytes in spans) > len(spans) * MAPPED_BYTES:
+            return None
+        with self.maps.using(path, etag) as mapped:
+            if mapped is None or max(offset + nbytes for offset, nbytes in spans) > len(mapped[0].data):
+                return None
+            count_request()
+            data = mapped[0].data
+            return [data[offset : offset + nbytes] for offset, nbytes in spans], mapped[1]
 
     @contextmanager
     def told(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:

@@ -48,12 +48,13 @@ class Stacked:
     """What one rank has of the slots of several steps, one step behind the other.
 
     slots: of all of them. number: int64, of each its number in the canonical order of its step. starts: of each step
-    its first one in `slots`, and in the end the number of all.
+    its first one in `slots`, and in the end the number of all. batches: of each step, the slots of its global batch.
     """
 
     slots: Slots
     number: I64
     starts: Sequence[int]
+    batches: Sequence[int]
 
 
 def slots_at(plan: PlanContent, step: int) -> Slots:
@@ -99,7 +100,7 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
         valid=valid,
         attempt=np.zeros(len(k), dtype=np.int8),
     )
-    return Stacked(slots=slots, number=number, starts=starts)
+    return Stacked(slots=slots, number=number, starts=starts, batches=sizes)
 
 
 def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64, I64, I64, list[int]]:

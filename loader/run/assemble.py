@@ -1,6 +1,7 @@
-"""One step for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
+"""Steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from operator import itemgetter
 from time import perf_counter
@@ -13,15 +14,15 @@ from ..cache.store import waiting_for_no_page
 from ..dataset.read import Map
 from ..dataset.sample_crc import sample_crcs
 from ..errors import Corrupt
-from ..order.digest import delivered_digest, slot_identities
 from ..order.slots import Slots
 from ..storage.traffic import counted
-from .batch import Batch, fields_nbytes
+from .batch import Batch
 from .collate import collate, gathered
 from .columns import Allocate, Columns, Room
 from .decode import decoders
 from .delivered import Delivered
 from .fetch import Fetch, Fetched
+from .finish import Finish, told
 from .located import Located, located
 from .metrics import Metrics
 from .node_reads import NodeReads
@@ -33,6 +34,8 @@ from .step_metrics import StepMetrics
 from .substitute import Substitute
 from .substitution import Substitution
 from .video_reads import groups_of, times_field
+
+logger = logging.getLogger(__name__)
 
 
 class Assembler:
@@ -63,6 +66,7 @@ class Assembler:
         packed = recipe.plan.pack is not None
         self._packed = PackedSlots(recipe, by_field, self._fetch, run) if packed else None
         self._substitute = Substitute(recipe, self._fetch, self._one_sample, run)
+        self._finish = Finish(recipe, collate if allocate is None else gathered)
 
     def dismiss(self) -> None:
         """Read nothing ahead any more; does not wait for what is on its way."""
@@ -77,84 +81,73 @@ class Assembler:
 
         Raises: the leaves of `loader.errors` that reading, decoding and the transform raise, each with the sample's
         address; Corrupt where nothing may be, or nothing readable is, substituted."""
-        seen = StepMetrics(step)
-        first = alone or self._reads.begin(step)
+        (batch,) = self._together([step], alone=alone)
+        return batch
+
+    def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
+        """The rank's parts of consecutive steps, made together: what a step costs however small it is, they share.
+        Raises: as `batch`, after the batches of the steps before."""
+        if len(steps) > 1 and self._packed is None:
+            try:
+                made = self._together(steps)
+            except Exception:
+                logger.debug("steps %s are made one by one", steps, exc_info=True)
+            else:
+                yield from made
+                return
+        for step in steps:
+            yield self.batch(step)
+
+    def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
+        seen = StepMetrics(steps)
+        if alone:
+            first = True
+        else:
+            first, *_ = [self._reads.begin(step) for step in steps]
+        made = False
         try:
             with counted(seen.traffic), waiting_for_no_page() if first else nullcontext():
-                return self._made(step, seen)
+                with seen.timed("plan"):
+                    planned = rank_slots(self.recipe, steps)
+                batches = [batch for mine in planned for batch in self._made(mine, seen)]
+            made = True
         finally:
             if not alone:
-                self._reads.done(step)
-            self._metrics.add(seen)
+                for step in steps:
+                    self._reads.done(step)
+            if made or len(steps) == 1:
+                self._metrics.add(seen)
+        return told(batches, seen)
 
-    def _made(self, step: int, seen: StepMetrics) -> Batch:
-        recipe, plan = self.recipe, self.recipe.plan
-        with seen.timed("plan"):
-            mine = rank_slots(recipe, step)
-        slots, real, n_slots = mine.slots, mine.real, len(mine.mine)
-        columns = Columns(mine.n_rows, self._allocate or np.empty)
+    def _made(self, mine: RankSlots, seen: StepMetrics) -> list[Batch]:
+        columns = Columns(len(mine), self._allocate or np.empty)
         made = (self._packed or self._plain)(mine, columns, seen)
         with seen.timed("collate"):
-            finished = collate if self._allocate is None else gathered
-            fields, mask = (
-                finished(Columns(n_slots), recipe.framework, like=columns)
-                if mine.shape_only
-                else finished(columns, recipe.framework)
-            )
-        names = plan.source_names
-        sources = slots.source[mine.mine].tolist()
-        ids: list[tuple[str, str] | None] = [None] * n_slots
-        crcs = np.zeros(0, np.int64)
-        if not mine.shape_only:
-            crcs = made.crcs[mine.valid]
-            for row in np.flatnonzero(mine.valid).tolist():
-                ids[row] = (names[sources[row]], made.keys[row])
-        digest = delivered_digest(step, real, slot_identities(plan, slots)[real], crcs)
-        nbytes = fields_nbytes(fields)
-        seen.count("batches")
-        seen.count("samples", len(real))
-        seen.count("decoded_bytes", nbytes)
-        for index, count in enumerate(np.bincount(slots.source[real], minlength=len(names)).tolist()):
-            seen.samples[names[index]] = count
-        weight = len(real) * recipe.world.world_size / len(slots)
-        return Batch(
-            step=step,
-            ids=ids,
-            mask=mask,
-            weight=weight,
-            digest=digest,
-            fields=fields,
-            nbytes=nbytes,
-            bucket=plan.bucket(step),
-            # A slot that only tells shapes is another rank's, which lists it.
-            substitutions=[] if mine.shape_only else made.substitutions,
-            stats=seen.stats(),
-            slowest=seen.slowest,
-        )
+            return self._finish(mine, columns, made, seen)
 
     def _plain(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
         """A stored sample per slot. For a corrupt one a substitute is decoded, and takes its place in the slots."""
         with seen.timed("address"):
-            wanted = located(self._views, mine.slots, mine.wanted, mine.first, self._run)
+            wanted = located(self._views, mine.slots, mine.wanted, self._run)
         # Nothing may be put into the columns ahead of a transform.
         early = columns if self.recipe.transform is None else None
         fetched = [self._fetch(mine.slots, one, early, seen) for one in wanted]
         bad = [
-            (one.slots[number], one, number, error)
+            (int(one.rows[number]), one, number, error)
             for one, found in zip(wanted, fetched, strict=True)
             for number, error in self._decoded(mine.slots, one, found, columns, seen).items()
         ]
         instead = []
         substitutions: list[Substitution] = []
         for _, one, number, error in sorted(bad, key=itemgetter(0)):
-            room = Room(columns, one.rows[number])
-            alone, sample, tried = self._substitute(mine.slots, one, number, error, room, seen)
+            room = Room(columns, int(one.rows[number]))
+            alone, sample, tried = self._substitute(mine, one, number, error, room, seen)
             room.put(sample, self._names(one, sample))
             instead.append(alone)
             substitutions += tried
         keys, crcs = [""] * len(columns), np.zeros(len(columns), np.int64)
         for one in [*wanted, *instead]:
-            for row, key in zip(one.rows, one.places.keys(), strict=True):
+            for row, key in zip(one.rows.tolist(), one.places.keys(), strict=True):
                 keys[row] = key
             crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
         return Delivered(keys=keys, crcs=crcs, substitutions=substitutions)
@@ -164,14 +157,13 @@ class Assembler:
     ) -> dict[int, Corrupt]:
         """Put the samples of one source into the columns. Number of each corrupt one -> why it is."""
         bad = dict(fetched.bad)
-        whole = [number for number, rest in enumerate(fetched.payloads) if not rest and number not in bad]
-        columns.put_names([wanted.rows[number] for number in whole], self._views[wanted.source].fields)
+        whole = np.ones(len(wanted.rows), bool)
+        whole[[*fetched.payloads, *bad]] = False
+        columns.put_names(wanted.rows[whole].tolist(), self._views[wanted.source].fields)
         placing_s = 0.0
-        for number, payload in enumerate(fetched.payloads):
-            if not payload or number in bad:
-                continue
-            fetched.payloads[number] = {}  # its bytes are not held once it is decoded
-            room = Room(columns, wanted.rows[number])
+        for number in sorted(fetched.payloads.keys() - bad.keys()):
+            payload = fetched.payloads.pop(number)  # its bytes are not held once it is decoded
+            room = Room(columns, int(wanted.rows[number]))
             sample = self._one_sample(slots, wanted, number, payload, room, seen)
             if isinstance(sample, Corrupt):
                 bad[number] = sample

@@ -1,27 +1,29 @@
 """Fields that reading alone finishes: bytes as they are, and arrays of one layout, whose values go into batch rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from ..dataset.mapped_rows import map_rows
 from ..dataset.read_rows import NotInRow, RowsOfField, read_rows
 from ..dataset.sample_places import SamplePlaces
 from ..dataset.shard_read import Reading
 from ..errors import DecodeFailed
 from ..modalities import Decoder, array, decode_bytes
+from ..order.keys import I64
 from ..storage.local import LocalStore
 from .columns import Columns
 
 
 class InRows(NamedTuple):
-    """What became of one field. filled: numbers of the samples whose values lie in their rows; others: what was read
-    instead; left: numbers of those that were not read."""
+    """What became of one field. filled: int64, numbers of the samples whose values lie in their rows; others: what was
+    read instead; left: int64, numbers of those that were not read."""
 
     field: str
-    filled: Sequence[int]
+    filled: I64
     others: Sequence[NotInRow]
-    left: Sequence[int]
+    left: I64
 
 
 class Bulk:
@@ -33,10 +35,11 @@ class Bulk:
         self._arrays = [field for field in fields if decoders.get(field) is array.decode]
         self._layouts: dict[str, array.Layout] = {}
 
-    def learn(self, payloads: Sequence[Mapping[str, object]]) -> None:
+    def learn(self, payloads: Iterable[Mapping[str, object]]) -> None:
         """Take the layouts of the first arrays among these fields for those of their fields, if they can be read in
         rows."""
-        for field in self._arrays:
+        payloads = list(payloads)
+        for field in self._arrays if payloads else ():
             data = next((one[field] for one in payloads if field in one), None)
             if not isinstance(data, bytes):
                 continue
@@ -48,10 +51,8 @@ class Bulk:
             if straight and found.nbytes and found.dtype.isnative:
                 self._layouts[field] = found
 
-    def read(
-        self, reading: Reading, places: SamplePlaces, rows: Sequence[int], columns: Columns
-    ) -> list[InRows]:
-        """Read what can be read in rows, from a disk alone. rows: of each sample, its number in the batch. Raises: as
+    def read(self, reading: Reading, places: SamplePlaces, rows: I64, columns: Columns) -> list[InRows]:
+        """Read what can be read in rows, from a disk alone. rows: int64, of each sample, its row. Raises: as
         `read_rows`."""
         store = reading.store
         if not isinstance(store, LocalStore):
@@ -63,21 +64,25 @@ class Bulk:
             if layout is None or memory is None:
                 continue
             fits = places.fields[field].nbytes == len(layout.head) + layout.nbytes
-            numbers = np.flatnonzero(fits).tolist()
+            numbers = np.flatnonzero(fits)
             values = memory.reshape(len(columns), -1).view(np.uint8)
-            wanted.append(
-                RowsOfField(field, layout.head, numbers, [values[rows[number]] for number in numbers])
-            )
-            left.append(np.flatnonzero(~fits).tolist())
+            wanted.append(RowsOfField(field, layout.head, numbers, rows[numbers], values))
+            left.append(np.flatnonzero(~fits))
         if not wanted:
             return []
+        found: list[NotInRow] = []
+        unmapped = wanted
+        if reading.maps is not None:
+            found, unmapped = map_rows(reading, reading.maps, places, wanted)
+        if unmapped:
+            found += read_rows(reading, store, places, unmapped)
         others: dict[str, dict[int, NotInRow]] = {one.field: {} for one in wanted}
-        for other in read_rows(reading, store, places, wanted):
+        for other in found:
             others[other.field][other.number] = other
         return [
             InRows(
                 one.field,
-                [number for number in one.numbers if number not in others[one.field]],
+                np.setdiff1d(one.numbers, list(others[one.field]), assume_unique=True),
                 list(others[one.field].values()),
                 rest,
             )

@@ -40,6 +40,15 @@ class Columns:
     def __len__(self) -> int:
         return self._n_slots
 
+    def part(self, slots: slice) -> "Columns":
+        """Some of the slots, in the same memory."""
+        out = Columns(0, self._allocate)
+        out._names = self._names[slots]
+        out._n_slots = len(out._names)
+        out._rows = {field: rows[slots] for field, rows in self._rows.items()}
+        out._values = {field: values[slots] for field, values in self._values.items()}
+        return out
+
     def names(self) -> list[str]:
         """Every field, in the order in which the slots bring them up."""
         orders = dict.fromkeys(names for names in self._names if names is not None)

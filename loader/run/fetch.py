@@ -12,6 +12,8 @@ from ..dataset.shard_read import Reading
 from ..errors import Corrupt
 from ..modalities import Decoder
 from ..order.slots import Slots
+from ..storage.local import LocalStore
+from ..storage.mapped import MappedFiles
 from . import draws
 from .bulk import Bulk
 from .columns import Columns
@@ -26,10 +28,10 @@ Payload = dict[str, bytes | BareClip]
 
 
 class Fetched(NamedTuple):
-    """Per sample, what there is to decode, nothing where all of it lies in the batch; and of the corrupt ones why they
-    cannot be read."""
+    """By the numbers of the samples: what there is to decode, of those of which not all lies in the batch; and of the
+    corrupt ones why they cannot be read."""
 
-    payloads: list[Payload]
+    payloads: dict[int, Payload]
     bad: dict[int, Corrupt]
 
 
@@ -52,6 +54,8 @@ class Fetch:
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
         self._bulk = [Bulk(view.fields, decoders) for view in self._views]
         self._pins: dict[str, str] = {}
+        stores = [reads[number] for number in range(len(self._views))]
+        self._maps = [MappedFiles(one) if isinstance(one, LocalStore) else None for one in stores]
 
     def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
         """What was read of these samples of one source. columns: where what needs no decoder is put, unless a transform
@@ -73,21 +77,22 @@ class Fetch:
     def _by_field(self, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
         places, bulk = wanted.places, self._bulk[wanted.source]
         reading = self._reading(wanted.source, seen)
-        fetched = Fetched([{} for _ in range(len(places))], {})
-        rest: dict[str, Sequence[int]] = dict.fromkeys(places.fields, range(len(places)))
+        fetched = Fetched({}, {})
+        rest = dict.fromkeys(places.fields, np.arange(len(places)))
+        at = wanted.rows.tolist()
         if columns is not None:
             for rows in bulk.read(reading, places, wanted.rows, columns):
                 rest[rows.field] = rows.left
-                columns.put_rows(rows.field, [wanted.rows[number] for number in rows.filled])
+                columns.put_rows(rows.field, wanted.rows[rows.filled].tolist())
                 for other in rows.others:
                     _take(fetched, other.number, other.field, other.data)
         for number, field, data in read_places(reading, places, rest, self._run):
             if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
-                columns.put(wanted.rows[number], field, data)
+                columns.put(at[number], field, data)
             else:
                 _take(fetched, number, field, data)
         if columns is not None:
-            bulk.learn(fetched.payloads)
+            bulk.learn(fetched.payloads.values())
         nbytes = np.sum([at.nbytes for at in places.fields.values()], axis=0)
         nbytes[list(fetched.bad)] = 0
         seen.count("fetched_bytes", int(nbytes.sum()))
@@ -97,7 +102,7 @@ class Fetch:
         """Of a source whose videos are read by their packets."""
 
         def rng_of(number: int, field: str) -> np.random.Generator:
-            return draws.for_decoder(draws.place_of(self._plan, slots, wanted.slots[number]), field)
+            return draws.for_decoder(draws.place_of(self._plan, slots, int(wanted.rows[number])), field)
 
         read = read_samples(
             self._views[wanted.source],
@@ -108,7 +113,7 @@ class Fetch:
             self._readers(wanted.source, seen),
         )
         return Fetched(
-            [{} if isinstance(one, Corrupt) else one for one in read],
+            {number: one for number, one in enumerate(read) if not isinstance(one, Corrupt)},
             {number: one for number, one in enumerate(read) if isinstance(one, Corrupt)},
         )
 
@@ -116,7 +121,11 @@ class Fetch:
         """How to read from a source's store, and count what was read."""
         name = self._plan.source_names[source]
         return Reading(
-            self._reads[source], self._pins, partial(seen.count, "refetched"), partial(seen.read, name)
+            self._reads[source],
+            self._pins,
+            partial(seen.count, "refetched"),
+            partial(seen.read, name),
+            self._maps[source],
         )
 
     def _readers(self, source: int, seen: StepMetrics) -> Readers:
@@ -145,4 +154,4 @@ def _take(fetched: Fetched, number: int, field: str, data: bytes | Corrupt) -> N
     if isinstance(data, Corrupt):
         fetched.bad.setdefault(number, data)
     else:
-        fetched.payloads[number][field] = data
+        fetched.payloads.setdefault(number, {})[field] = data

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ..dataset.read import Map
 from ..dataset.sample_places import SamplePlaces
 from ..dataset.view import View
@@ -13,25 +11,23 @@ from ..order.slots import Slots
 
 
 class Located(NamedTuple):
-    """Samples of one source, numbered from 0. source: its number in the plan; slots: of each, its slot's number in the
-    global batch; rows: of each, where it goes in the batch of this rank."""
+    """Samples of one source, numbered from 0. source: its number in the plan; rows: int64, of each the slot it is of,
+    which is its row in what is made."""
 
     source: int
-    slots: Sequence[int]
-    rows: Sequence[int]
+    rows: I64
     places: SamplePlaces
 
 
-def located(views: Sequence[View], slots: Slots, wanted: I64, first: int, run: Map) -> list[Located]:
-    """The samples that `wanted` slots hold, by source. first: the slot whose row is 0. `run` may be a thread pool's
-    map. Raises: what `Version.places` does."""
+def located(views: Sequence[View], slots: Slots, wanted: I64, run: Map) -> list[Located]:
+    """The samples that `wanted` slots hold, by source. `run` may be a thread pool's map. Raises: what `Version.places`
+    does."""
     out = []
     source = slots.source[wanted]
     for index, view in enumerate(views):
         mine = wanted if len(views) == 1 else wanted[source == index]
         if len(mine):
-            places = view.version.places(slots.ordinal[mine], view.fields, run)
-            out.append(Located(index, mine.tolist(), (mine - first).tolist(), places))
+            out.append(Located(index, mine, view.version.places(slots.ordinal[mine], view.fields, run)))
     return out
 
 
@@ -39,6 +35,5 @@ def located_again(
     views: Sequence[View], slots: Slots, before: Located, number: int, run: Map = map
 ) -> Located:
     """One sample by itself: the one that its slot holds now."""
-    slot = before.slots[number]
-    (found,) = located(views, slots, np.array([slot], np.int64), slot - before.rows[number], run)
+    (found,) = located(views, slots, before.rows[number : number + 1], run)
     return found

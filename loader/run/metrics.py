@@ -80,12 +80,12 @@ class Metrics:
             self._observe(stage, seconds)
 
     def add(self, step: StepMetrics) -> None:
-        """A batch was made, or failed: what that took."""
+        """Batches were made, or failed: what that took."""
         with self._lock:
             for name, amount in step.totals().items():
                 self._counts[name] += amount
             for stage, seconds in step.seconds.items():
-                self._observe(stage, seconds)
+                self._observe(stage, seconds / len(step.steps), len(step.steps))
             for source, amount in step.samples.items():
                 self._samples[source] = self._samples.get(source, 0) + amount
 
@@ -157,9 +157,9 @@ class Metrics:
             samples=dict(self._samples),
         )
 
-    def _observe(self, stage: str, seconds: float) -> None:
-        self._sums[stage] += seconds
-        self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += 1
+    def _observe(self, stage: str, seconds: float, times: int = 1) -> None:
+        self._sums[stage] += seconds * times
+        self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += times
 
     def _remember(self, slow: SlowSample) -> None:
         number = self._counts["consumed_batches"]  # tells equal ones apart: samples have no order

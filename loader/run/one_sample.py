@@ -55,7 +55,7 @@ class OneSample:
         at, source = wanted.places.at(number), self._plan.source_names[wanted.source]
 
         def key() -> draws.Place:
-            return draws.place_of(self._plan, slots, wanted.slots[number])
+            return draws.place_of(self._plan, slots, int(wanted.rows[number]))
 
         how: dict[str, Any] = {} if room is None or self._transform else {"place_of": room.place_of}
         try:

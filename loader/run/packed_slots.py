@@ -51,33 +51,34 @@ class PackedSlots:
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None
         with seen.timed("address"):
-            pieces = pieces_of(plan, seen.step, mine.slots, mine.wanted)
+            (step,) = mine.steps
+            pieces = pieces_of(plan, step, mine.slots, mine.wanted)
             documents = self._located(pieces)
         substitutions: list[Substitution] = []
-        tokens, crcs = self._tokens(pieces, documents, substitutions, seen)
-        numbers: dict[int, list[int]] = {slot: [] for slot in mine.wanted.tolist()}
-        for number, slot in enumerate(pieces.slot.tolist()):
-            numbers[slot].append(number)
+        tokens, crcs = self._tokens(mine, pieces, documents, substitutions, seen)
+        numbers: dict[int, list[int]] = {row: [] for row in mine.wanted.tolist()}
+        for number, row in enumerate(pieces.slot.tolist()):
+            numbers[row].append(number)
         views = [one.view for one in plan.sources.values() if isinstance(one.view, PackedView)]
         keys, sums = [""] * len(columns), np.zeros(len(columns), np.int64)
-        for slot, some in numbers.items():
+        for row, some in numbers.items():
             start = perf_counter()
             sample: dict[str, Any] = dict(laid_out(packing, pieces.of, some, tokens))
-            address = sequence_address(views[mine.slots.source[slot]], int(mine.slots.ordinal[slot]))
+            address = sequence_address(views[mine.slots.source[row]], int(mine.slots.ordinal[row]))
             seen.spent("collate", perf_counter() - start)
             if self._recipe.transform is not None:
-                sample = self._transformed(mine.slots, slot, sample, address, seen)
-            row = slot - mine.first
+                sample = self._transformed(mine.slots, row, sample, address, seen)
             Room(columns, row).put(sample, tuple(sample))
             keys[row], sums[row] = address.key, sequence_crc(pieces.of, some, crcs)
         return Delivered(keys=keys, crcs=sums, substitutions=substitutions)
 
     def _located(self, pieces: SlotPieces) -> list[Located]:
         """Where the documents of the pieces lie that are read."""
-        return located(self._views, pieces.documents, np.flatnonzero(~pieces.held), 0, self._run)
+        return located(self._views, pieces.documents, np.flatnonzero(~pieces.held), self._run)
 
     def _tokens(
         self,
+        mine: RankSlots,
         pieces: SlotPieces,
         documents: Sequence[Located],
         substitutions: list[Substitution],
@@ -89,15 +90,19 @@ class PackedSlots:
         tokens: dict[int, np.ndarray] = {}
         crcs: dict[int, int] = {}
         addresses = {
-            piece: one.places.address(number) for one in documents for number, piece in enumerate(one.slots)
+            piece: one.places.address(number)
+            for one in documents
+            for number, piece in enumerate(one.rows.tolist())
         }
         read: dict[int, np.ndarray | Corrupt | _Document] = {**self._pieces(pieces, addresses, seen)}
         if read:  # these are not read whole
             whole = np.array([piece for piece in addresses if piece not in read], np.int64)
-            documents = located(self._views, pieces.documents, whole, 0, self._run)
+            documents = located(self._views, pieces.documents, whole, self._run)
         for one in documents:
             fetched = self._fetch(pieces.documents, one, None, seen)
-            read.update((piece, _Document(one, number, fetched)) for number, piece in enumerate(one.slots))
+            read.update(
+                (piece, _Document(one, number, fetched)) for number, piece in enumerate(one.rows.tolist())
+            )
         for piece, address in sorted(addresses.items()):
             found = read.pop(piece)
             if isinstance(found, _Document):
@@ -105,8 +110,10 @@ class PackedSlots:
             if isinstance(found, Corrupt):
                 if not self._recipe.substitute:
                     raise found
-                slot = int(pieces.slot[piece])
-                substitutions.append(masked(plan, seen.step, pieces.documents, piece, slot, address, found))
+                slot = int(mine.number[pieces.slot[piece]])
+                substitutions.append(
+                    masked(plan, mine.steps[0], pieces.documents, piece, slot, address, found)
+                )
                 continue
             tokens[piece] = found
             crcs[piece] = address.fields[plan.pack.field].crc32c
@@ -118,7 +125,7 @@ class PackedSlots:
         """The tokens of a piece whose document was read whole."""
         packing, (one, number, fetched) = self._recipe.plan.pack, read
         assert packing is not None
-        payload, fetched.payloads[number] = fetched.payloads[number], {}
+        payload = fetched.payloads.pop(number, {})
         found = fetched.bad.get(number) or self._document(pieces.documents, one, number, payload, None, seen)
         if isinstance(found, Corrupt):
             return found

@@ -1,12 +1,13 @@
-"""The slots of a step as one rank sees them."""
+"""The slots of steps as one rank sees them."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidRuntime
-from ..order.assign import rank_slice
 from ..order.keys import I64
 from ..order.slots import Slots
 from .recipe import Recipe
@@ -14,57 +15,86 @@ from .recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankSlots:
-    """slots: of the global batch, as planned and then as delivered: a substitute is written into them. mine: int64, the
-    numbers of this rank's. valid: bool, which of these are no padding. wanted: int64, the numbers of the slots to read;
-    those of `real`, or one of another rank."""
+    """What a rank makes in one go, one step behind the other; a row of it is a row of what is read.
 
+    slots: as planned and then as delivered: a substitute is written into them. number: int64, of each slot its number
+    in the global batch of its step. starts: of each step its first row, and in the end the number of rows. batches: of
+    each step, the slots of its global batch. valid: bool, which are no padding. n_padded: where all of the rank's slots
+    of a step are padding, how many they are; `slots` is then one of another rank, whose sample tells what shapes the
+    batch has; else 0.
+    """
+
+    steps: Sequence[int]
     slots: Slots
-    mine: I64
+    number: I64
+    starts: Sequence[int]
+    batches: Sequence[int]
     valid: NDArray[np.bool_]
-    wanted: I64
+    n_padded: int = 0
+
+    def __len__(self) -> int:
+        return len(self.number)
 
     @property
-    def real(self) -> I64:
-        """The numbers of this rank's slots that are no padding."""
-        return self.mine[self.valid]
+    def wanted(self) -> I64:
+        """The rows to read."""
+        return np.flatnonzero(self.valid)
 
-    @property
-    def first(self) -> int:
-        """The slot whose sample is row 0 of what is read."""
-        return int(self.wanted[0]) if self.shape_only else int(self.mine[0])
+    def parts(self) -> Iterator[tuple[int, slice]]:
+        """(step, its rows) of each step."""
+        for step, (start, stop) in zip(self.steps, pairwise(self.starts), strict=True):
+            yield step, slice(start, stop)
 
-    @property
-    def n_rows(self) -> int:
-        """Rows of what is read: this rank's slots, or one."""
-        return 1 if self.shape_only else len(self.mine)
-
-    @property
-    def shape_only(self) -> bool:
-        """Whether all of the rank is padding: the sample that is read only tells what shapes the batch has."""
-        return not self.valid.any()
+    def step_of(self, row: int) -> int:
+        """The step that a row is of."""
+        return self.steps[int(np.searchsorted(self.starts, row, side="right")) - 1]
 
 
-def rank_slots(recipe: Recipe, step: int) -> RankSlots:
-    """The slots of a step. Raises: InvalidRuntime where all are padding: after the last epoch."""
+def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
+    """The slots of consecutive steps, together where none of them is padding, else step by step. Raises:
+    InvalidRuntime where all slots of a step are padding: after the last epoch."""
+    found = _stack(recipe, steps)
+    if found.valid.all():
+        return [found]
+    if len(steps) > 1:
+        return [one for step in steps for one in rank_slots(recipe, [step])]
+    if found.valid.any():
+        return [found]
+    (step,) = steps
     slots = recipe.plan.slots(step)
-    everyone = _valid(recipe, slots)
-    if not everyone.any():
+    everyone = np.flatnonzero(_valid(recipe, slots))
+    if not len(everyone):
         raise InvalidRuntime(f"step = {step} lies after the last epoch of this Loader; seek further back")
-    mine = _mine(recipe, slots)
-    valid = everyone[mine]
-    wanted = mine[valid] if valid.any() else np.flatnonzero(everyone)[:1]
-    return RankSlots(slots=slots, mine=mine, valid=valid, wanted=wanted)
+    other = everyone[:1]
+    return [
+        RankSlots(
+            steps=steps,
+            slots=slots.part(slice(int(other[0]), int(other[0]) + 1)),
+            number=other,
+            starts=[0, 1],
+            batches=found.batches,
+            valid=np.ones(1, bool),
+            n_padded=len(found),
+        )
+    ]
 
 
 def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
-    """The slots of a step, and which of them the rank reads; none after the last epoch."""
-    slots = recipe.plan.slots(step)
-    mine = _mine(recipe, slots)
-    return slots, mine[_valid(recipe, slots)[mine]]
+    """The slots of a step that a rank has, and which of them it reads; none after the last epoch."""
+    found = _stack(recipe, [step])
+    return found.slots, found.wanted
 
 
-def _mine(recipe: Recipe, slots: Slots) -> I64:
-    return np.arange(len(slots))[rank_slice(len(slots), recipe.world.rank, recipe.world.world_size)]
+def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
+    stacked = recipe.plan.stack(steps, recipe.world.rank, recipe.world.world_size)
+    return RankSlots(
+        steps=steps,
+        slots=stacked.slots,
+        number=stacked.number,
+        starts=stacked.starts,
+        batches=stacked.batches,
+        valid=_valid(recipe, stacked.slots),
+    )
 
 
 def _valid(recipe: Recipe, slots: Slots) -> NDArray[np.bool_]:

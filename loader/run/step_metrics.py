@@ -1,7 +1,7 @@
 """What making one batch took, and which sample of it took longest."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -26,7 +26,7 @@ MAKING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowSample:
-    """The sample that took longest in one stage of a step.
+    """The sample that took longest in one stage of a step, or of steps made together, of which `step` is the first.
 
     seconds: of that sample; for "fetch" of one read of one shard, which `key` is the first wanted sample of. path,
     offset, nbytes: the shard, relative to the root, and the bytes of that read; for other stages those of the sample's
@@ -46,10 +46,10 @@ class SlowSample:
 
 
 class StepMetrics:
-    """Filled while the batch of `step` is made; thread-safe, since a pool may read for it."""
+    """Filled while the batches of some steps are made together; thread-safe, since a pool may read for them."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = steps
         self.traffic = Traffic()
         self.seconds: dict[str, float] = {}
         self.counts: dict[str, int] = {}
@@ -116,7 +116,7 @@ class StepMetrics:
                 read = place.path, Span(place.offset, place.nbytes)
             path, span = read
             self.slowest = SlowSample(
-                step=self.step,
+                step=self.steps[0],
                 stage=stage,
                 seconds=seconds,
                 source=source,
@@ -131,6 +131,9 @@ class StepMetrics:
         """Counter -> amount, with requests and retries."""
         return {**self.counts, "requests": self.traffic.requests, "retries": self.traffic.retries}
 
-    def stats(self) -> dict[str, float]:
-        """Metric -> seconds, counter -> amount: plain numbers."""
-        return {**{MAKING[stage]: spent for stage, spent in self.seconds.items()}, **self.totals()}
+    def batch(self, samples: int, nbytes: int) -> dict[str, float]:
+        """A batch is there, with so many samples and bytes: its own counts."""
+        own = {"batches": 1, "samples": samples, "decoded_bytes": nbytes}
+        for name, amount in own.items():
+            self.count(name, amount)
+        return {**own}

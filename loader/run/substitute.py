@@ -4,12 +4,12 @@ from typing import Any
 
 from ..dataset.read import Map
 from ..errors import Corrupt
-from ..order.slots import Slots
 from ..order.substitutes import substitutes
 from .columns import Room
 from .fetch import Fetch
 from .located import Located, located_again
 from .one_sample import OneSample
+from .rank_slots import RankSlots
 from .recipe import Recipe
 from .step_metrics import StepMetrics
 from .substitution import Substitution, error_text, stage_of
@@ -24,7 +24,7 @@ class Substitute:
 
     def __call__(
         self,
-        slots: Slots,
+        mine: RankSlots,
         wanted: Located,
         number: int,
         error: Corrupt,
@@ -32,29 +32,25 @@ class Substitute:
         seen: StepMetrics,
     ) -> tuple[Located, dict[str, Any], list[Substitution]]:
         """The first sample that can stand in for a slot's, by itself, its values, and what was tried. It takes the slot
-        in `slots`. Raises: the slot's own error, where none can or none may."""
+        in `mine`. Raises: the slot's own error, where none can or none may."""
         if not self._recipe.substitute:
             raise error
-        plan, slot, source = self._recipe.plan, wanted.slots[number], wanted.source
-        position = int(slots.position[slot])
+        plan, slots, row, source = self._recipe.plan, mine.slots, int(wanted.rows[number]), wanted.source
+        step, position = mine.step_of(row), int(slots.position[row])
         substitutions: list[Substitution] = []
         why, bad = error, wanted.places.address(number)
         for attempt, view_ordinal, ordinal in substitutes(
-            plan, seen.step, source, position, int(slots.attempt[slot])
+            plan, step, source, position, int(slots.attempt[row])
         ):
-            slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = (
-                attempt,
-                view_ordinal,
-                ordinal,
-            )
+            slots.attempt[row], slots.view_ordinal[row], slots.ordinal[row] = attempt, view_ordinal, ordinal
             with seen.timed("address"):
                 alone = located_again(self._views, slots, wanted, number, self._run)
             substitutions.append(
                 Substitution(
-                    step=seen.step,
-                    slot=slot,
+                    step=step,
+                    slot=int(mine.number[row]),
                     source=plan.source_names[source],
-                    epoch=int(slots.epoch[slot]),
+                    epoch=int(slots.epoch[row]),
                     position=position,
                     attempt=attempt,
                     stage=stage_of(why),

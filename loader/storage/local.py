@@ -123,6 +123,17 @@ class LocalStore(Opened):
             os.close(descriptor)
         return found
 
+    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result]:
+        """The etag and the status of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
+        path = self._base + check_key(key)
+        with _disk(path):
+            status = os.stat(path)
+        return self._pinned(key, status, etag), status
+
+    def etag_of(self, descriptor: int) -> str:
+        """Of an open file."""
+        return _etag(os.fstat(descriptor))
+
     def put(self, key: str, data: bytes) -> None:
         self._write(key, lambda out: _write_all(out, data), os.replace)
 

@@ -1,0 +1,95 @@
+"""Batches out of what was made for a rank's slots: fields, identities, digest and counts of each step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..order.digest import delivered_hashes, slot_identities
+from .batch import Batch, fields_nbytes
+from .columns import Columns
+from .delivered import Delivered
+from .rank_slots import RankSlots
+from .recipe import Recipe
+from .step_metrics import MAKING, StepMetrics
+
+Collate = Callable[..., tuple[dict[str, Any], Any]]
+
+
+class Finish:
+    """Finishes batches of a recipe. collate: makes fields and mask of columns (`collate.collate`)."""
+
+    def __init__(self, recipe: Recipe, collate: Collate) -> None:
+        self._recipe, self._collate = recipe, collate
+        self._names = recipe.plan.source_names
+
+    def __call__(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
+        """The batch of each step."""
+        if mine.n_padded:
+            return [self._padding(mine, columns, seen)]
+        names, ids = self._names, list[tuple[str, str] | None]()
+        ids += [
+            (names[source], key) for source, key in zip(mine.slots.source.tolist(), made.keys, strict=True)
+        ]
+        if not mine.valid.all():
+            ids = [one if valid else None for one, valid in zip(ids, mine.valid.tolist(), strict=True)]
+        steps = np.repeat(np.array(mine.steps, np.uint64), np.diff(mine.starts))
+        hashes = delivered_hashes(
+            steps, mine.number, slot_identities(self._recipe.plan, mine.slots), made.crcs
+        )
+        hashes[~mine.valid] = 0
+        digests = np.add.reduceat(hashes, mine.starts[:-1])
+        real = np.add.reduceat(mine.valid, mine.starts[:-1], dtype=np.int64)
+        of_source = np.bincount(mine.slots.source[mine.valid], minlength=len(names))
+        for name, count in zip(names, of_source.tolist(), strict=True):
+            seen.samples[name] = seen.samples.get(name, 0) + count
+        out = []
+        for (step, rows), batch, digest, n in zip(
+            mine.parts(), mine.batches, digests.tolist(), real.tolist(), strict=True
+        ):
+            fields, mask = self._collate(columns.part(rows), self._recipe.framework)
+            out.append(self._batch(step, ids[rows], fields, mask, digest, n, batch, seen))
+        for one in made.substitutions:
+            out[mine.steps.index(one.step)].substitutions.append(one)
+        return out
+
+    def _padding(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Batch:
+        """Of a rank without samples, in the shapes of another's. (What was substituted there, that one lists.)"""
+        fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
+        return self._batch(mine.steps[0], [None] * mine.n_padded, fields, mask, 0, 0, mine.batches[0], seen)
+
+    def _batch(
+        self,
+        step: int,
+        ids: list[tuple[str, str] | None],
+        fields: dict[str, Any],
+        mask: Any,
+        digest: int,
+        n_real: int,
+        global_batch: int,
+        seen: StepMetrics,
+    ) -> Batch:
+        plan, nbytes = self._recipe.plan, fields_nbytes(fields)
+        return Batch(
+            step=step,
+            ids=ids,
+            mask=mask,
+            weight=n_real * self._recipe.world.world_size / global_batch,
+            digest=digest,
+            fields=fields,
+            nbytes=nbytes,
+            bucket=None if plan.buckets is None else plan.bucket(step),
+            stats=seen.batch(n_real, nbytes),
+        )
+
+
+def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
+    """Batches that were made together, each told in `stats` what it took: its own counts and an even share of the
+    seconds. What was counted for all of them, and the slowest sample, stand with the first."""
+    shares = {MAKING[stage]: spent / len(batches) for stage, spent in seen.seconds.items()}
+    common = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
+    for batch in batches:
+        batch.stats = {**shares, **common, **batch.stats}
+        common = dict.fromkeys(common, 0)
+    batches[0].slowest = seen.slowest
+    return batches

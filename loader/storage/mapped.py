@@ -1,0 +1,106 @@
+"""Files of a disk of this machine, mapped into memory: small pieces of them cost a copy, and no call of the system.
+
+A file that is cut short while it is mapped ends the process with a signal, where a read would be an error. So only
+files of file systems that no other machine writes to are mapped, and a file is looked at before each use. What does
+not lie in the page cache is read: a thread that waits for a page of a map may hold up all others.
+"""
+
+import mmap
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from .local import LocalStore
+
+KEPT_FILES = 4096
+RESTS = 64
+"""Uses that are refused after one that had to wait for a disk more than FEW_WAITS times."""
+FEW_WAITS = 8
+LOCAL_TYPES = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+)
+"""File systems of one machine, as /proc/self/mountinfo names them."""
+
+
+class Mapped(NamedTuple):
+    """A file's bytes, twice: as what is sliced into bytes, and as uint8 [nbytes]."""
+
+    data: mmap.mmap
+    array: np.ndarray
+
+
+class MappedFiles:
+    """Maps of the files of one store that were used last; thread-safe. They go when nobody has this any more."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, tuple[str, Mapped]] = OrderedDict()
+        self._rests = 0
+
+    @contextmanager
+    def using(self, key: str, etag: str | None) -> Iterator[tuple[Mapped, str] | None]:
+        """A file as it is now, and its etag, for the time of the block; None where it is better read: of a file system
+        that is not known to be this machine's alone, of no bytes, and for a while after a block that had to wait for
+        the disk often. Raises: ObjectNotFound; Changed; as reads do."""
+        if self._rests:
+            self._rests = max(0, self._rests - 1)  # (threads may do so at once: it is a rough measure)
+            yield None
+            return
+        found = self._get(key, etag)
+        before = _major_faults()
+        yield found
+        if _major_faults() > before + FEW_WAITS:
+            self._rests = RESTS
+
+    def _get(self, key: str, etag: str | None) -> tuple[Mapped, str] | None:
+        found, status = self._store.state(key, etag)
+        with self._lock:
+            held = self._files.get(key)
+            if held is not None and held[0] == found:
+                self._files.move_to_end(key)
+                return held[1], found
+        if not status.st_size or not is_of_this_machine(status.st_dev):
+            return None
+        mapped = self._mapped(key, found)
+        if mapped is None:
+            return None
+        with self._lock:
+            self._files[key] = found, mapped
+            while len(self._files) > KEPT_FILES:
+                self._files.popitem(last=False)
+        return mapped, found
+
+    def _mapped(self, key: str, etag: str) -> Mapped | None:
+        """None where the file was replaced a moment ago: whoever reads it will say so."""
+        with self._store.open_stream(key) as file:
+            if self._store.etag_of(file.fileno()) != etag:
+                return None
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return Mapped(data, np.frombuffer(data, np.uint8))
+
+
+def _major_faults() -> int:
+    """Pages that this thread has waited for a disk for."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+@lru_cache(maxsize=256)
+def is_of_this_machine(device: int) -> bool:
+    """Whether a device number (`st_dev`) is of a file system that no other machine writes to; False where nobody
+    tells, as beyond Linux."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo") as mounts:
+            lines = [line.split(" - ") for line in mounts]
+    except OSError:
+        return False
+    types = {after.split()[0] for before, after in lines if before.split()[2] == wanted}
+    return bool(types) and types <= LOCAL_TYPES

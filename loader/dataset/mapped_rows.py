@@ -89,7 +89,7 @@ def _copy(whole: np.ndarray, begin: Int64s, memory: np.ndarray, rows: Int64s) ->
     if n_row < GATHERED_BYTES:
         memory[rows] = _windows(whole, n_row)[begin]
         return
-    source, target = memoryview(whole), memoryview(memory.reshape(-1))
+    source, target = whole.data, memory.reshape(-1).data
     for row, start in zip((rows * n_row).tolist(), begin.tolist(), strict=True):
         target[row : row + n_row] = source[start : start + n_row]
 

@@ -73,8 +73,9 @@ class Assembler:
         self._reads.dismiss()
 
     def close(self) -> None:
-        """Read nothing ahead any more, and tell the cache's other users that this one is gone."""
+        """Read nothing ahead any more, tell the cache's other users that this one is gone, and hold no file."""
         self._reads.close()
+        self._fetch.close()
 
     def batch(self, step: int, *, alone: bool = False) -> Batch:
         """The rank's part of the global batch of a step. alone: the steps after it are not read ahead.

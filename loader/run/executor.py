@@ -121,8 +121,8 @@ class Execution:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(max(1, cores - 1), PROCESSES) if name == "processes" else cores
 
-    def _threads(self) -> Crew[int, Made]:
-        return Crew(making(self._assembler.batch), self.workers, partial(self._metrics.observe, "room"))
+    def _threads(self) -> Crew[range, Made]:
+        return Crew(making(self._assembler.batches), self.workers, partial(self._metrics.observe, "room"))
 
     def _processes(self) -> ProcessCrew:
         workers = self._count("processes")

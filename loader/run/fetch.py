@@ -65,6 +65,12 @@ class Fetch:
                 return self._by_sample(slots, wanted, seen)
             return self._by_field(wanted, columns, seen)
 
+    def close(self) -> None:
+        """Hold no file any more."""
+        for maps in self._maps:
+            if maps is not None:
+                maps.close()
+
     def parts(
         self, source: int, wanted: Sequence[PartsOfField], seen: StepMetrics
     ) -> list[list[bytes | memoryview] | Corrupt]:

@@ -9,16 +9,21 @@ from typing import NamedTuple, Protocol
 
 from ..errors import InvalidRuntime
 from .batch import Batch
+from .stride import Stride
 
 MAX_AHEAD = 64
-"""Batches made ahead at most, however small they are: more only delays a seek."""
+"""Batches made ahead at most, however small they are, unless those in the making are more: more only delay a seek."""
 
 
 class Made(NamedTuple):
-    """A finished batch. at_s: `perf_counter`; nbytes: the memory it takes."""
+    """What became of consecutive steps. batches: of the first of them; error: of the step after these, None where all
+    were made. at_s: `perf_counter` when they were there, `took_s` seconds after they were begun; nbytes: the memory
+    they take."""
 
-    batch: Batch
+    batches: list[Batch]
+    error: BaseException | None
     at_s: float
+    took_s: float
     nbytes: int
 
 
@@ -29,8 +34,8 @@ class Crew(Protocol):
     def size(self) -> int:
         """Batches that are made at the same time."""
 
-    def submit(self, step: int) -> Future[Made]:
-        """What making the batch will give or raise; steps are begun in the order in which they are submitted."""
+    def submit(self, steps: range) -> Future[Made]:
+        """What will become of the steps; they are begun in the order in which they are submitted."""
 
     def cancel(self, futures: Iterable[Future[Made]]) -> None:
         """All that was submitted and is not taken: what is not begun will not be."""
@@ -48,12 +53,17 @@ class Crew(Protocol):
         """`dismiss`, by nobody who could wait for threads."""
 
 
-def making(make: Callable[[int], Batch]) -> Callable[[int], Made]:
-    """step -> the batch, for threads."""
+def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], Made]:
+    """steps -> what became of them, for threads."""
 
-    def made(step: int) -> Made:
-        batch = make(step)
-        return Made(batch, perf_counter(), batch.nbytes)
+    def made(steps: range) -> Made:
+        batches, error, start = list[Batch](), None, perf_counter()
+        try:
+            batches.extend(make(steps))
+        except BaseException as raised:  # noqa: BLE001 - whoever takes the step's batch gets it
+            error = raised
+        end = perf_counter()
+        return Made(batches, error, end, end - start, sum(batch.nbytes for batch in batches))
 
     return made
 
@@ -67,27 +77,25 @@ class Prefetch:
 
     def __init__(self, crew: Crew, bound_bytes: int) -> None:
         self._crew, self._retired, self._bound = crew, list[Crew](), bound_bytes
-        self._last_bytes: int | None = None
-        self._pending: deque[tuple[int, Future[Made]]] = deque()
+        self._stride = Stride()
+        self._each_bytes: int | None = None
+        self._pending: deque[tuple[range, Future[Made]]] = deque()
+        self._ready: deque[Batch] = deque()
+        self._ready_s = 0.0  # when they were there
+        self._failed: tuple[int, BaseException] | None = None  # the step after those that are ready
         # Whoever drops the loader without closing it must not leave anybody working on.
         weakref.finalize(self, crew.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
         """The batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
-        if self._pending and self._pending[0][0] != step:
-            self._drop()
-        self._fill(step, end)
-        _, future = self._pending.popleft()
         asked_s = perf_counter()
-        try:
-            batch, made_s, self._last_bytes = future.result()
-        except CancelledError:
-            raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
-        except BaseException:
-            self._drop()
-            raise
-        batch.stats["handover_wait_seconds"] = max(0.0, asked_s - made_s)
-        self._fill(step + 1, end)
+        found = not self._ready or self._ready[0].step != step
+        if found:
+            self._get_ready(step, end)
+        batch = self._ready.popleft()
+        if found:
+            self._fill(step + len(self._ready) + 1, end)
+        batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)
         return batch
 
     def move(self, crew: Crew) -> None:
@@ -107,27 +115,61 @@ class Prefetch:
         for crew in crews:
             (crew.join if wait else crew.abandon)()
 
-    def _fill(self, step: int, end: int | None) -> None:
-        following = self._pending[-1][0] + 1 if self._pending else step
-        while (end is None or following < end) and self._has_room():
-            self._pending.append((following, self._crew.submit(following)))
-            following += 1
+    def _get_ready(self, step: int, end: int | None) -> None:
+        """`step`, and what was made together with it. Raises: what making it raised; InvalidRuntime."""
+        failed, self._failed = self._failed, None
+        if failed is not None and failed[0] == step and not self._ready:
+            self._drop()
+            raise failed[1]
+        if self._ready or (self._pending and self._pending[0][0].start != step):
+            self._drop()
+        self._fill(step, end)
+        _, future = self._pending.popleft()
+        try:
+            made = future.result()
+            if made.error is not None and not made.batches:
+                raise made.error
+        except CancelledError:
+            raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
+        except BaseException:
+            self._drop()
+            raise
+        self._ready.extend(made.batches)
+        self._ready_s = made.at_s
+        if made.error is not None:
+            self._failed = step + len(made.batches), made.error
+        self._each_bytes = made.nbytes // len(made.batches)
+        self._stride.saw(len(made.batches), made.took_s, made.nbytes)
 
-    def _has_room(self) -> bool:
-        if len(self._pending) < self._crew.size + 1:
-            return True
+    def _fill(self, step: int, end: int | None) -> None:
+        """Submit what there is room for; `step` is the first if nothing is submitted."""
+        following = self._pending[-1][0].stop if self._pending else step
+        while (end is None or following < end) and (steps := self._room()):
+            stop = following + steps if end is None else min(end, following + steps)
+            self._pending.append((range(following, stop), self._crew.submit(range(following, stop))))
+            following = stop
+
+    def _room(self) -> int:
+        """Steps that may be submitted together now; 0: none."""
+        steps, needed = self._stride.steps, len(self._pending) < self._crew.size + 1
         # Until a batch is there nobody knows what one takes: decoded samples are many times their stored bytes.
-        if len(self._pending) >= MAX_AHEAD or self._last_bytes is None:
-            return False
+        if self._each_bytes is None:
+            return 1 if needed else 0
+        ahead = len(self._ready) + sum(len(some) for some, _ in self._pending)
         finished = [
             future.result().nbytes
             for _, future in self._pending
             if future.done() and not future.cancelled() and future.exception() is None
         ]
-        expected = max(1, self._last_bytes, *finished)
-        return sum(finished) + expected * (len(self._pending) - len(finished) + 1) <= self._bound
+        making = sum(len(some) for some, future in self._pending if not future.done())
+        each = max(1, self._each_bytes)
+        left = self._bound - sum(finished) - each * (making + len(self._ready))
+        if needed:
+            return max(1, min(steps, left // each))
+        return steps if ahead + steps <= MAX_AHEAD and left >= steps * each else 0
 
     def _drop(self) -> None:
         dropped, self._pending = self._pending, deque()  # at once: another thread may be in `take`
+        self._ready.clear()
         for crew in (self._crew, *self._retired):
             crew.cancel([future for _, future in dropped])

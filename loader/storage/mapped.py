@@ -8,18 +8,23 @@ not lie in the page cache is read: a thread that waits for a page of a map may h
 import mmap
 import os
 import resource
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .local import LocalStore
 
-KEPT_FILES = 4096
+KEPT_FILES = 4096 if sys.version_info >= (3, 13) else 128
+"""Maps at most; before Python 3.13 each holds a descriptor."""
+_NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+UNUSED = 16
+"""A map gives way to another file's when it was not used for UNUSED * KEPT_FILES uses of others."""
 RESTS = 64
 """Uses that are refused after one that had to wait for a disk more than FEW_WAITS times."""
 FEW_WAITS = 8
@@ -36,20 +41,32 @@ class Mapped(NamedTuple):
     array: np.ndarray
 
 
+class _Kept(NamedTuple):
+    etag: str
+    mapped: Mapped
+    used: int
+
+
 class MappedFiles:
-    """Maps of the files of one store that were used last; thread-safe. They go when nobody has this any more."""
+    """Maps of the files of one store; thread-safe."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, tuple[str, Mapped]] = OrderedDict()
+        self._files: OrderedDict[str, _Kept] = OrderedDict()  # those used last in the end
+        self._uses = 0
         self._rests = 0
+
+    def close(self) -> None:
+        """Give all maps up that nobody is using."""
+        with self._lock:
+            self._files.clear()
 
     @contextmanager
     def using(self, key: str, etag: str | None) -> Iterator[tuple[Mapped, str] | None]:
         """A file as it is now, and its etag, for the time of the block; None where it is better read: of a file system
-        that is not known to be this machine's alone, of no bytes, and for a while after a block that had to wait for
-        the disk often. Raises: ObjectNotFound; Changed; as reads do."""
+        that is not known to be this machine's alone, of no bytes, for a while after a block that had to wait for
+        the disk often, and where there are more files than maps. Raises: ObjectNotFound; Changed; as reads do."""
         if self._rests:
             self._rests = max(0, self._rests - 1)  # (threads may do so at once: it is a rough measure)
             yield None
@@ -63,27 +80,38 @@ class MappedFiles:
     def _get(self, key: str, etag: str | None) -> tuple[Mapped, str] | None:
         found, status = self._store.state(key, etag)
         with self._lock:
+            self._uses += 1
             held = self._files.get(key)
-            if held is not None and held[0] == found:
+            if held is not None and held.etag == found:
                 self._files.move_to_end(key)
-                return held[1], found
+                self._files[key] = held._replace(used=self._uses)
+                return held.mapped, found
+            if held is None and not self._has_room():
+                return None
         if not status.st_size or not is_of_this_machine(status.st_dev):
             return None
         mapped = self._mapped(key, found)
         if mapped is None:
             return None
         with self._lock:
-            self._files[key] = found, mapped
-            while len(self._files) > KEPT_FILES:
-                self._files.popitem(last=False)
+            self._files[key] = _Kept(found, mapped, self._uses)
         return mapped, found
+
+    def _has_room(self) -> bool:
+        """For another file. With more files than maps it is better to map some of them than each for one use."""
+        if len(self._files) >= KEPT_FILES:
+            oldest = next(iter(self._files))
+            if self._files[oldest].used > self._uses - UNUSED * KEPT_FILES:
+                return False
+            del self._files[oldest]
+        return True
 
     def _mapped(self, key: str, etag: str) -> Mapped | None:
         """None where the file was replaced a moment ago: whoever reads it will say so."""
         with self._store.open_stream(key) as file:
             if self._store.etag_of(file.fileno()) != etag:
                 return None
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
         return Mapped(data, np.frombuffer(data, np.uint8))
 
 

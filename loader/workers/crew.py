@@ -31,7 +31,7 @@ from .wire import Kind, Message
 logger = logging.getLogger(__name__)
 
 DEATHS = 2
-"""Workers that one step may cost: the first may have been anybody's fault."""
+"""Workers that steps may cost: the first may have been anybody's fault."""
 
 
 class Asked(Future[Made]):
@@ -59,7 +59,7 @@ class ProcessCrew:
         self._framework, self._metrics = recipe.framework, metrics
         self._ring = Ring(bound_bytes, workers + 2)
         self._numbers = count()
-        self._deaths: Counter[int | None] = Counter()
+        self._deaths: Counter[range] = Counter()
         self._refusal: BaseException | None = None
         self._dismissed = False
         self._pid = os.getpid()
@@ -84,15 +84,15 @@ class ProcessCrew:
             raise self._refusal
         return all(worker.is_ready for worker in self._workers)
 
-    def submit(self, step: int) -> Future[Made]:
-        """Ask for a step: of the worker that has least to do."""
+    def submit(self, steps: range) -> Future[Made]:
+        """Ask for steps: of the worker that has least to do."""
         future = Asked(self._read)
         if self._refusal is not None:
             future.set_exception(self._refusal)
             return future
         for segment in self._ring.trim():
             self._drop(segment)
-        self._ask(step, future)
+        self._ask(steps, future)
         return future
 
     def cancel(self, futures: Iterable[Future[Made]]) -> None:
@@ -130,10 +130,12 @@ class ProcessCrew:
         self.dismiss()
         self.join()
 
-    def _ask(self, step: int, future: Future[Made]) -> None:
+    def _ask(self, steps: range, future: Future[Made]) -> None:
         worker = min(self._workers, key=lambda one: len(one.tasks))
         with suppress(EOFError):  # it is gone: found out when it is read from, and asked of another
-            worker.ask(Task(number=next(self._numbers), step=step, future=future, segment=self._ring.take()))
+            worker.ask(
+                Task(number=next(self._numbers), steps=steps, future=future, segment=self._ring.take())
+            )
 
     def _read(self, *, wait: bool = True) -> None:
         """Heed what the workers say; `wait` until one says something."""
@@ -178,27 +180,23 @@ class ProcessCrew:
                 self._drop(segment)
             segment = self._ring.add(fd, message.nbytes)
         assert segment is not None
-        made: Made | BaseException
         try:
-            outcome = self._outcome(segment, message)
-            made = self._made(outcome, segment.nbytes)
+            made = self._made(self._outcome(segment, message), segment.nbytes)
         except Exception as error:  # noqa: BLE001 - whoever takes the batch gets it
-            made = error
-        if not task.future.set_running_or_notify_cancel():
+            _fail(task.future, error)
             return
-        if isinstance(made, Made):
+        if task.future.set_running_or_notify_cancel():
             task.future.set_result(made)
-        else:
-            task.future.set_exception(made)
 
-    def _made(self, outcome: Outcome, nbytes: int) -> Made | BaseException:
+    def _made(self, outcome: Outcome, nbytes: int) -> Made:
         self._metrics.merge(outcome.totals)
         log_again(outcome.logged)
-        if outcome.error is not None:
-            return outcome.error.restored()
-        assert outcome.batch is not None
-        fields, mask = as_framework(outcome.batch.fields, outcome.batch.mask, self._framework)
-        return Made(replace(outcome.batch, fields=fields, mask=mask), outcome.made_s, nbytes)
+        batches = []
+        for batch in outcome.batches:
+            fields, mask = as_framework(batch.fields, batch.mask, self._framework)
+            batches.append(replace(batch, fields=fields, mask=mask))
+        error = None if outcome.error is None else outcome.error.restored()
+        return Made(batches, error, outcome.made_s, outcome.took_s, nbytes)
 
     def _outcome(self, segment: Segment, message: Message) -> Outcome:
         written = Written(message.at, message.pickled, message.arrays)
@@ -227,17 +225,17 @@ class ProcessCrew:
         for task in tasks:
             self._return(task)
         wanted = [task for task in tasks if not task.future.cancelled()]
-        step = tasks[0].step if tasks else None
-        doing = "starting" if not worker.is_ready else f"making step {step}" if tasks else "waiting"
+        steps = tasks[0].steps if tasks else range(0)
+        doing = "starting" if not worker.is_ready else f"making {_words(steps)}" if tasks else "waiting"
         text = f"worker process {worker.pid} ended by {how} while {doing}"
-        self._deaths[step] += tasks != [] or not worker.is_ready
+        self._deaths[steps] += tasks != [] or not worker.is_ready
         self._workers.remove(worker)
-        if self._deaths[step] >= DEATHS:
-            del self._deaths[step]
+        if self._deaths[steps] >= DEATHS:
+            del self._deaths[steps]
             error = WorkerFailed(
                 f"{text}, as did the one before it. If memory ran out: fewer workers, or a smaller prefetch. If a "
-                f"decoder crashed: loader.explain(plan, step={step}) names the samples, and workers=0 makes the batch "
-                "in this process"
+                f"decoder crashed: loader.explain(plan, step={steps.start}) names the samples, and workers=0 makes the "
+                "batches in this process"
             )
             if not wanted:
                 self._give_up(error)
@@ -246,7 +244,7 @@ class ProcessCrew:
         logger.warning("%s; another takes its place", text)
         self._workers.append(WorkerProcess(self._sent_fd))
         for task in wanted:
-            self._ask(task.step, task.future)
+            self._ask(task.steps, task.future)
 
     def _give_up(self, error: BaseException) -> None:
         """No batch will come any more."""
@@ -255,6 +253,10 @@ class ProcessCrew:
             worker.hang_up()
             for task in worker.tasks:
                 _fail(task.future, error)
+
+
+def _words(steps: range) -> str:
+    return f"step {steps.start}" if len(steps) == 1 else f"steps {steps.start} to {steps[-1]}"
 
 
 def _fail(future: Future[Made], error: BaseException) -> None:

@@ -12,6 +12,7 @@ from typing import NoReturn
 from ..errors import Unpicklable
 from ..run.assemble import Assembler
 from ..run.metrics import Metrics
+from ..run.prefetch import making
 from ..run.range_threads import range_threads
 from .outcome import LogCollector, Outcome, SentError
 from .segment import Segment
@@ -45,9 +46,7 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
         run = range_threads(sent.recipe.plan)[1]
         assembler = Assembler(sent.recipe, metrics, run, sent.cache, slot.allocate)
     except Exception as error:  # noqa: BLE001 - the trainer raises it
-        refusal = Outcome(
-            batch=None, error=SentError.of(error), made_s=perf_counter(), totals=metrics.drain()
-        )
+        refusal = Outcome(error=SentError.of(error), made_s=perf_counter(), totals=metrics.drain())
         _reply(sock, slot, None, Message(Kind.REFUSED), refusal)
         while True:
             receive(sock, wait=True)
@@ -68,6 +67,7 @@ class Worker:
         self._metrics, self._logs = metrics, logs
         self._segments: dict[int, Segment] = {}
         self._asked: deque[Message] = deque()
+        self._made = making(assembler.batches)
 
     def run(self) -> NoReturn:
         """Raises: EOFError when the trainer hung up."""
@@ -93,15 +93,12 @@ class Worker:
     def _make(self, task: Message) -> None:
         segment = self._segments.get(task.segment)
         self._slot.begin(segment)
-        batch, failure = None, None
-        try:
-            batch = self._assembler.batch(task.step)
-        except BaseException as error:  # noqa: BLE001 - the trainer raises it
-            failure = SentError.of(error)
+        made = self._made(range(task.step, task.step + task.steps))
         outcome = Outcome(
-            batch=batch,
-            error=failure,
-            made_s=perf_counter(),
+            batches=made.batches,
+            error=None if made.error is None else SentError.of(made.error),
+            made_s=made.at_s,
+            took_s=made.took_s,
             totals=self._metrics.drain(),
             logged=self._logs.drain(),
         )
@@ -118,7 +115,7 @@ def _reply(
         raise
     except Exception as error:  # noqa: BLE001 - pickling what a transform returned may raise anything
         refused = SentError.of(_unsendable(outcome, error))
-        into, written = slot.write(replace(outcome, batch=None, error=refused))
+        into, written = slot.write(replace(outcome, batches=[], error=refused))
     place = {"at": written.at, "pickled": written.nbytes, "arrays": written.arrays}
     if into is segment:
         send(sock, message._replace(**place))
@@ -128,8 +125,8 @@ def _reply(
 
 def _unsendable(outcome: Outcome, error: Exception) -> Unpicklable:
     """Which field of a batch cannot be pickled."""
-    fields = {} if outcome.batch is None else outcome.batch.fields
-    names = [name for name, value in fields.items() if not can_be_sent(value)]
+    fields = (field for batch in outcome.batches for field in batch.fields.items())
+    names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
     return Unpicklable(
         f"field {', '.join(map(repr, names))}: what the transform or decoder returned cannot be sent from a worker "
         f"process ({type(error).__name__}: {error}); return arrays, numbers, strings or plain containers of them, or "

@@ -1,4 +1,4 @@
-"""What a worker says of one step: the batch or the error, and what it counted and logged on the way."""
+"""What a worker says of some steps: the batches, an error, and what it counted and logged on the way."""
 
 import logging
 import pickle
@@ -62,12 +62,14 @@ class SentError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """batch: of numpy arrays; error: instead of it. made_s: `perf_counter` when it was there, which Linux counts alike
-    in all processes. totals: what was counted since the outcome before; logged: (logger, level, text)."""
+    """batches: of the first steps, of numpy arrays; error: of the step after these. made_s: `perf_counter` when they
+    were there, which Linux counts alike in all processes, `took_s` after they were begun. totals: what was counted
+    since the outcome before; logged: (logger, level, text)."""
 
-    batch: Batch | None
+    batches: list[Batch] = field(default_factory=list)
     error: SentError | None = None
     made_s: float
+    took_s: float = 0.0
     totals: Totals
     logged: list[tuple[str, int, str]] = field(default_factory=list)
 

@@ -20,10 +20,10 @@ from .wire import Kind, Message, connection, receive, send
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A step asked for. segment: what it goes into, None where the worker makes one."""
+    """Steps asked for. segment: what it goes into, None where the worker makes one."""
 
     number: int
-    step: int
+    steps: range
     future: Future[Made]
     segment: Segment | None
 
@@ -58,9 +58,9 @@ class WorkerProcess:
         self._known: set[int] = set()
 
     def ask(self, task: Task) -> None:
-        """Queue a step. Raises: EOFError where the worker is gone; the task counts as asked."""
+        """Queue steps. Raises: EOFError where the worker is gone; the task counts as asked."""
         self.tasks.append(task)
-        message = Message(Kind.MAKE, task.number, task.step)
+        message = Message(Kind.MAKE, task.number, task.steps.start, len(task.steps))
         if task.segment is None:
             send(self.socket, message)
             return

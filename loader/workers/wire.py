@@ -9,12 +9,13 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-_LAYOUT = struct.Struct("<8q")
+_LAYOUT = struct.Struct("<9q")
 
 
 class Kind(IntEnum):
-    """To the worker: MAKE `step` (into `segment`), DROP whatever was asked for and is not begun, FORGET `segment`.
-    From it: READY for work; REFUSED, it could not open what it was sent; DONE with a task; DROPPED a task."""
+    """To the worker: MAKE `steps` from `step` on (into `segment`), DROP whatever was asked for and is not begun, FORGET
+    `segment`. From it: READY for work; REFUSED, it could not open what it was sent; DONE with a task; DROPPED a
+    task."""
 
     MAKE = 1
     DROP = 2
@@ -26,12 +27,14 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """task: number that the trainer gave. segment: -1 where there is none, and for a new one, whose descriptor comes
-    along. nbytes: of the segment. at, pickled, arrays: where in it the outcome lies (`slot.Written`)."""
+    """task: number that the trainer gave. step, steps: the first, and how many. segment: -1 where there is none, and
+    for a new one, whose descriptor comes along. nbytes: of the segment. at, pickled, arrays: where in it the outcome
+    lies (`slot.Written`)."""
 
     kind: int
     task: int = -1
     step: int = -1
+    steps: int = 0
     segment: int = -1
     nbytes: int = 0
     at: int = 0

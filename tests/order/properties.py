@@ -285,6 +285,21 @@ def delivered_digest_adds_up(made, step, cuts):
     assert digest.delivered_digest(step + 1, numbers, who, crcs) != total
 
 
+def stack_is_the_steps(made, steps, world_size):
+    """What a rank plans of several steps at once is its part of each of them."""
+    for rank in range(world_size):
+        stack = made.stack(steps, rank, world_size)
+        assert list(stack.batches) == [made.batch_size(step) for step in steps]
+        assert len(stack.starts) == len(steps) + 1
+        assert stack.starts[-1] == len(stack.slots) == len(stack.number)
+        for step, start, stop in zip(steps, stack.starts, stack.starts[1:], strict=False):
+            whole = made.slots(step)
+            mine = assign.rank_slice(len(whole), rank, world_size)
+            assert stack.number[start:stop].tolist() == list(range(len(whole)))[mine]
+            assert_same_slots(stack.slots.part(slice(start, stop)), whole.part(mine))
+            assert np.array_equal(stack.slots.attempt[start:stop], whole.attempt[mine])
+
+
 def two_sources_plan(seed=7, global_batch=48, schedule=None, **sizes):
     """A plan over synthetic sources photos (16 lanes) and web (4 lanes), 3 : 1."""
     photos = plan.synthetic(sizes.get("photos", 4000), "photos")

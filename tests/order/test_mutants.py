@@ -829,6 +829,58 @@ def buckets_have_orders_of_their_own(properties, reference):
     properties.buckets_have_names_of_their_own()
 
 
+def steps_of_a_stack_sorted_as_one(patch):
+    real = slots.canonical_order
+    patch.setattr(slots, "canonical_order", lambda k, position, lanes, batch=None: real(k, position, lanes))
+
+
+def a_stack_goes_on_over_a_schedules_step(patch):
+    real = slots._stretches
+
+    def merged(plan, steps):
+        (stream, segment, first, _), *_ = real(plan, steps)
+        return [(stream, segment, first, len(steps))]
+
+    patch.setattr(slots, "_stretches", merged)
+
+
+def the_ranks_part_of_the_first_step(patch):
+    real = slots.rank_slice
+    first = []
+
+    def kept(batch, rank, world_size):
+        if world_size == 1:
+            return real(batch, rank, world_size)
+        first.append(batch)
+        return real(first[0], rank, world_size)
+
+    patch.setattr(slots, "rank_slice", kept)
+
+
+def stacks_forget_what_is_quarantined(patch):
+    patch.setattr(plan, "planned_stack", slots.stacked_slots)
+
+
+def stacks(properties, reference):
+    views = {"a": synthetic(300, "a"), "b": source(synthetic(90, "b"), weight=2)}
+    schedule = [(5, {"a": 1, "b": 5})]
+    for made in (
+        plan.make_plan(views, seed=1, global_batch=[(0, 8), (3, 13), (6, 40)], schedule=schedule),
+        properties.two_sources_plan(schedule=[(4, {"photos": 1})]),
+    ):
+        properties.stack_is_the_steps(made, range(2, 9), 3)
+
+
+def stacks_with_quarantine(properties, reference):
+    made = plan.make_plan(
+        {"a": properties.versions([40], [])[0]},
+        seed=3,
+        global_batch=10,
+        quarantine=[(3, {"a": [f"0/{i}" for i in range(0, 40, 3)]})],
+    )
+    properties.stack_is_the_steps(made, range(6), 2)
+
+
 CASES = [
     (six_rounds, pair_differences),
     (six_rounds, locate_is_the_reference),
@@ -910,6 +962,10 @@ CASES = [
     (one_block_of_all, packed_in_blocks),
     (an_epoch_without_its_rest, masked_epochs),
     (padding_taken_for_the_next_epoch, masked_epochs),
+    (steps_of_a_stack_sorted_as_one, stacks),
+    (a_stack_goes_on_over_a_schedules_step, stacks),
+    (the_ranks_part_of_the_first_step, stacks),
+    (stacks_forget_what_is_quarantined, stacks_with_quarantine),
 ]
 CHECKS = sorted({check for _, check in CASES}, key=lambda check: check.__name__)
 

@@ -12,15 +12,16 @@ import pytest
 
 import loader
 from loader.dataset import read, shard_read
-from loader.run import assemble, collate, draws, executor, fetch, prefetch, rank_slots, substitute
+from loader.order import slots
+from loader.run import assemble, collate, draws, executor, fetch, finish, prefetch, substitute
 from loader.run import loader as run_loader
 
-real_slice = rank_slots.rank_slice
+real_slice = slots.rank_slice
 real_place = draws.place_of
 real_rng = draws.sample_rng_key
 real_read = fetch.read_places
 real_collate = assemble.collate
-real_digest = assemble.delivered_digest
+real_hashes = finish.delivered_hashes
 
 
 class Equal:
@@ -40,22 +41,23 @@ def rank_slice_off_by_one(patch):
         found = real_slice(global_batch, rank, world_size)
         return slice(found.start, min(found.stop + (rank == 0), global_batch))
 
-    patch.setattr(rank_slots, "rank_slice", shifted)
+    patch.setattr(slots, "rank_slice", shifted)
 
 
 def rank_slice_without_the_rest(patch):
     """B // R slots each, as most samplers do."""
     patch.setattr(
-        rank_slots, "rank_slice", lambda b, rank, world: slice(rank * (b // world), (rank + 1) * (b // world))
+        slots, "rank_slice", lambda b, rank, world: slice(rank * (b // world), (rank + 1) * (b // world))
     )
 
 
 def batches_out_of_order(patch):
     class Hasty(executor.Crew):
         def __init__(self, make, threads, on_idle):
-            def swapped(step):
-                made = make(step ^ 1)
-                made.batch.step = step
+            def swapped(steps):
+                made = make(range(steps.start ^ 1, (steps.start ^ 1) + len(steps)))
+                for step, batch in zip(steps, made.batches, strict=True):
+                    batch.step = step
                 return made
 
             super().__init__(swapped, threads, on_idle)
@@ -66,7 +68,7 @@ def batches_out_of_order(patch):
 def seek_keeps_what_was_made_ahead(patch):
     def take(self, step, end):
         self._fill(step, end)
-        batch = self._pending.popleft()[1].result().batch
+        batch = self._pending.popleft()[1].result().batches[0]
         batch.step = step
         return batch
 
@@ -96,7 +98,7 @@ def state_of_the_step_before(patch):
 def state_of_what_was_made_ahead(patch):
     def state_dict(self):
         ahead = self._execution.prefetch()._pending
-        return self.plan.state(ahead[-1][0] + 1 if ahead else self.step)
+        return self.plan.state(ahead[-1][0].stop if ahead else self.step)
 
     patch.setattr(run_loader.Loader, "state_dict", state_dict)
 
@@ -116,10 +118,10 @@ def digest_of_the_plan_alone(patch):
 
 
 def digest_by_the_ranks_own_slots(patch):
-    def renumbered(step, slots, identities, crcs):
-        return real_digest(step, np.arange(len(slots)), identities, crcs)
+    def renumbered(steps, slots, identities, crcs):
+        return real_hashes(steps, np.arange(len(slots)), identities, crcs)
 
-    patch.setattr(assemble, "delivered_digest", renumbered)
+    patch.setattr(finish, "delivered_hashes", renumbered)
 
 
 def draws_keyed(patch, ordinals):
@@ -181,9 +183,9 @@ def substitutes_by_rank(patch):
     """Drawn anew at each rank, as a sampler does that skips what it cannot read."""
     real = substitute.Substitute.__call__
 
-    def of_the_rank(self, slots, *rest):
-        shifted = dataclasses.replace(slots, position=slots.position + self._recipe.world.rank)
-        return real(self, shifted, *rest)
+    def of_the_rank(self, mine, *rest):
+        shifted = dataclasses.replace(mine.slots, position=mine.slots.position + self._recipe.world.rank)
+        return real(self, dataclasses.replace(mine, slots=shifted), *rest)
 
     patch.setattr(substitute.Substitute, "__call__", of_the_rank)
 
@@ -192,11 +194,11 @@ def substitutes_read_as_the_planned_sample(patch):
     """The ordinal that keys digest and generators stays the corrupt sample's."""
     real = substitute.Substitute.__call__
 
-    def kept(self, slots, wanted, number, *rest):
-        slot = wanted.slots[number]
-        planned = int(slots.ordinal[slot])
-        found = real(self, slots, wanted, number, *rest)
-        slots.ordinal[slot] = planned
+    def kept(self, mine, wanted, number, *rest):
+        row = wanted.rows[number]
+        planned = int(mine.slots.ordinal[row])
+        found = real(self, mine, wanted, number, *rest)
+        mine.slots.ordinal[row] = planned
         return found
 
     patch.setattr(substitute.Substitute, "__call__", kept)

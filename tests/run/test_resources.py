@@ -14,6 +14,8 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
+from loader.run.prefetch import MAX_AHEAD
+from loader.run.stride import MAX_STEPS
 
 
 @pytest.fixture
@@ -181,8 +183,9 @@ def test_closing_while_another_thread_waits_for_a_batch(local):
 @pytest.mark.parametrize(
     ("workers", "bound", "ahead"), [(1, 0, 2), (3, 0, 4), (1, 5 * 240, 5), (2, 10**9, 64)]
 )
-def test_the_prefetch_bound(local, workers, bound, ahead):
-    """Batches of 6 float64 [5], 240 bytes: how many are made beyond the one that was handed out."""
+def test_the_prefetch_bound(local, workers, bound, ahead, monkeypatch):
+    """Batches of 6 float64 [5], 240 bytes, made one by one: how many beyond the one that was handed out."""
+    monkeypatch.setattr("loader.run.stride.MAX_STEPS", 1)
     done, batch = threading.Semaphore(0), 6
 
     def transform(sample, rng):
@@ -196,6 +199,22 @@ def test_the_prefetch_bound(local, workers, bound, ahead):
                 assert done.acquire(timeout=30)
         assert len(batches._execution.prefetch()._pending) == ahead
     assert not done.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(("workers", "bound"), [(1, 0), (2, 20 * 240), (2, 10**9)])
+def test_the_bound_holds_for_steps_made_together(local, workers, bound):
+    most = max(MAX_AHEAD, (workers + 1) * MAX_STEPS) if bound else workers + 1
+    counted, together = 0, 0
+    with loader.Loader(
+        local, 0, 1, workers=workers, prefetch=bound, transform=lambda sample, rng: {"x": np.zeros(5)}
+    ) as batches:
+        for step in range(300):
+            assert next(batches).step == step
+            prefetch = batches._execution.prefetch()
+            ahead = len(prefetch._ready) + sum(len(steps) for steps, _ in prefetch._pending)
+            counted, together = max(counted, ahead), max(together, *(len(s) for s, _ in prefetch._pending))
+    assert counted <= max(workers + 1, min(most, bound // 240))
+    assert (together > 1) == (bound > 0)
 
 
 def test_before_a_batch_is_known_only_one_per_thread_and_one_is_begun(local):

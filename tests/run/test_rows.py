@@ -12,6 +12,7 @@ import loader
 from loader.dataset.sample_crc import sample_crcs
 from loader.dataset.shard import crc32c
 from loader.storage.local import LocalStore
+from loader.storage.mapped import Mapped, MappedFiles
 
 N = 60
 OPTIONS = {"framework": "numpy", "workers": 0}
@@ -190,7 +191,8 @@ def test_neighbours_share_a_read(root):
 
 @pytest.mark.parametrize("field", ["fixed.npy", "txt", "jpg"])
 @pytest.mark.parametrize("cured", [True, False])
-def test_a_flipped_bit_is_read_again_and_then_substituted(folder, field, cured, monkeypatch, tmp_path):
+@pytest.mark.parametrize("way", ["mapped", "read"])
+def test_a_flipped_bit_is_read_again_and_then_substituted(folder, field, cured, way, monkeypatch, tmp_path):
     """A bit that flips on the way is cured by the second read; one that stays is substituted; no other row moves."""
     with loader.Root(folder) as root:
         version = root.open("d@latest")
@@ -200,7 +202,7 @@ def test_a_flipped_bit_is_read_again_and_then_substituted(folder, field, cured, 
         plan = loader.plan({"d": view}, seed=5, global_batch=len(view))
         with loader.Loader(plan, 0, 1, **OPTIONS) as batches:
             wanted = [batches.batch_at(step) for step in (0, 1)]
-        flips = iter([True] * 2 if cured else [True] * 100)
+        flips = iter([True] * 2 if cured and way == "read" else [True] * 100)
         flipping = {"on": True}
 
         def flip_bytes(offset, data):
@@ -230,6 +232,15 @@ def test_a_flipped_bit_is_read_again_and_then_substituted(folder, field, cured, 
             blob = real_range(self, key, offset, nbytes, etag)
             return blob._replace(data=flip_bytes(offset, blob.data)) if key == place.path else blob
 
+        @contextmanager
+        def using(self, key, etag):
+            found = self._get(key, etag) if way == "mapped" else None
+            if found is not None and key == place.path:
+                data = flip_bytes(0, found[0].data[:])
+                found = Mapped(data, np.frombuffer(data, np.uint8)), found[1]
+            yield found
+
+        monkeypatch.setattr(MappedFiles, "using", using)
         monkeypatch.setattr(LocalStore, "read_each", read_each)
         monkeypatch.setattr(LocalStore, "read_into", read_into)
         if not cured:

@@ -168,3 +168,15 @@ class OnlyHere:
 
 def refuse():
     raise LookupError("this worker has no such thing")
+
+
+@dataclass
+class FailsOn:
+    """Fails on the samples of one class."""
+
+    cls: int
+
+    def __call__(self, sample, rng):
+        if sample["cls"] == self.cls:
+            raise ValueError("as planned")
+        return sample

@@ -1,0 +1,20 @@
+"""How many steps are made in one go: what a step costs however small it is, they share."""
+
+MAX_STEPS = 32
+SECONDS = 0.016
+"""Of work at most: it is what a seek, and the first batch after one, may have to wait for."""
+BYTES = 8 * 2**20
+"""Of batches at most: they may lie in one piece of memory, which lives as long as the last of them."""
+
+
+class Stride:
+    """`steps` to make in one go: 1 in the beginning, and then as many as are small."""
+
+    def __init__(self) -> None:
+        self.steps = 1
+
+    def saw(self, steps: int, seconds: float, nbytes: int) -> None:
+        """So many steps took so long, and so much memory."""
+        by_time = SECONDS * steps / max(seconds, 1e-9)
+        by_memory = BYTES * steps / max(nbytes, 1)
+        self.steps = max(1, int(min(MAX_STEPS, 2 * steps, by_time, by_memory)))

@@ -376,7 +376,7 @@ def unstable_sort(patch):
     """Ties of a batch in reverse stream order."""
     real = assign.canonical_order
 
-    def reverse(source, position, lane_counts):
+    def reverse(source, position, lane_counts, _):
         return len(source) - 1 - real(source[::-1], position[::-1], lane_counts)
 
     patch.setattr(slots, "canonical_order", reverse)
@@ -385,7 +385,7 @@ def unstable_sort(patch):
 def lanes_not_on_one_scale(patch):
     """bitrev(d) compared as a number instead of as a fraction of D."""
 
-    def raw(source, position, lane_counts):
+    def raw(source, position, lane_counts, _):
         d = position % lane_counts[source]
         scaled = [
             assign.bit_reversed(d[k : k + 1], int(lane_counts[s]).bit_length() - 1)[0]
@@ -400,14 +400,14 @@ def group_by_position_over_epochs(patch):
     """d from i_k instead of from the position in the epoch."""
     real = slots.canonical_order
 
-    def of_stream(segment, names, step, global_batch):
-        k, position = mixture.stream_slots(segment, names, step, global_batch)
+    def of_stream(*stretch):
+        k, position = mixture.stream_slots(*stretch)
         of_stream.position = position
         return k, position
 
     patch.setattr(slots, "stream_slots", of_stream)
     patch.setattr(
-        slots, "canonical_order", lambda k, _, lane_counts: real(k, of_stream.position, lane_counts)
+        slots, "canonical_order", lambda k, _, lane_counts, *__: real(k, of_stream.position, lane_counts)
     )
 
 
@@ -495,7 +495,7 @@ def a_buckets_segments_begin_at_the_plans_steps(patch):
 def leftovers_dropped(patch):
     real = slots.stream_slots
 
-    def whole_batches(segment, names, step, global_batch):
+    def whole_batches(segment, names, step, global_batch, _):
         per_epoch = 20 // global_batch  # of the check's largest bucket
         epoch, within = divmod(step, per_epoch)
         k, position = real(segment, names, within, global_batch)

@@ -84,7 +84,7 @@ def test_the_steps_add_up_to_the_whole(versions, workers):
     ) as batches:
         taken = list(batches)
         whole = batches.metrics()
-    assert whole["room_wait_seconds_count"] == (6 if workers else 0)
+    assert (0 < whole["room_wait_seconds_count"] <= 6) if workers else whole["room_wait_seconds_count"] == 0
     for stage in MAKING | {"transform_seconds", "consumer_wait_seconds"}:
         each = [batch.stats[stage] for batch in taken]
         assert min(each) >= 0
@@ -98,7 +98,8 @@ def test_the_steps_add_up_to_the_whole(versions, workers):
 
 
 def test_a_step_counts_its_own_requests(tmp_path):
-    """Of one part, read whole, every later step is one read; what another loader does at the same time is not in it."""
+    """Of one part, read whole, later steps are one read, which steps made together share; what another loader does at
+    the same time is not in it."""
     root = loader.Root(tmp_path / "root")
     with root.write("d") as writer:
         for i in range(64):
@@ -119,7 +120,8 @@ def test_a_step_counts_its_own_requests(tmp_path):
     finally:
         stop.set()
         noise.join()
-    assert set(requests[4:]) == {1}
+    assert 1 in requests[4:]
+    assert set(requests[4:]) <= {0, 1}
 
 
 def test_what_a_failed_step_did_is_counted(versions):

@@ -174,12 +174,12 @@ def test_a_worker_imports_neither_torch_nor_dagster(plan, in_workers):
 def test_metrics_are_those_of_threads(plan, in_workers):
     def counted(**options):
         with loader.Loader(plan, 0, 1, transform=in_workers.noisy, steps=5, **options) as batches:
-            slow = [batch.slowest for batch in batches]
+            slow = [batch.slowest for batch in batches if batch.slowest]
             assert {(one.step, one.key) for one in slow} == {(one.step, one.key) for one in batches.slowest()}
             seen, text = batches.metrics(), batches.metrics_text()
         assert 'penstock_samples_total{rank="0",source="photos"}' in text
         assert seen["decode_seconds_count"] == seen["transform_seconds_count"] == 5
-        assert seen["room_wait_seconds_count"] == 5
+        assert 0 < seen["room_wait_seconds_count"] <= 5
         assert seen["handover_wait_seconds_count"] == 5
         kept = (
             "batches",

@@ -134,8 +134,7 @@ def test_a_trainer_that_just_ends(root, plan, pipes):
         wait_for_end(pid)
 
 
-def test_a_killed_worker_is_replaced(plan, properties, caplog, monkeypatch):
-    monkeypatch.setattr("loader.run.stride.MAX_STEPS", 1)  # so that both are asked for more
+def test_a_killed_worker_is_replaced(plan, properties, caplog):
     wanted = properties.uninterrupted(plan, 8)
     # prefetch=0: not all steps are made before a worker is killed
     with loader.Loader(plan, 0, 1, executor="processes", workers=2, prefetch=0, steps=8) as batches:

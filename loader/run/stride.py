@@ -3,6 +3,8 @@
 MAX_STEPS = 32
 SECONDS = 0.016
 """Of work at most: it is what a seek, and the first batch after one, may have to wait for."""
+GROWTH = 8
+"""From one stretch to the next at most: the first batches tell little of those to come."""
 BYTES = 8 * 2**20
 """Of batches at most: they may lie in one piece of memory, which lives as long as the last of them."""
 
@@ -17,4 +19,4 @@ class Stride:
         """So many steps took so long, and so much memory."""
         by_time = SECONDS * steps / max(seconds, 1e-9)
         by_memory = BYTES * steps / max(nbytes, 1)
-        self.steps = max(1, int(min(MAX_STEPS, 2 * steps, by_time, by_memory)))
+        self.steps = max(1, int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory)))

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
@@ -143,6 +143,7 @@ def test_old_and_new_end_together_and_in_proportion(versions, n, new, step, batc
 
 @SETTINGS
 @given(left=st.integers(1, 2**53), delta=st.integers(1, 2**53), share=st.floats(0, 1), n=st.integers(1, 50))
+@example(left=2**53 - 7, delta=2**53 - 9, share=0.5, n=50)
 def test_new_samples_are_counted_exactly_however_many(left, delta, share, n):
     stage = Stage(start=5, origin=5 + left + delta, epoch=1, n=left + delta, delta=delta)
     first = int(share * (left + delta))

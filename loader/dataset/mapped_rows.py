@@ -7,13 +7,14 @@ from time import perf_counter
 import numpy as np
 from google_crc32c import extend
 
+from ..errors import Corrupt
 from ..storage import Span
 from ..storage.mapped import MappedFiles
 from ..storage.traffic import count_request
 from .read_rows import NotInRow, RowsOfField
 from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
-from .shard_read import Reading, ShardRead
+from .shard_read import MAPPED_BYTES, Reading, ShardRead
 
 GATHERED_BYTES = 2048
 """Rows from this size on are copied one by one: numpy's gathering copies twice."""
@@ -36,6 +37,47 @@ def map_rows(
         if unmapped:
             left.append(one.part(np.sort(np.concatenate(unmapped))))
     return out, left
+
+
+def map_bytes(
+    reading: Reading, maps: MappedFiles, places: SamplePlaces, field: str, numbers: Int64s
+) -> tuple[dict[int, bytes | Corrupt], Int64s]:
+    """(number of a sample -> its bytes, verified, or why it has none; the numbers of those to be read instead). Raises:
+    as `read_rows`."""
+    at, found, left = places.fields[field], dict[int, bytes | Corrupt](), list[Int64s]()
+    for path, mine in at.by_shard(numbers):
+        if int(at.nbytes[mine].sum()) > len(mine) * MAPPED_BYTES:
+            left.append(mine)
+            continue
+        start, first = perf_counter(), partial(places.address, int(mine[0]))
+        with reading.told(first, field), maps.using(path, reading.pins.get(path)) as mapped:
+            begin, end = at.offset[mine], at.offset[mine] + at.nbytes[mine]
+            if mapped is None or int(end.max()) > len(mapped[0].data):
+                left.append(mine)
+                continue
+            reading.pin(path, mapped[1])
+            count_request()
+            copied_s = 0.0
+            whole, spans, crcs = (
+                mapped[0].data,
+                [*zip(begin.tolist(), end.tolist(), strict=True)],
+                list[int](),
+            )
+            at_once = max(1, BLOCK_BYTES * len(mine) // max(1, int((end - begin).sum())))
+            data = list[bytes]()
+            for i in range(0, len(mine), at_once):
+                copying = perf_counter()
+                data += [whole[low:high] for low, high in spans[i : i + at_once]]
+                copied_s += perf_counter() - copying
+                crcs += map(crc32c, data[i:])
+            found.update(zip(mine.tolist(), data, strict=True))
+            bad = mine[np.array(crcs) != at.crc32c[mine]].tolist()
+        verified_s = perf_counter() - start - copied_s
+        for number in bad:
+            found[number] = reading.again_or_error(places.address(number), field)
+        span = Span(int(begin.min()), int(end.max() - begin.min()))
+        reading.on_read(ShardRead(first, path, span, perf_counter() - start - verified_s, verified_s))
+    return found, np.sort(np.concatenate(left)) if left else np.zeros(0, np.int64)
 
 
 def _filled(

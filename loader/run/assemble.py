@@ -91,7 +91,9 @@ class Assembler:
         if len(steps) > 1 and self._packed is None:
             try:
                 made = self._together(steps)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 logger.debug("steps %s are made one by one", steps, exc_info=True)
             else:
                 yield from made
@@ -121,6 +123,7 @@ class Assembler:
         return told(batches, seen)
 
     def _made(self, mine: RankSlots, seen: StepMetrics) -> list[Batch]:
+        seen.step_of = mine.step_of if len(mine.steps) > 1 else None
         columns = Columns(len(mine), self._allocate or np.empty)
         made = (self._packed or self._plain)(mine, columns, seen)
         with seen.timed("collate"):

@@ -1,6 +1,6 @@
 """A batch while it is made: field by field, a value per slot, large arrays in the rows of the batch's own memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,12 @@ class Columns:
         values = self._of(field)
         for slot in slots:
             values[slot] = _IN_ROW
+
+    def put_bytes(self, field: str, slots: Sequence[int], values: Iterable[Any]) -> None:
+        """Values that are no arrays."""
+        own = self._of(field)
+        for slot, value in zip(slots, values, strict=True):
+            own[slot] = value
 
     def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
         """One value, which lies in its row already or, where it is a large array, is copied there."""

@@ -7,6 +7,7 @@ threads, and goes over to processes in the middle of the run where it is measure
 
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from time import thread_time
 from typing import Literal
@@ -17,9 +18,11 @@ from ..workers.crew import ProcessCrew
 from ..workers.sent import check_can_be_sent, why_not
 from .assemble import Assembler
 from .batch import Batch
+from .caller import Caller
 from .contention import Contention
 from .crew import Crew
 from .metrics import Metrics
+from .prefetch import Crew as BatchCrew
 from .prefetch import Made, Prefetch, making
 
 logger = logging.getLogger(__name__)
@@ -64,15 +67,17 @@ class Execution:
 
     def batch(self, step: int, end: int | None) -> Batch:
         """The batch of a step, and work begun on those after it (below `end`). Raises: what making it raises."""
-        if self.name == "caller":
-            return self._assembler.batch(step)
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
         """What makes ahead."""
         if self._prefetch is None:
-            crew = self._processes() if self.name == "processes" else self._threads()
-            self._prefetch = Prefetch(crew, self._bound)
+            crews: dict[str, Callable[[], BatchCrew]] = {
+                "processes": self._processes,
+                "threads": self._threads,
+                "caller": self._caller,
+            }
+            self._prefetch = Prefetch(crews[self.name](), self._bound)
         return self._prefetch
 
     def asked(self) -> None:
@@ -123,6 +128,9 @@ class Execution:
 
     def _threads(self) -> Crew[range, Made]:
         return Crew(making(self._assembler.batches), self.workers, partial(self._metrics.observe, "room"))
+
+    def _caller(self) -> Caller:
+        return Caller(making(self._assembler.batches))
 
     def _processes(self) -> ProcessCrew:
         workers = self._count("processes")

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dataset.address import SampleAddress
+from ..dataset.mapped_rows import map_bytes
 from ..dataset.read import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
 from ..dataset.shard_read import Reading
 from ..errors import Corrupt
 from ..modalities import Decoder
+from ..order.keys import I64
 from ..order.slots import Slots
 from ..storage.local import LocalStore
 from ..storage.mapped import MappedFiles
@@ -92,6 +94,9 @@ class Fetch:
                 columns.put_rows(rows.field, wanted.rows[rows.filled].tolist())
                 for other in rows.others:
                     _take(fetched, other.number, other.field, other.data)
+            for field, numbers in rest.items() if reading.maps is not None else ():
+                if field in bulk.plain:
+                    rest[field] = self._mapped(reading, wanted, field, numbers, columns, fetched)
         for number, field, data in read_places(reading, places, rest, self._run):
             if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
                 columns.put(at[number], field, data)
@@ -103,6 +108,17 @@ class Fetch:
         nbytes[list(fetched.bad)] = 0
         seen.count("fetched_bytes", int(nbytes.sum()))
         return fetched
+
+    def _mapped(
+        self, reading: Reading, wanted: Located, field: str, numbers: I64, columns: Columns, fetched: Fetched
+    ) -> I64:
+        """Put bytes of mapped shards into the columns. The numbers of the samples that are left."""
+        assert reading.maps is not None
+        found, left = map_bytes(reading, reading.maps, wanted.places, field, numbers)
+        for number in [number for number, data in found.items() if isinstance(data, Corrupt)]:
+            _take(fetched, number, field, found.pop(number))
+        columns.put_bytes(field, wanted.rows[list(found)].tolist(), found.values())
+        return left
 
     def _by_sample(self, slots: Slots, wanted: Located, seen: StepMetrics) -> Fetched:
         """Of a source whose videos are read by their packets."""

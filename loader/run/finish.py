@@ -85,11 +85,11 @@ class Finish:
 
 def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
     """Batches that were made together, each told in `stats` what it took: its own counts and an even share of the
-    seconds. What was counted for all of them, and the slowest sample, stand with the first."""
+    seconds. What was counted for all of them stands with the first."""
     shares = {MAKING[stage]: spent / len(batches) for stage, spent in seen.seconds.items()}
     common = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
     for batch in batches:
         batch.stats = {**shares, **common, **batch.stats}
+        batch.slowest = seen.slowest.get(batch.step)
         common = dict.fromkeys(common, 0)
-    batches[0].slowest = seen.slowest
     return batches

@@ -53,9 +53,10 @@ class OneSample:
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
         at, source = wanted.places.at(number), self._plan.source_names[wanted.source]
+        row = int(wanted.rows[number])
 
         def key() -> draws.Place:
-            return draws.place_of(self._plan, slots, int(wanted.rows[number]))
+            return draws.place_of(self._plan, slots, row)
 
         how: dict[str, Any] = {} if room is None or self._transform else {"place_of": room.place_of}
         try:
@@ -64,11 +65,11 @@ class OneSample:
                 payload, at, self._decoders, lambda field: draws.for_decoder(key(), field), **how
             )
             decoded = perf_counter()
-            seen.sample("decode", decoded - start, source, at.address)
+            seen.sample("decode", decoded - start, source, at.address, row)
             if self._transform is None:
                 return sample
             sample = apply_transform(self._transform, sample, at, draws.for_transform(key()))
-            seen.sample("transform", perf_counter() - decoded, source, at.address)
+            seen.sample("transform", perf_counter() - decoded, source, at.address, row)
             return sample
         except Corrupt as error:
             return error

@@ -153,5 +153,5 @@ class PackedSlots:
         assert transform is not None
         start = perf_counter()
         sample = apply_transform(transform, sample, address, draws.for_transform(place))
-        seen.sample("transform", perf_counter() - start, place[1], lambda: address)
+        seen.sample("transform", perf_counter() - start, place[1], lambda: address, slot)
         return sample

@@ -95,7 +95,8 @@ class Prefetch:
         batch = self._ready.popleft()
         if found:
             self._fill(step + len(self._ready) + 1, end)
-        batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)
+        if self._crew.size:
+            batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)
         return batch
 
     def move(self, crew: Crew) -> None:
@@ -123,6 +124,7 @@ class Prefetch:
             raise failed[1]
         if self._ready or (self._pending and self._pending[0][0].start != step):
             self._drop()
+            self._stride = Stride()  # who goes from step to step in his own way needs no other
         self._fill(step, end)
         _, future = self._pending.popleft()
         try:
@@ -166,6 +168,8 @@ class Prefetch:
         left = self._bound - sum(finished) - each * (making + len(self._ready))
         if needed:
             return max(1, min(steps, left // each))
+        if not self._crew.size:
+            return 0
         return steps if ahead + steps <= MAX_AHEAD and left >= steps * each else 0
 
     def _drop(self) -> None:

@@ -26,7 +26,7 @@ MAKING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowSample:
-    """The sample that took longest in one stage of a step, or of steps made together, of which `step` is the first.
+    """The sample that took longest in one stage of a step.
 
     seconds: of that sample; for "fetch" of one read of one shard, which `key` is the first wanted sample of. path,
     offset, nbytes: the shard, relative to the root, and the bytes of that read; for other stages those of the sample's
@@ -55,7 +55,10 @@ class StepMetrics:
         self.counts: dict[str, int] = {}
         self.samples: dict[str, int] = {}
         """Per source."""
-        self.slowest: SlowSample | None = None
+        self.slowest: dict[int, SlowSample] = {}
+        """By step."""
+        self.step_of: Callable[[int], int] | None = None
+        """Row of what is being made -> its step; None: all are of the first."""
         self._lock = threading.Lock()
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -84,16 +87,20 @@ class StepMetrics:
             verified = self.seconds.get("verify", 0.0) - before
             self.spent("fetch", max(0.0, perf_counter() - start - verified))
 
-    def sample(self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress]) -> None:
-        """A stage is done with one sample. (No context manager: it would cost three times as much.)"""
+    def sample(
+        self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
+    ) -> None:
+        """A stage is done with the sample of a row. (No context manager: it would cost three times as much.)"""
         self.spent(stage, seconds)
-        if self.slowest is None or seconds > self.slowest.seconds:
-            self.slow(stage, seconds, source, address)
+        step = self.steps[0] if self.step_of is None else self.step_of(row)
+        before = self.slowest.get(step)
+        if before is None or seconds > before.seconds:
+            self.slow(stage, seconds, source, address, step)
 
     def read(self, source: str, read: ShardRead) -> None:
-        """One shard's share of a fetch is there."""
+        """One shard's share of a fetch is there; of steps made together, the first has it."""
         self.spent("verify", read.verify_s)
-        self.slow("fetch", read.fetch_s, source, read.first, (read.path, read.span))
+        self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
 
     def slow(
         self,
@@ -101,12 +108,14 @@ class StepMetrics:
         seconds: float,
         source: str,
         address: Callable[[], SampleAddress],
+        step: int,
         read: tuple[str, Span] | None = None,
     ) -> None:
-        """Keep a sample if none was slower; without the shard and bytes that were read, with the place of its largest
-        field. address: asked only for a sample that is kept."""
+        """Keep a sample if none of its step was slower; without the shard and bytes that were read, with the place of
+        its largest field. address: asked only for a sample that is kept."""
         with self._lock:
-            if self.slowest is not None and seconds <= self.slowest.seconds:
+            before = self.slowest.get(step)
+            if before is not None and seconds <= before.seconds:
                 return
             at = address()
             if not at.fields:
@@ -115,8 +124,8 @@ class StepMetrics:
                 place = max(at.fields.values(), key=lambda one: one.nbytes)
                 read = place.path, Span(place.offset, place.nbytes)
             path, span = read
-            self.slowest = SlowSample(
-                step=self.steps[0],
+            self.slowest[step] = SlowSample(
+                step=step,
                 stage=stage,
                 seconds=seconds,
                 source=source,

@@ -1,8 +1,8 @@
 """How many steps are made in one go: what a step costs however small it is, they share."""
 
 MAX_STEPS = 32
-SECONDS = 0.016
-"""Of work at most: it is what a seek, and the first batch after one, may have to wait for."""
+SECONDS = 0.1
+"""Of work at most: what is begun must be waited for at a seek, and at the end."""
 GROWTH = 8
 """From one stretch to the next at most: the first batches tell little of those to come."""
 BYTES = 8 * 2**20

@@ -80,7 +80,15 @@ def test_the_steps_add_up_to_the_whole(versions, workers):
     views = {"p": versions["photos"].select("x.npy", "cls"), "w": versions["web"].select("cls")}
     plan = loader.plan(views, seed=1, global_batch=10)
     with loader.Loader(
-        plan, 0, 1, workers=workers, steps=6, transform=lambda sample, _: sample, framework="numpy", cache=0
+        plan,
+        0,
+        1,
+        workers=workers,
+        steps=6,
+        transform=lambda sample, _: sample,
+        framework="numpy",
+        cache=0,
+        prefetch=0,  # each step is made by itself
     ) as batches:
         taken = list(batches)
         whole = batches.metrics()
@@ -190,6 +198,7 @@ def test_a_slow_step_names_its_slowest_sample(tmp_path, stage, workers):
         return sample
 
     options = {"decode": {"cls": decode}, "transform": transform, "framework": "numpy", "epochs": 1}
+    options["prefetch"] = 0  # each step is made, and waited for, by itself
     with loader.Loader(plan, 0, 1, workers=workers, **options) as batches:
         steps = {batch.step: batch for batch in batches}
         worst = max(batches.slowest(), key=lambda slow: slow.seconds)

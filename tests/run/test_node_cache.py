@@ -214,7 +214,8 @@ def test_a_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, 
             writer.add(f"{i:03d}", {"bin": bytes([i]) * 5000})
     plan = loader.plan({"p": memory_root.open("large@latest").select("bin")}, seed=1, global_batch=4)
     cache = loader.NodeCache(path=tmp_path / "cache", limit_bytes=60 * PAGE, page_bytes=PAGE)
-    with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=cache, epochs=1) as batches:
+    options = {"workers": 0, "prefetch": 0, "framework": "numpy"}  # nothing is made ahead
+    with loader.Loader(plan, 0, 1, cache=cache, epochs=1, **options) as batches:
         for _ in range(20):
             next(batches)
         assert batches.metrics()["cache_evicted_total"] > 0

@@ -203,7 +203,7 @@ def test_the_prefetch_bound(local, workers, bound, ahead, monkeypatch):
 
 @pytest.mark.parametrize(("workers", "bound"), [(1, 0), (2, 20 * 240), (2, 10**9)])
 def test_the_bound_holds_for_steps_made_together(local, workers, bound):
-    most = max(MAX_AHEAD, (workers + 1) * MAX_STEPS) if bound else workers + 1
+    most = max(MAX_AHEAD, (workers + 2) * MAX_STEPS) if bound else workers + 1
     counted, together = 0, 0
     with loader.Loader(
         local, 0, 1, workers=workers, prefetch=bound, transform=lambda sample, rng: {"x": np.zeros(5)}

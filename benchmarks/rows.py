@@ -110,7 +110,7 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=1.5, ours="in process"),
             ),
             limit="Two processes, each reading JPEGs at random places of one file; nothing is kept.",
-            bound="reads into bytes of their own, and Python's work per sample beside them.",
+            bound="copies into bytes of their own and their checksums, under the interpreter's lock.",
         ),
         Store(
             name="store",
@@ -142,7 +142,7 @@ ROWS: dict[str, Row] = {
             samples=20_000,
             aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=1),),
             limit="",
-            bound="what a source costs per batch: its places are looked up and its spans read apart.",
+            bound="what a source costs per steps made together: its places are looked up and its spans read apart.",
         ),
         Row(
             name="latents",
@@ -154,7 +154,7 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=2.5, ours="in process"),
             ),
             limit="Two processes, each copying random records of one mapped file into one and the same batch.",
-            bound="reading into the batch's rows, and what Python does per batch beside it.",
+            bound="copying into the batch's rows and its checksum, under the interpreter's lock.",
         ),
         Row(
             name="tokens",
@@ -164,7 +164,7 @@ ROWS: dict[str, Row] = {
             batch=32,
             aims=(Aim(of="any", at_least=2), Aim(of="workers", at_least=10)),
             limit="Two processes, each copying random records of one mapped file into one and the same batch.",
-            bound="Python's work per sample.",
+            bound="Python's work per sample and batch, and the checksum: peers verify nothing here.",
         ),
     )
 }

@@ -116,5 +116,4 @@ def test_a_slow_store_is_named(tmp_path):
     found = bench(root.open("d"), ["cls"], batch=8, seconds=0.1, workers=1)
     assert found.limited_by == "store"
     assert found.advice[-1] == ADVICE["store"]
-    assert found.stages["fetch"].seconds >= 0.005
     assert max(found.stages, key=lambda stage: found.stages[stage].seconds) == "fetch"

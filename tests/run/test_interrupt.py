@@ -11,8 +11,10 @@ import pytest
 import loader
 
 TRAIN = """
-import json, os, sys, threading
+import faulthandler, json, os, sys, threading
 import loader
+
+faulthandler.dump_traceback_later(25)
 
 url, options, workers, how = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 plan = loader.plan({"photos": loader.Root(url, options=options).open("photos@1")}, seed=8, global_batch=5)
@@ -35,7 +37,10 @@ def interrupted(process):
     """(exit status, last line of stderr) of a training that gets Ctrl-C; a process that does not end fails the test."""
     process.send_signal(signal.SIGINT)
     try:
-        err = process.communicate(timeout=20)[1]
+        err = process.communicate(timeout=30)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"still there after Ctrl-C: {process.communicate()[1]}")
     finally:
         process.kill()
     return process.returncode, err.splitlines()[-1]

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 
+SKIPPING = ("h264",)
+"""Decoders that may be told at any packet to pass over frames; others heed what they were told first (libdav1d)."""
+
+
 def frame_crc(frame: "VideoFrame") -> int:
     """CRC-32 of the visible samples of every plane."""
     crc = 0
@@ -52,10 +56,11 @@ def _found(
 ) -> bool:
     """Seek, decode up to the frame; all before it, and from further back, when it does not come back so."""
     second = max(1, round(1 / Fraction(*index.time_base)))
+    heeds = stream.codec_context.name in SKIPPING
     for back in (0, second, 4 * second, pts - index.start_pts + second):
         container.seek(pts - back, stream=stream, backward=True)
         passed = False
-        for n_frames, frame in enumerate(_towards(container, stream, pts, skips=not back)):
+        for n_frames, frame in enumerate(_towards(container, stream, pts, skips=heeds and not back)):
             at = frame.dts if frame.pts is None else frame.pts
             if at == pts:
                 if frame_crc(frame) == crc:

@@ -14,12 +14,10 @@ from ..storage.traffic import count_request
 from .read_rows import NotInRow, RowsOfField
 from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
-from .shard_read import MAPPED_BYTES, Reading, ShardRead
+from .shard_read import CACHED_BYTES, MAPPED_BYTES, Reading, ShardRead
 
 GATHERED_BYTES = 2048
 """Rows from this size on are copied one by one: numpy's gathering copies twice."""
-BLOCK_BYTES = 256 * 2**10
-"""Copied before they are verified, which finds them in the processor's cache."""
 
 
 def map_rows(
@@ -63,7 +61,7 @@ def map_bytes(
                 [*zip(begin.tolist(), end.tolist(), strict=True)],
                 list[int](),
             )
-            at_once = max(1, BLOCK_BYTES * len(mine) // max(1, int((end - begin).sum())))
+            at_once = max(1, CACHED_BYTES * len(mine) // max(1, int((end - begin).sum())))
             data = list[bytes]()
             for i in range(0, len(mine), at_once):
                 copying = perf_counter()
@@ -104,7 +102,7 @@ def _filled(
         rows = one.rows[np.searchsorted(one.numbers, mine)]
         heads = _windows(whole, n_head)[offset]
         copied_s, crcs = 0.0, list[int]()
-        begun, at_once = crc32c(one.head), max(1, BLOCK_BYTES // n_row)
+        begun, at_once = crc32c(one.head), max(1, CACHED_BYTES // n_row)
         for first_row in range(0, len(rows), at_once):
             block = slice(first_row, first_row + at_once)
             copying = perf_counter()

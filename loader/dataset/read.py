@@ -11,15 +11,13 @@ from ..storage import RangeReader
 from .address import FieldAddress, SampleAddress
 from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
-from .shard_read import AddressOf, OnRead, Reading, ShardRead, extent
+from .shard_read import CACHED_BYTES, AddressOf, OnRead, Reading, ShardRead, extent
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 OnCorrupt = Callable[[int, Corrupt], object]
 """Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
-
-BLOCK_BYTES = 256 * 2**10
 
 _Wanted = tuple[int, str, int, int, int]
 """Number of the sample, field, offset, nbytes, CRC-32C."""
@@ -159,7 +157,7 @@ def _blocks(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
     """In parts of so many bytes that what was read is still in the processor's cache when it is verified."""
     start, nbytes = 0, 0
     for i, (_, _, _, more, _) in enumerate(wanted):
-        if nbytes + more > BLOCK_BYTES and i > start:
+        if nbytes + more > CACHED_BYTES and i > start:
             yield wanted[start:i]
             start, nbytes = i, 0
         nbytes += more

@@ -15,6 +15,9 @@ from .shard import crc32c
 MAPPED_BYTES = 128 * 2**10
 """Of a span at most, on average, that are copied out of a map: the interpreter's lock is held meanwhile."""
 
+CACHED_BYTES = 256 * 2**10
+"""Copied out of a map before they are verified, which finds them in the processor's cache."""
+
 AddressOf = Callable[[int], SampleAddress]
 """Number of a sample in the list at hand -> its address; asked only when something has to be told of it."""
 

@@ -5,6 +5,7 @@ They look the code up at call time (`lanes.locate`, not `locate`), so that a pla
 """
 
 import itertools
+import json
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -283,6 +284,23 @@ def delivered_digest_adds_up(made, step, cuts):
     if size > 1 and who[0] != who[-1]:
         assert digest.delivered_digest(step, numbers, swapped, crcs) != total
     assert digest.delivered_digest(step + 1, numbers, who, crcs) != total
+
+
+def resumes_give_the_uninterrupted_run(whole, state, legs):
+    """legs: (world size, batches) from a stop to the next, begun at `state`, of step 0."""
+    got = []
+    for world_size, batches in legs:
+        first = whole.check_state(json.loads(json.dumps(state)))
+        for step in range(first, first + batches):
+            ids = whole.batch_ids(step)
+            got += [
+                one
+                for rank in range(world_size)
+                for one in ids[assign.rank_slice(len(ids), rank, world_size)]
+            ]
+        state = whole.state(first + batches)
+    steps = sum(batches for _, batches in legs)
+    assert got == [one for step in range(steps) for one in whole.batch_ids(step)]
 
 
 def stack_is_the_steps(made, steps, world_size):

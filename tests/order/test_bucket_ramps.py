@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, rank_slice, source, synthetic
+from loader.order import bucket, make_plan, plan_from_json, source, synthetic
 from loader.order.bucket import size_ramp
 from loader.order.views import SyntheticView
 from loader.run.micro import micro_count, micros_before
@@ -136,17 +136,9 @@ def test_sizes_by_step():
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(legs=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), min_size=1, max_size=5))
-def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(legs):
+def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(properties, legs):
     whole = plan_of(bucket("s", batch={"b0": [(0, 4), (6, 8)]}), [(0, 5), (9, 7)])
-    state, got = whole.state(0), []
-    for world_size, batches in legs:
-        first = whole.check_state(json.loads(json.dumps(state)))
-        for step in range(first, first + batches):
-            ids = whole.batch_ids(step)
-            got += [one for rank in range(world_size) for one in ids[rank_slice(len(ids), rank, world_size)]]
-        state = whole.state(first + batches)
-    steps = sum(batches for _, batches in legs)
-    assert got == [one for step in range(steps) for one in whole.batch_ids(step)]
+    properties.resumes_give_the_uninterrupted_run(whole, whole.state(0), legs)
 
 
 def test_what_is_told_is_what_a_count_finds():

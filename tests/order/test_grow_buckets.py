@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import EmptyView, InvalidPlan, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, rank_slice, synthetic
+from loader.order import bucket, make_plan, plan_from_json, synthetic
 from loader.order.views import SyntheticView
 
 LABELS = ("b0", "b1", "é")
@@ -154,16 +154,8 @@ def test_what_was_planned_before_stays_and_states_go_on(properties, reopened):
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(legs=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), min_size=1, max_size=6))
 def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(properties, legs):
-    (before, whole), got = grown(properties), []
-    state = before.state(0)
-    for world_size, batches in legs:
-        first = whole.check_state(json.loads(json.dumps(state)))
-        for step in range(first, first + batches):
-            ids = whole.batch_ids(step)
-            got += [one for rank in range(world_size) for one in ids[rank_slice(len(ids), rank, world_size)]]
-        state = whole.state(first + batches)
-    steps = sum(batches for _, batches in legs)
-    assert got == [one for step in range(steps) for one in whole.batch_ids(step)]
+    before, whole = grown(properties)
+    properties.resumes_give_the_uninterrupted_run(whole, before.state(0), legs)
 
 
 def test_shares_change_at_the_step(properties):

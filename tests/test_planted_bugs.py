@@ -639,7 +639,19 @@ def run(tmp_path: Path):
     shutil.copytree(REPOSITORY / "loader", copy / "loader")
 
     def go(*tests: str) -> "subprocess.CompletedProcess[str]":
-        command = ["-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=line"]
+        # Nobody reads why: where CI is set, pytest compares line by line what differs, a batch for minutes.
+        command = [
+            "-P",
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            "--tb=line",
+            "--assert=plain",
+        ]
         options = ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(REPOSITORY)]
         places = [f"--hypothesis-profile={UNSHRUNK}", f"--basetemp={tmp_path / 'temp'}"]
         return subprocess.run(

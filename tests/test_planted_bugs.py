@@ -356,6 +356,27 @@ ASSEMBLY = in_files(
         "np.arange(at, at + n, dtype=np.int32)",
         "test_pack.py::test_a_batch_is_what_its_table_says",
     ),
+    (
+        "memory is free while an array over it is held",
+        "recycled.py",
+        "weakref.finalize(memory, self._free.append, piece).atexit = False",
+        "self._free.append(piece)",
+        "test_recycled.py::test_what_is_held_never_changes",
+    ),
+    (
+        "all memory that was ever used is kept",
+        "recycled.py",
+        "deque(maxlen=KEPT)",
+        "deque()",
+        "test_recycled.py::test_memory_that_nobody_uses_is_bounded",
+    ),
+    (
+        "memory is shared with forked children",
+        "recycled.py",
+        "mmap.MAP_PRIVATE",
+        "mmap.MAP_SHARED",
+        "test_recycled.py::test_a_forked_child_keeps_its_own",
+    ),
 )
 
 PROPERTIES = [

@@ -30,6 +30,7 @@ from .one_sample import OneSample
 from .packed_slots import PackedSlots
 from .rank_slots import RankSlots, rank_slots
 from .recipe import Recipe
+from .recycled import Recycled
 from .step_metrics import StepMetrics
 from .substitute import Substitute
 from .substitution import Substitution
@@ -55,7 +56,7 @@ class Assembler:
         end: int | None = None,
     ) -> None:
         self.recipe, self._metrics, self._run = recipe, metrics, run
-        self._allocate = allocate
+        self._allocate = allocate or Recycled()
         self._views = recipe.views
         wanted = dict.fromkeys(field for view in self._views for field in view.fields)
         by_field = decoders(list(wanted), recipe.decode)
@@ -124,7 +125,7 @@ class Assembler:
 
     def _made(self, mine: RankSlots, seen: StepMetrics) -> list[Batch]:
         seen.step_of = mine.step_of if len(mine.steps) > 1 else None
-        columns = Columns(len(mine), self._allocate or np.empty)
+        columns = Columns(len(mine), self._allocate)
         made = (self._packed or self._plain)(mine, columns, seen)
         with seen.timed("collate"):
             return self._finish(mine, columns, made, seen)

@@ -113,3 +113,29 @@ def test_a_jitted_step_takes_a_batch(plan):
         (batch,) = batches
     wanted = int(np.asarray(batch["cls"]).sum() + np.asarray(batch["x.npy"]).sum())
     assert int(total(batch["cls"], batch["x.npy"], batch.mask)) == wanted
+
+
+def test_arrays_over_memory_that_is_used_again_stay(tmp_path):
+    """Large arrays lie where JAX copies nothing: what JAX holds is not given out again."""
+    import jax
+
+    root = loader.Root(str(tmp_path / "root"))
+    with root.write("large") as writer:
+        for i in range(8):
+            writer.add(f"{i}", {"x.npy": np.full((512, 512), i, np.float32)})
+    plan = loader.plan({"large": root.open("large@1")}, seed=3, global_batch=2)
+    held = []
+    with loader.Loader(plan, 0, 1, framework="jax", workers=0, steps=24) as batches:
+        for batch in batches:
+            if batch.step % 4 == 0:
+                held.append(
+                    (
+                        batch.ids,
+                        batch["x.npy"] if batch.step % 8 else jax.jit(lambda x: x[:1])(batch["x.npy"]),
+                    )
+                )
+            elif batch.step % 4 == 1:
+                held.append((batch.ids, np.asarray(batch["x.npy"])))
+    for ids, kept in held:
+        for (_, key), row in zip(ids, np.asarray(kept), strict=False):
+            assert (row == int(key)).all()

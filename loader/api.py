@@ -112,10 +112,12 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
     if spec.get("kind") == "synthetic":
         return replace(synthetic(spec["n"], spec["name"]), first=spec.get("first", 0))
     if spec.get("kind") == "packed":
-        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"])
         documents = _reopened(open_version, spec["documents"])
         if not isinstance(documents, View):
             raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
+        # What stands where there is no token is the plan's business, not the view's.
+        beside = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
+        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=beside)
         return documents.packed(asked)
     if spec.get("kind") != "version":
         raise InvalidPlan(

@@ -482,7 +482,15 @@ PROPERTIES = [
         (
             "tests/order/test_pack.py::test_every_token_is_in_one_place",
             "tests/run/test_pack.py::test_any_documents_come_back",
+            "tests/run/test_pack_beside.py::test_any_values_lie_beside_their_tokens",
         ),
+    ),
+    Bug(
+        "what lies beside tokens is padded as they are",
+        "run/pieces.py",
+        "np.full(length, fill, ",
+        "np.full(length, packing.pad_id, ",
+        ("tests/run/test_pack_beside.py::test_any_values_lie_beside_their_tokens",),
     ),
     Bug(
         "new samples first",

@@ -6,7 +6,9 @@ The hash is of the question: view, field, length, and where lengths come from. T
 and in every plan made with it, so a table that was changed is noticed.
 """
 
+import json
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,17 +41,20 @@ def packed(view: "View", asked: PackBy) -> PackedView:
     """The view's packed sequences. Costs, once per root, the indexes of the field's group, one document for the dtype
     of all, and about a microsecond per document; then reading the table.
 
-    Raises: InvalidPlan for a view of more than the field, or documents that are no rows of tokens; Corrupt.
+    Raises: InvalidPlan for a view of other fields, or documents that are no rows of tokens; Corrupt.
     """
-    if last_word(asked.field) != "npy":
-        raise InvalidPlan(f"pack({asked.field!r}): an .npy field is needed, of one dimension")
-    if view.fields != (asked.field,):
+    for field in asked.fields:
+        if last_word(field) != "npy":
+            raise InvalidPlan(f"pack: {field!r}: an .npy field is needed, of one dimension")
+    if set(view.fields) != set(asked.fields):
+        words = ", ".join(map(repr, asked.fields))
         raise InvalidPlan(
-            f"pack({asked.field!r}) of a view with the fields {list(view.fields)}: a sequence is made of several "
-            f"documents, and has their tokens only; pass version.select({asked.field!r})"
+            f"pack of {words} from a view with the fields {list(view.fields)}: a sequence has only what there is of "
+            f"each token of its documents; pass version.select({words}), and name fields with a value per token in "
+            "pack(beside=)"
         )
-    dtype, table = _load(view, asked) or _made(view, asked)
-    made = PackedView(view, asked, dtype, table)
+    dtypes, table = _load(view, asked) or _made(view, asked)
+    made = PackedView(view, asked, dtypes, table)
     if asked.checksums and checks_of(made) is None:
         keep_checks(view, made, _path(view, asked))
     return made
@@ -63,34 +68,35 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
     return load_checks(documents, _path(documents, packed.asked)) if isinstance(documents, View) else None
 
 
-def _made(view: "View", asked: PackBy) -> tuple[str, PackTable]:
-    """The dtype of the tokens, and the table, stored for other ranks and runs. Raises: as `packed` does."""
-    first = _Stored(view, asked.field)
+def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
+    """The dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed` does."""
+    first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
     if (tokens < 0).any():
         raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
-    return _kept(view, asked, first.dtype, pack_documents(documents, tokens, asked.length))
+    return _kept(view, asked, first.dtypes, pack_documents(documents, tokens, asked.length))
 
 
 class _Stored:
-    """How a field's documents are stored: as the view's first one says, which is read for it."""
+    """How the fields of documents are stored: as the view's first one says, which is read for it."""
 
-    def __init__(self, view: "View", field: str) -> None:
-        self._version, self._field = view.version, field
+    def __init__(self, view: "View", asked: PackBy) -> None:
+        self._version, self._field = view.version, asked.field
         if not len(view):
             raise InvalidPlan("pack: the view has no samples")
         where = view.version_ordinals(np.zeros(1, np.int64))
-        addresses = view.version.address(where, [field])
-        (found,) = read_fields(view.version.store, addresses)
-        stored = layout_of(found[field])
-        if len(stored.shape) != 1:
-            raise InvalidPlan(
-                f"pack({field!r}): {addresses[0].describe(field)} is {stored.dtype} {list(stored.shape)}; one "
-                "dimension is needed"
-            )
-        self.dtype, self._itemsize = stored.dtype.str, stored.dtype.itemsize
-        self._start = len(stored.head)
+        (address,) = view.version.address(where, asked.fields)
+        (found,) = read_fields(view.version.store, [address])
+        stored = {field: layout_of(found[field]) for field in asked.fields}
+        for field, one in stored.items():
+            if len(one.shape) != 1:
+                raise InvalidPlan(
+                    f"pack: {address.describe(field)} is {one.dtype} {list(one.shape)}; one dimension is needed"
+                )
+        tokens = stored[asked.field]
+        self.dtypes = {field: one.dtype.str for field, one in stored.items()}
+        self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
         """int64 per live sample of the version: its tokens; negative where its bytes do not come out."""
@@ -130,11 +136,12 @@ def _path(view: "View", asked: PackBy) -> str:
         "field": asked.field,
         "length": asked.length,
         "lengths": asked.lengths,
+        **({"beside": asked.fields[1:]} if asked.beside else {}),
     }
     return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
 
 
-def _load(view: "View", asked: PackBy) -> tuple[str, PackTable] | None:
+def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
     """As `_made`; None where the root has no such table. Raises: Corrupt."""
     store, path = view.version.store, _path(view, asked)
     try:
@@ -152,12 +159,28 @@ def _load(view: "View", asked: PackBy) -> tuple[str, PackTable] | None:
     _check(name, columns, len(view.version), asked.length)
     found, facts = PackTable(*columns), table_facts(table)
     said = facts.get("content_sha256")
-    if found.sha256 != said or "dtype" not in facts:
+    dtypes = _dtypes(asked, facts)
+    if found.sha256 != said or dtypes is None:
         raise Corrupt(
             f"{name}: the sha256 of its rows is {found.sha256}, it says {said!r}: it was damaged or edited; "
             "delete it, it is made again"
         )
-    return facts["dtype"], found
+    return dtypes, found
+
+
+def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
+    """The dtypes as a table tells them."""
+    beside = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
+    return {"dtype": dtypes[asked.field], **beside}
+
+
+def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
+    """What `_facts` told; None where it did not."""
+    try:
+        told = [facts["dtype"], *json.loads(facts.get("beside", "[]"))]
+        return dict(zip(asked.fields, told, strict=True))
+    except (KeyError, ValueError, TypeError):
+        return None
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
@@ -177,19 +200,21 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
         raise Corrupt(f"{name} is no table of packed sequences; delete it, it is made again")
 
 
-def _kept(view: "View", asked: PackBy, dtype: str, table: PackTable) -> tuple[str, PackTable]:
+def _kept(
+    view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
+) -> tuple[dict[str, str], PackTable]:
     """What was stored: ours, or what another process stored meanwhile."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
     try:
-        facts = {"content_sha256": table.sha256, "dtype": dtype}
+        facts = {"content_sha256": table.sha256, **_facts(asked, dtypes)}
         store.put_if_absent(path, table_bytes(columns, "pack", facts=facts))
     except AlreadyExists:
         saved = _load(view, asked)
-        return (dtype, table) if saved is None else saved
+        return (dtypes, table) if saved is None else saved
     except Forbidden:
         logger.warning("the root is read-only here: %s was not saved, each process packs the documents", path)
     except StoreError as error:
         logger.warning("%s was not saved (%s); each process packs the documents", path, error)
-    return dtype, table
+    return dtypes, table

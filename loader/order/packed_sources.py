@@ -29,9 +29,11 @@ def pack_sources(
         except InvalidPlan as error:
             raise InvalidPlan(f"source {name!r}: {error}") from None
         packed[name], kinds[name] = replace(wanted, view=view), view.packing
-    dtypes = {name: one.dtype for name, one in kinds.items()}
-    if len(set(dtypes.values())) > 1:
-        raise InvalidPlan(
-            f"pack: {asked.field!r} has the dtypes {dtypes}; a batch has one: store the tokens of all sources alike"
-        )
-    return packed, next(iter(kinds.values()))
+    first = next(iter(kinds.values()))
+    for number, (field, _, _) in enumerate(first.layout):
+        dtypes = {name: one.layout[number][2] for name, one in kinds.items()}
+        if len(set(dtypes.values())) > 1:
+            raise InvalidPlan(
+                f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
+            )
+    return packed, first

@@ -1,12 +1,14 @@
 """A view of packed sequences, numbered 0..N-1: what L1 shuffles in a plan with packing."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from .canonical import content_hash
 from .keys import I64
-from .pack import PackBy, Packing
+from .pack import Beside, PackBy, Packing
 from .pack_table import PackTable
 from .views import OrderView
 
@@ -15,10 +17,19 @@ class PackedView:
     """Immutable. documents: the view that was packed. asked: the question. packing: how a sequence is laid out.
     table, table_sha256: which pieces each sequence holds, and what names that."""
 
-    def __init__(self, documents: OrderView, asked: PackBy, dtype: str, table: PackTable) -> None:
-        """dtype: of the tokens. Raises: InvalidPlan for one that is none of whole numbers, or has no such pad_id."""
+    def __init__(
+        self, documents: OrderView, asked: PackBy, dtypes: Mapping[str, str], table: PackTable
+    ) -> None:
+        """dtypes: of each of the fields that `asked` names. Raises: InvalidPlan for tokens that are no whole numbers,
+        and for a pad_id or fill that its dtype does not have."""
         self.documents, self.asked, self.table = documents, asked, table
-        self.packing = Packing(field=asked.field, length=asked.length, pad_id=asked.pad_id, dtype=dtype)
+        self.packing = Packing(
+            field=asked.field,
+            length=asked.length,
+            pad_id=asked.pad_id,
+            dtype=dtypes[asked.field],
+            beside=tuple(Beside(field=name, fill=fill, dtype=dtypes[name]) for name, fill in asked.beside),
+        )
         self.table_sha256 = table.sha256
 
     def __repr__(self) -> str:
@@ -40,7 +51,7 @@ class PackedView:
 
     @property
     def mean_sample_bytes(self) -> int:
-        return self.packing.length * int(self.packing.dtype[2:])
+        return self.packing.length * sum(np.dtype(dtype).itemsize for _, _, dtype in self.packing.layout)
 
     def spec(self) -> dict[str, Any]:
         """What a plan stores to open the view again."""

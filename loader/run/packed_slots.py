@@ -21,7 +21,7 @@ from .fetch import Fetch, Fetched
 from .located import Located, located
 from .one_sample import OneSample
 from .piece_reads import PieceReads
-from .pieces import SlotPieces, laid_out, pieces_of, sequence_address, sequence_crc
+from .pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
 from .rank_slots import RankSlots
 from .recipe import Recipe
 from .step_metrics import StepMetrics
@@ -55,7 +55,7 @@ class PackedSlots:
             pieces = pieces_of(plan, step, mine.slots, mine.wanted)
             documents = self._located(pieces)
         substitutions: list[Substitution] = []
-        tokens, crcs = self._tokens(mine, pieces, documents, substitutions, seen)
+        values, crcs = self._values(mine, pieces, documents, substitutions, seen)
         numbers: dict[int, list[int]] = {row: [] for row in mine.wanted.tolist()}
         for number, row in enumerate(pieces.slot.tolist()):
             numbers[row].append(number)
@@ -63,7 +63,7 @@ class PackedSlots:
         keys, sums = [""] * len(columns), np.zeros(len(columns), np.int64)
         for row, some in numbers.items():
             start = perf_counter()
-            sample: dict[str, Any] = dict(laid_out(packing, pieces.of, some, tokens))
+            sample: dict[str, Any] = dict(laid_out(packing, pieces.of, some, values))
             address = sequence_address(views[mine.slots.source[row]], int(mine.slots.ordinal[row]))
             seen.spent("collate", perf_counter() - start)
             if self._recipe.transform is not None:
@@ -76,25 +76,26 @@ class PackedSlots:
         """Where the documents of the pieces lie that are read."""
         return located(self._views, pieces.documents, np.flatnonzero(~pieces.held), self._run)
 
-    def _tokens(
+    def _values(
         self,
         mine: RankSlots,
         pieces: SlotPieces,
         documents: Sequence[Located],
         substitutions: list[Substitution],
         seen: StepMetrics,
-    ) -> tuple[dict[int, np.ndarray], dict[int, int]]:
-        """Number of a piece -> its tokens, and the CRC-32C of its document's field. Those masked are in neither."""
+    ) -> tuple[dict[int, Values], dict[int, list[int]]]:
+        """Number of a piece -> what is laid out, and the CRC-32Cs of its document's fields. Those masked are in
+        neither."""
         plan = self._recipe.plan
         assert plan.pack is not None
-        tokens: dict[int, np.ndarray] = {}
-        crcs: dict[int, int] = {}
+        values: dict[int, Values] = {}
+        crcs: dict[int, list[int]] = {}
         addresses = {
             piece: one.places.address(number)
             for one in documents
             for number, piece in enumerate(one.rows.tolist())
         }
-        read: dict[int, np.ndarray | Corrupt | _Document] = {**self._pieces(pieces, addresses, seen)}
+        read: dict[int, Values | Corrupt | _Document] = {**self._pieces(pieces, addresses, seen)}
         if read:  # these are not read whole
             whole = np.array([piece for piece in addresses if piece not in read], np.int64)
             documents = located(self._views, pieces.documents, whole, self._run)
@@ -115,35 +116,25 @@ class PackedSlots:
                     masked(plan, mine.steps[0], pieces.documents, piece, slot, address, found)
                 )
                 continue
-            tokens[piece] = found
-            crcs[piece] = address.fields[plan.pack.field].crc32c
-        return tokens, crcs
+            values[piece] = found
+            crcs[piece] = [address.fields[field].crc32c for field, _, _ in plan.pack.layout]
+        return values, crcs
 
     def _decoded(
         self, pieces: SlotPieces, piece: int, read: "_Document", seen: StepMetrics
-    ) -> np.ndarray | Corrupt:
-        """The tokens of a piece whose document was read whole."""
+    ) -> Values | Corrupt:
+        """Of a piece whose document was read whole."""
         packing, (one, number, fetched) = self._recipe.plan.pack, read
         assert packing is not None
         payload = fetched.payloads.pop(number, {})
         found = fetched.bad.get(number) or self._document(pieces.documents, one, number, payload, None, seen)
         if isinstance(found, Corrupt):
             return found
-        start = int(pieces.of.start[piece])
-        array = self._planned(found[packing.field], pieces, piece, one.places.address(number))
-        return array[start : start + int(pieces.of.length[piece])]
-
-    def _planned(self, array: object, pieces: SlotPieces, number: int, address: SampleAddress) -> np.ndarray:
-        """The tokens of a document, which are as many as the table says. Raises: InvalidPlan."""
-        packing = self._recipe.plan.pack
-        assert packing is not None
-        wanted, n = np.dtype(packing.dtype), int(pieces.of.tokens[number])
-        if isinstance(array, np.ndarray) and array.shape == (n,) and array.dtype == wanted:
-            return array
-        got = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else repr(type(array))
-        raise InvalidPlan(
-            f"{address.describe(packing.field)} is {got}; it was packed as {wanted} [{n}]. Store all documents in one "
-            "dtype, correct the column of pack(lengths=), or leave such documents out with where()"
+        start, address = int(pieces.of.start[piece]), one.places.address(number)
+        here, n = slice(start, start + int(pieces.of.length[piece])), int(pieces.of.tokens[piece])
+        return tuple(
+            _planned(found[field], field, np.dtype(dtype), n, address)[here]
+            for field, _, dtype in packing.layout
         )
 
     def _transformed(
@@ -155,3 +146,14 @@ class PackedSlots:
         sample = apply_transform(transform, sample, address, draws.for_transform(place))
         seen.sample("transform", perf_counter() - start, place[1], lambda: address, slot)
         return sample
+
+
+def _planned(value: object, field: str, dtype: np.dtype[Any], n: int, address: SampleAddress) -> np.ndarray:
+    """A document's field, with as many values as the table says it has tokens. Raises: InvalidPlan."""
+    if isinstance(value, np.ndarray) and value.shape == (n,) and value.dtype == dtype:
+        return value
+    got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(type(value))
+    raise InvalidPlan(
+        f"{address.describe(field)} is {got}; it was packed as {dtype} [{n}]. Store the field of all documents in one "
+        "dtype, with a value per token; correct the column of pack(lengths=); or leave such documents out with where()"
+    )

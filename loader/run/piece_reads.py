@@ -11,13 +11,14 @@ from ..errors import Corrupt
 from ..modalities import Decoder, decoder_for
 from ..order.packed_view import PackedView
 from .fetch import Fetch
-from .pieces import SlotPieces
+from .pieces import SlotPieces, Values
 from .recipe import Recipe
 from .step_metrics import StepMetrics
 
 
 class PieceReads:
-    """Reads what can be read by the piece; thread-safe. Nothing can where the caller decodes the field himself."""
+    """Reads what can be read by the piece; thread-safe. Nothing can where the caller decodes the field himself, and
+    where other fields lie beside it."""
 
     def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch) -> None:
         packing = recipe.plan.pack
@@ -25,13 +26,13 @@ class PieceReads:
         self._field, self._length = packing.field, packing.length
         self._dtype, self._fetch = np.dtype(packing.dtype), fetch
         views = [one.view for one in recipe.plan.sources.values() if isinstance(one.view, PackedView)]
-        ours = decoders.get(packing.field) is decoder_for(packing.field)
+        ours = decoders.get(packing.field) is decoder_for(packing.field) and not packing.beside
         self._checks = [checks_of(view) if ours else None for view in views]
 
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
-    ) -> dict[int, np.ndarray | Corrupt]:
-        """Number of a piece -> its tokens, or why they are corrupt, of those that need not be read whole."""
+    ) -> dict[int, Values | Corrupt]:
+        """Number of a piece -> its tokens alone, or why they are corrupt, of those that need not be read whole."""
         wanted: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of
@@ -43,9 +44,9 @@ class PieceReads:
                 wanted.setdefault(source, {})[number] = PartsOfField(
                     address, self._field, [[part]], "the checksums of its pieces"
                 )
-        out: dict[int, np.ndarray | Corrupt] = {}
+        out: dict[int, Values | Corrupt] = {}
         for source, some in wanted.items():
             read = self._fetch.parts(source, list(some.values()), seen)
             for number, data in zip(some, read, strict=True):
-                out[number] = data if isinstance(data, Corrupt) else np.frombuffer(data[0], self._dtype)
+                out[number] = data if isinstance(data, Corrupt) else (np.frombuffer(data[0], self._dtype),)
         return out

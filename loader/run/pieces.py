@@ -57,50 +57,56 @@ def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:
     )
 
 
-def laid_out(
-    packing: Packing, pieces: Pieces, numbers: Sequence[int], tokens: Mapping[int, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """One sequence. numbers: its pieces. tokens: number of a piece -> its tokens; a piece without is masked.
+Values = tuple[np.ndarray, ...]
+"""Of one piece: its tokens, and what lies beside them, field by field of `Packing.layout`; each [tokens]."""
 
-    field -> [length], the tokens' dtype, `pad_id` where there is none. `<field>.position_ids` -> int32 [length], from 0
-    in each piece. `<field>.segment_ids` -> int32 [length], 1 for the sequence's first piece and so on, 0 where there is
-    no token. `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
+
+def laid_out(
+    packing: Packing, pieces: Pieces, numbers: Sequence[int], values: Mapping[int, Values]
+) -> dict[str, np.ndarray]:
+    """One sequence. numbers: its pieces. values: of a piece, by its number; a piece without is masked.
+
+    field, and each field beside it -> [length], its own dtype, `pad_id` or its fill where there is no token.
+    `<field>.position_ids` -> int32 [length], from 0 in each piece. `<field>.segment_ids` -> int32 [length], 1 for the
+    sequence's first piece and so on, 0 where there is no token. `<field>.loss_mask` -> bool [length], True at tokens
+    that follow another of their piece.
     """
     length, name = packing.length, packing.field
-    out = np.full(length, packing.pad_id, np.dtype(packing.dtype).newbyteorder("="))
+    out = {
+        field: np.full(length, fill, np.dtype(dtype).newbyteorder("="))
+        for field, fill, dtype in packing.layout
+    }
     position, segment = np.zeros(length, np.int32), np.zeros(length, np.int32)
     loss = np.zeros(length, np.bool_)
     for number in numbers:
-        if number not in tokens:
+        if number not in values:
             continue
         at, n = int(pieces.at[number]), int(pieces.length[number])
-        out[at : at + n] = tokens[number]
+        for field, some in zip(out.values(), values[number], strict=True):
+            field[at : at + n] = some
         position[at : at + n] = np.arange(n, dtype=np.int32)
         segment[at : at + n] = pieces.place[number] + 1
         loss[at + 1 : at + n] = True
     return {
-        name: out,
+        **out,
         f"{name}.{POSITION_IDS}": position,
         f"{name}.{SEGMENT_IDS}": segment,
         f"{name}.{LOSS_MASK}": loss,
     }
 
 
-def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, int]) -> int:
-    """CRC-32C over the pieces of a sequence: u64 document, u64 start, u32 length, u32 CRC-32C of the document's field,
-    little-endian; of a masked one, which has no entry in `crcs`, length and CRC are 0."""
-    return crc32c(
-        b"".join(
-            struct.pack(
-                "<QQII",
-                int(pieces.document[number]),
-                int(pieces.start[number]),
-                int(pieces.length[number]) if number in crcs else 0,
-                crcs.get(number, 0),
-            )
-            for number in numbers
-        )
-    )
+def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
+    """CRC-32C over the pieces of a sequence: u64 document, u64 start, u32 length, u32 CRC-32C of each of the document's
+    fields in the order of `Packing.layout`, little-endian; of a masked one, which has no entry in `crcs`, length is 0,
+    and so is one CRC."""
+    found = b""
+    for number in numbers:
+        of = crcs.get(number)
+        length = 0 if of is None else int(pieces.length[number])
+        sums = (0,) if of is None else of
+        head = (int(pieces.document[number]), int(pieces.start[number]), length)
+        found += struct.pack(f"<QQI{len(sums)}I", *head, *sums)
+    return crc32c(found)
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:

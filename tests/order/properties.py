@@ -891,7 +891,7 @@ class Documents(views.SyntheticView):
     def packed(self, asked):
         documents = np.arange(len(self), dtype=np.int64)
         table = pack_table.pack_documents(documents, np.array(self.tokens, np.int64), asked.length)
-        return packed_view.PackedView(self, asked, self.dtype, table)
+        return packed_view.PackedView(self, asked, dict.fromkeys(asked.fields, self.dtype), table)
 
 
 def documents_of(tokens, name="docs", dtype="<u2"):

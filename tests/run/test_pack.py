@@ -540,7 +540,7 @@ def digest_without_masks(patch):
     patch.setattr(
         packed_slots,
         "sequence_crc",
-        lambda pieces, numbers, crcs: real(pieces, numbers, dict.fromkeys(numbers, 7)),
+        lambda pieces, numbers, crcs: real(pieces, numbers, {number: [7] for number in numbers}),
     )
 
 

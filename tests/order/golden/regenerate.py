@@ -302,7 +302,7 @@ def of_packing(n, length):
     number = np.arange(n, dtype=np.int64)
     tokens = number * 7919 % 613 * np.where(number % 10, 1, 9)
     table = pack_documents(2 * number, tokens, length)
-    view = PackedView(synthetic(2 * n, "docs"), pack("tokens.npy", length), "<u2", table)
+    view = PackedView(synthetic(2 * n, "docs"), pack("tokens.npy", length), {"tokens.npy": "<u2"}, table)
     return {
         "documents": n,
         "length": length,

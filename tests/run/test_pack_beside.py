@@ -1,0 +1,260 @@
+"""Fields with a value per token, laid out beside the tokens of packed sequences (docs/order.md, "Packing")."""
+
+import inspect
+import itertools
+import struct
+from itertools import islice
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.errors import InvalidPlan
+from loader.order.digest import identity_hash
+from loader.order.keys import hash_fields, sub
+from loader.order.pack import Packing
+from loader.run import packed_slots
+
+FIELD, LABELS, ANSWER, WEIGHT = "tokens.npy", "labels.npy", "answer.npy", "weight.npy"
+BESIDE = {LABELS: -100, ANSWER: False, WEIGHT: 0}
+DTYPES = {FIELD: "<u2", LABELS: "<i8", ANSWER: "|b1", WEIGHT: "<f4"}
+PACK = loader.pack(FIELD, 16, pad_id=9, beside=BESIDE)
+LENGTHS = [int(n) for n in np.random.default_rng(3).integers(0, 20, 50)] + [60, 33, 16]
+roots = itertools.count()
+
+
+def document(number, n):
+    """What a value is tells where it is from."""
+    tokens = (number * 100 + np.arange(n)).astype(np.uint16)
+    return {
+        FIELD: tokens,
+        LABELS: tokens.astype(np.int64) + 7,
+        ANSWER: tokens % 3 == 0,
+        WEIGHT: (tokens / 8).astype(np.float32),
+    }
+
+
+def write(root, lengths=LENGTHS, change=lambda number, fields: fields, **options):
+    with root.write("docs", **options) as writer:
+        for number, n in enumerate(lengths):
+            writer.add(f"docs-{number:03d}", change(number, document(number, n)))
+    return writer.version
+
+
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory):
+    with loader.Root(str(tmp_path_factory.mktemp("beside"))) as root:
+        yield write(root, part_samples=20)
+
+
+def plan_of(version, batch=5, pack=PACK, **more):
+    fields = version.select(WEIGHT, FIELD, ANSWER, LABELS)
+    return loader.plan({"docs": fields}, seed=3, global_batch=batch, pack=pack, **more)
+
+
+def numpy_loader(plan, rank=0, world=1, **more):
+    return loader.Loader(plan, rank, world, framework="numpy", **{"workers": 0, **more})
+
+
+def follows_its_tokens(whole):
+    """Every value of a batch's real slots is that of the token at its place, and the fill where there is none. Number
+    of tokens. (A padded slot is zeros, whatever the fills are.)"""
+    batch = {name: values[whole.mask] for name, values in whole.fields.items()}
+    some = batch[f"{FIELD}.segment_ids"] > 0
+    tokens = batch[FIELD].astype(np.int64)
+    assert np.array_equal(batch[LABELS], np.where(some, tokens + 7, -100))
+    assert np.array_equal(batch[ANSWER], np.where(some, tokens % 3 == 0, False))
+    assert np.array_equal(batch[WEIGHT], np.where(some, tokens / 8, 0))
+    assert {name: batch[name].dtype.str for name in DTYPES} == DTYPES
+    return int(some.sum())
+
+
+@settings(derandomize=True, deadline=None, max_examples=15)
+@given(
+    lengths=st.lists(st.integers(0, 60), min_size=1, max_size=20).filter(any),
+    length=st.integers(1, 40),
+    batch=st.integers(1, 9),
+)
+def test_any_values_lie_beside_their_tokens(lengths, length, batch):
+    with loader.Root(f"memory://run-pack-beside-{next(roots)}") as root:
+        asked = loader.pack(FIELD, length, pad_id=9, beside=BESIDE)
+        plan = plan_of(write(root, lengths, part_samples=7), batch, asked, boundary="mask")
+        with numpy_loader(plan, epochs=1) as batches:
+            assert sum(map(follows_its_tokens, batches)) == sum(lengths)
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 1, "executor": "processes"}])
+def test_ranks_and_workers_make_the_same_batches(docs, options):
+    plan = plan_of(docs)
+    with (
+        numpy_loader(plan) as alone,
+        numpy_loader(plan, 0, 2, **options) as one,
+        numpy_loader(plan, 1, 2, **options) as other,
+    ):
+        for whole in islice(alone, 4):
+            assert follows_its_tokens(whole)
+            parts = [next(one), next(other)]
+            for name in whole.fields:
+                assert np.array_equal(np.concatenate([part[name] for part in parts]), whole[name])
+            assert sum(part.digest for part in parts) % 2**64 == whole.digest
+
+
+def test_the_tokens_are_those_of_a_plan_without(docs):
+    """Which token is where depends on the tokens alone; what it is called does too."""
+    with (
+        numpy_loader(plan_of(docs)) as some,
+        numpy_loader(
+            loader.plan(
+                {"docs": docs.select(FIELD)},
+                seed=3,
+                global_batch=5,
+                pack=loader.pack(FIELD, 16, pad_id=9),
+            )
+        ) as alone,
+    ):
+        for one, other in islice(zip(some, alone, strict=False), 8):
+            assert one.ids == other.ids
+            for name in other.fields:
+                assert np.array_equal(one[name], other[name])
+
+
+def test_the_delivered_digest_knows_every_field(docs):
+    plan = plan_of(docs)
+    with numpy_loader(plan) as batches:
+        batch = batches.batch_at(2)
+    total = 0
+    for slot, one in enumerate(loader.explain(plan, 2)):
+        packed = b""
+        for piece in one.pieces:
+            crcs = [piece.address.fields[field].crc32c for field in (FIELD, LABELS, ANSWER, WEIGHT)]
+            packed += struct.pack(
+                "<QQIIIII", piece.address.ordinal, piece.start, piece.stop - piece.start, *crcs
+            )
+        own = sub(identity_hash(plan.sources["docs"].view.identity), one.address.ordinal)
+        total += sub(sub(sub(sub(hash_fields("delivered"), 2), slot), own), google_crc32c.value(packed))
+    assert batch.digest == total % 2**64
+
+
+def test_a_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watched):
+    version = write(memory_root)
+    addresses = {one.key: one for one in version.address(np.arange(len(version)), [LABELS])}
+    store, place = watched(memory_root), addresses["docs-050"].fields[LABELS]  # of 60 tokens
+
+    def change(key, offset, data):
+        last = place.offset + place.nbytes - 1 - offset
+        if key == place.path and 0 <= last < len(data):
+            return data[:last] + bytes([data[last] ^ 1]) + data[last + 1 :]
+        return data
+
+    store.change = change
+    plan = plan_of(memory_root.open(version.name), boundary="mask")
+    with numpy_loader(plan, epochs=1, corrupt_budget=0.9) as batches:
+        seen = list(batches)
+    assert sum(map(follows_its_tokens, seen)) == sum(LENGTHS) - 60
+    assert {listed.address.key for one in seen for listed in one.substitutions} == {"docs-050"}
+
+
+def test_a_saved_plan_is_opened_with_its_fills(tmp_path):
+    with loader.Root(str(tmp_path)) as root:
+        version = write(root)
+        plan = plan_of(version)
+        again = loader.open_plan(root, plan.save(root))
+        assert (again.hash, again.pack) == (plan.hash, plan.pack)
+        fills = plan_of(version, pack=loader.pack(FIELD, 16, pad_id=9, beside=BESIDE | {LABELS: -1}))
+        assert fills.hash != plan.hash
+        with numpy_loader(plan) as one, numpy_loader(again) as other:
+            assert follows_its_tokens(other.batch_at(3))
+            assert one.batch_at(3).digest == other.batch_at(3).digest
+        assert Packing.from_json(plan.pack.to_json()) == plan.pack
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda number, fields: fields | {LABELS: fields[LABELS][:-1]},
+            r"'docs-017'.*labels.*packed as int64",
+        ),
+        (lambda number, fields: fields | {WEIGHT: fields[WEIGHT].astype("f8")}, r"weight.*packed as float32"),
+    ],
+)
+def test_documents_whose_values_do_not_fit_their_tokens_stop_the_run(memory_root, change, said):
+    version = write(memory_root, [12] * 30, lambda n, fields: change(n, fields) if n == 17 else fields)
+    with (
+        numpy_loader(plan_of(version), epochs=1) as batches,
+        pytest.raises(InvalidPlan, match=said),
+    ):
+        list(batches)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"beside": {ANSWER: 2}}, "does not fit into bool, the dtype of 'answer.npy'"),
+        ({"beside": {FIELD: 0}}, "is the tokens' own"),
+        ({"beside": {f"{FIELD}.loss_mask": 0}}, "is the tokens' own"),
+        ({"beside": {LABELS: 0.5}}, "a whole number from"),
+        ({"beside": [LABELS]}, "fields and the whole number"),
+        ({"beside": {LABELS: 0}, "checksums": True}, "leave one of the two out"),
+        ({"beside": {"labels.txt": 0}}, "an .npy field is needed"),
+        ({"beside": {LABELS: 0}}, "pass version.select"),
+    ],
+)
+def test_what_is_refused(docs, asked, said):
+    fields = [FIELD, ANSWER] if ANSWER in (asked["beside"] or {}) else [FIELD]
+    with pytest.raises(InvalidPlan, match=said):
+        loader.plan(
+            {"docs": docs.select(*fields)}, seed=3, global_batch=5, pack=loader.pack(FIELD, 16, **asked)
+        )
+
+
+def test_values_of_more_than_one_dimension_are_refused(memory_root):
+    with memory_root.write("docs") as writer:
+        writer.add("a", {FIELD: np.arange(8, dtype=np.uint16), LABELS: np.zeros((8, 2))})
+    with pytest.raises(InvalidPlan, match=r"labels.*float64 \[8, 2\]; one dimension"):
+        loader.plan(
+            {"docs": writer.version.select(FIELD, LABELS)},
+            seed=3,
+            global_batch=1,
+            pack=loader.pack(FIELD, 4, beside={LABELS: 0}),
+        )
+
+
+real_layout, real_crc = packed_slots.laid_out, packed_slots.sequence_crc
+
+
+def values_of_the_tokens_before(patch):
+    def wrong(packing, pieces, numbers, values):
+        made = real_layout(packing, pieces, numbers, values)
+        return {name: np.roll(one, 1) if name in BESIDE else one for name, one in made.items()}
+
+    patch.setattr(packed_slots, "laid_out", wrong)
+
+
+def digests_of_the_tokens_alone(patch):
+    patch.setattr(
+        packed_slots,
+        "sequence_crc",
+        lambda pieces, numbers, crcs: real_crc(pieces, numbers, {n: of[:1] for n, of in crcs.items()}),
+    )
+
+
+BUGS = {
+    "values stand beside another token": (
+        values_of_the_tokens_before,
+        test_ranks_and_workers_make_the_same_batches,
+    ),
+    "digests of the tokens alone": (digests_of_the_tokens_alone, test_the_delivered_digest_knows_every_field),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug, docs, monkeypatch):
+    plant, check = BUGS[bug]
+    plant(monkeypatch)
+    more = {"options": {"workers": 0}} if "options" in inspect.signature(check).parameters else {}
+    with pytest.raises(AssertionError):
+        check(docs, **more)

@@ -288,7 +288,7 @@ ASSEMBLY = in_files(
     ),
     (
         "sources that decode bytes ahead of a transform",
-        "assemble.py",
+        "many_samples.py",
         "tuple(sample)",
         "self._views[wanted.source].fields",
         "test_same_batches.py::test_augmentation_depends_on_the_sample_alone",
@@ -377,9 +377,30 @@ ASSEMBLY = in_files(
         "mmap.MAP_SHARED",
         "test_recycled.py::test_a_forked_child_keeps_its_own",
     ),
+    (
+        "what lies beside its row counts as in it",
+        "many_samples.py",
+        "if value is rows.given:",
+        "if True:",
+        "test_decode.py::test_pictures_of_many_sizes_are_listed",
+    ),
+    (
+        "the slowest picture is the fastest",
+        "many_samples.py",
+        "seconds > took[slowest[step]]",
+        "seconds < took[slowest[step]]",
+        "test_metrics.py::test_the_largest_picture_of_a_step_is_its_slowest_sample",
+    ),
 )
 
 PROPERTIES = [
+    Bug(
+        "a header that is known is upright",
+        "modalities/jpeg_header.py",
+        "return _known(head[: scan + 2])",
+        "return _known(head[: scan + 2])._replace(turn=UPRIGHT)",
+        ("tests/modalities/test_image.py::test_a_header_that_is_known_is_the_one_that_is_walked",),
+    ),
     Bug(
         "rows of mapped shards are not verified",
         "dataset/mapped_rows.py",

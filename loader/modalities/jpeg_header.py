@@ -1,5 +1,7 @@
 """The little that must be known of a JPEG before its pixels are decoded, read without a decoder."""
 
+from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..errors import DecodeFailed
@@ -13,6 +15,10 @@ _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 _EXIF = b"Exif\0\0"
 _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 
+_SCAN_MARKER = bytes([0xFF, _SCAN])
+_HEAD_BYTES = 2048
+"""Longer headers are walked each time: those with metadata, of which no two are alike."""
+
 
 class JpegHeader(NamedTuple):
     """height_px, width_px as stored; components: 1 gray, 3 colour, 4 CMYK; turn: makes it upright."""
@@ -24,10 +30,21 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: Buffer) -> JpegHeader:
-    """Walk the markers up to the first scan: 4 microseconds for a usual file.
+    """What stands before the first scan: 5 microseconds for a usual file, less than one for a file that begins with
+    the same bytes as one before, as those of one size from one encoder mostly do.
 
     Raises: DecodeFailed (the markers are broken or end before the first scan).
     """
+    head = bytes(data[:_HEAD_BYTES])
+    scan = head.find(_SCAN_MARKER)
+    if scan > 0:
+        with suppress(DecodeFailed):  # it only looked like the first scan: a thumbnail's, or cut off
+            return _known(head[: scan + 2])
+    return _walked(data)
+
+
+def _walked(data: Buffer) -> JpegHeader:
+    """Walk the markers up to the first scan. Raises: DecodeFailed."""
     at = 2
     height = width = components = 0
     exif = xmp = None
@@ -61,3 +78,6 @@ def read_header(data: Buffer) -> JpegHeader:
     if not height or not width or not components:
         raise DecodeFailed(f"jpg: no frame header before the first scan, or one of {width} x {height} px")
     return JpegHeader(height, width, components, turn_of(exif, xmp) if exif or xmp else UPRIGHT)
+
+
+_known = lru_cache(maxsize=512)(_walked)

@@ -1,11 +1,9 @@
 """Steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from operator import itemgetter
-from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from .delivered import Delivered
 from .fetch import Fetch, Fetched
 from .finish import Finish, told
 from .located import Located, located
+from .many_samples import ManySamples
 from .metrics import Metrics
 from .node_reads import NodeReads
 from .one_sample import OneSample
@@ -34,7 +33,7 @@ from .recycled import Recycled
 from .step_metrics import StepMetrics
 from .substitute import Substitute
 from .substitution import Substitution
-from .video_reads import groups_of, times_field
+from .video_reads import groups_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +62,11 @@ class Assembler:
         videos = [groups_of(view, by_field) for view in self._views]
         self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
-        self._one_sample = OneSample(recipe, by_field, self._fetch)
+        one_sample = OneSample(recipe, by_field, self._fetch)
+        self._samples = ManySamples(recipe, by_field, one_sample)
         packed = recipe.plan.pack is not None
         self._packed = PackedSlots(recipe, by_field, self._fetch, run) if packed else None
-        self._substitute = Substitute(recipe, self._fetch, self._one_sample, run)
+        self._substitute = Substitute(recipe, self._fetch, one_sample, run)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
 
     def dismiss(self) -> None:
@@ -147,7 +147,7 @@ class Assembler:
         for _, one, number, error in sorted(bad, key=itemgetter(0)):
             room = Room(columns, int(one.rows[number]))
             alone, sample, tried = self._substitute(mine, one, number, error, room, seen)
-            room.put(sample, self._names(one, sample))
+            room.put(sample, self._samples.names(one, sample))
             instead.append(alone)
             substitutions += tried
         keys, crcs = [""] * len(columns), np.zeros(len(columns), np.int64)
@@ -165,26 +165,6 @@ class Assembler:
         whole = np.ones(len(wanted.rows), bool)
         whole[[*fetched.payloads, *bad]] = False
         columns.put_names(wanted.rows[whole].tolist(), self._views[wanted.source].fields)
-        placing_s = 0.0
-        for number in sorted(fetched.payloads.keys() - bad.keys()):
-            payload = fetched.payloads.pop(number)  # its bytes are not held once it is decoded
-            room = Room(columns, int(wanted.rows[number]))
-            sample = self._one_sample(slots, wanted, number, payload, room, seen)
-            if isinstance(sample, Corrupt):
-                bad[number] = sample
-                continue
-            start = perf_counter()
-            room.put(sample, self._names(wanted, sample))
-            placing_s += perf_counter() - start
-        seen.spent("collate", placing_s)
-        return bad
-
-    def _names(self, wanted: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
-        """The fields of a sample of which some values may be in the columns already."""
-        if self.recipe.transform is not None:
-            return tuple(sample)
-        fields = self._views[wanted.source].fields
-        if all(name in fields for name in sample):
-            return fields
-        with_times = (name for field in fields for name in (field, times_field(field)))
-        return tuple(name for name in with_times if name in fields or name in sample)
+        payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
+        fetched.payloads.clear()
+        return bad | self._samples(slots, wanted, payloads, columns, seen)

@@ -14,7 +14,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for, image
+from loader.modalities import decoder_for, image, jpeg_header
 
 decode = decoder_for("jpg")
 RNG = np.random.default_rng(7)
@@ -261,6 +261,37 @@ def test_flipped_and_cut_bytes_decode_or_are_refused(kind):
             got = decode(cut, None)
             assert got.dtype == np.uint8
             assert got.ndim == 3
+
+
+def test_a_header_that_is_known_is_the_one_that_is_walked():
+    """Whatever is flipped in it, cut off it or put into it, and also the second time."""
+
+    def outcome(read, data):
+        try:
+            return read(data)
+        except DecodeFailed as error:
+            return str(error)
+
+    rng = np.random.default_rng(5)
+    false_scan = with_app1(JPEG, b"a thumbnail" + b"\xff\xda" + bytes(40))
+    plain = [
+        JPEG,
+        with_app1(JPEG, exif(6)),
+        with_app1(JPEG, exif(1)),
+        false_scan,
+        with_app1(JPEG, bytes(3000)),
+    ]
+    seen = set()
+    for turn in range(600):
+        data = bytearray(plain[turn % len(plain)])
+        for place in rng.integers(0, 700, rng.integers(0, 4)):
+            data[place] = rng.choice([0, 1, 7, 0xC0, 0xC4, 0xD9, 0xDA, 0xE1, 0xFF])
+        cut = bytes(data[: rng.integers(2, 800)] if turn % 3 == 0 else data)
+        wanted = outcome(jpeg_header._walked, cut)
+        seen.add(type(wanted))
+        for given in (cut, memoryview(cut), cut):
+            assert outcome(jpeg_header.read_header, given) == wanted
+    assert seen == {str, jpeg_header.JpegHeader}
 
 
 def test_real_images_decode_or_are_refused_as_the_corpus_says():

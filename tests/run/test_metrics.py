@@ -3,7 +3,9 @@
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+import simplejpeg
 
 import loader
 from loader.errors import DecodeFailed
@@ -209,6 +211,22 @@ def test_a_slow_step_names_its_slowest_sample(tmp_path, stage, workers):
     assert worst.seconds <= steps[worst.step].stats[f"{stage}_seconds"]
     data = (Path(root.url) / worst.path).read_bytes()
     assert data[worst.offset : worst.offset + worst.nbytes] == b"some words", "of its largest field"
+
+
+@pytest.mark.parametrize("prefetch", [0, None], ids=["one by one", "together"])
+def test_the_largest_picture_of_a_step_is_its_slowest_sample(tmp_path, prefetch):
+    """Of pictures that are decoded in a row: one of 30,000 times the pixels, which takes thousands of times as long."""
+    root = loader.Root(tmp_path / "root")
+    with root.write("d", part_samples=9) as writer:
+        for i in range(24):
+            side = 3000 if i == 17 else 16
+            writer.add(f"k{i}", {"jpg": simplejpeg.encode_jpeg(np.full((side, side, 3), 80, np.uint8))})
+    plan = loader.plan({"pictures": root.open("d")}, seed=1, global_batch=6)
+    options = {"framework": "numpy", "epochs": 1, "workers": 0, "prefetch": prefetch}
+    with loader.Loader(plan, 0, 1, **options) as batches:
+        found = [batch for batch in batches if ("pictures", "k17") in batch.ids]
+    (batch,) = found
+    assert (batch.slowest.key, batch.slowest.stage, batch.slowest.step) == ("k17", "decode", batch.step)
 
 
 def test_a_slow_read_names_the_shard_and_its_bytes(memory_root, watched):

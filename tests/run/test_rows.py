@@ -147,10 +147,10 @@ def test_arrays_of_one_layout_are_not_decoded_one_by_one(root, monkeypatch):
         {"d": root.open("d@latest").select("fixed.npy", "ragged.npy")}, seed=1, global_batch=12
     )
     passed = []
-    real = loader.run.decode.decode_sample
+    real = loader.run.many_samples._decoded
     monkeypatch.setattr(
-        "loader.run.one_sample.decode_sample",
-        lambda data, *rest, **more: passed.append(tuple(data)) or real(data, *rest, **more),
+        "loader.run.many_samples._decoded",
+        lambda payload, *rest: passed.append(tuple(payload)) or real(payload, *rest),
     )
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches:
         next(batches)

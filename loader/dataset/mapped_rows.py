@@ -1,18 +1,22 @@
-"""Fields of one size copied out of mapped shards into rows of memory: one vectorised copy per shard."""
+"""Fields copied out of mapped shards: those of one size into rows of memory, verified many at once; others as bytes."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
-from google_crc32c import extend
+from numpy.typing import NDArray
 
 from ..errors import Corrupt
 from ..storage import Span
 from ..storage.mapped import MappedFiles
 from ..storage.traffic import count_request
+from .crc_linear import moved_crc
 from .read_rows import NotInRow, RowsOfField
-from .sample_places import Int64s, SamplePlaces
+from .row_checks import ROWS_AT_ONCE, RowChecks
+from .sample_places import Int64s, SamplePlaces, members
 from .shard import crc32c
 from .shard_read import CACHED_BYTES, MAPPED_BYTES, Reading, ShardRead
 
@@ -28,10 +32,10 @@ def map_rows(
     out: list[NotInRow] = []
     left: list[RowsOfField] = []
     for one in wanted:
-        unmapped: list[Int64s] = []
-        for path, mine in places.fields[one.field].by_shard(one.numbers):
-            if not _filled(reading, maps, places, one, path, mine, out):
-                unmapped.append(mine)
+        with ExitStack() as held:
+            shards, unmapped = _mapped(reading, maps, places, one, held)
+            if shards:
+                out += _filled(reading, places, one, shards)
         if unmapped:
             left.append(one.part(np.sort(np.concatenate(unmapped))))
     return out, left
@@ -78,60 +82,107 @@ def map_bytes(
     return found, np.sort(np.concatenate(left)) if left else np.zeros(0, np.int64)
 
 
-def _filled(
-    reading: Reading,
-    maps: MappedFiles,
-    places: SamplePlaces,
-    one: RowsOfField,
-    path: str,
-    mine: Int64s,
-    out: list[NotInRow],
-) -> bool:
-    """Fill the rows of one shard's samples `mine`; False where it is not mapped, or ends too early for one of them."""
-    at, n_head, n_row = places.fields[one.field], len(one.head), one.memory.shape[1]
-    start, first = perf_counter(), partial(places.address, int(mine[0]))
-    with reading.told(first, one.field), maps.using(path, reading.pins.get(path)) as mapped:
-        if mapped is None:
-            return False
-        reading.pin(path, mapped[1])
-        whole, offset = mapped[0].array, at.offset[mine]
-        low, end = int(offset.min()), int(offset.max()) + n_head + n_row
-        if low < 0 or end > len(whole):
-            return False
+class _Shard(NamedTuple):
+    """Samples of a field that lie in one mapped shard. mine: int64, their numbers, ascending; begin: int64, where
+    the field of each begins in `whole`, uint8; opened_s: seconds."""
+
+    path: str
+    whole: np.ndarray
+    mine: Int64s
+    begin: Int64s
+    opened_s: float
+
+
+def _mapped(
+    reading: Reading, maps: MappedFiles, places: SamplePlaces, one: RowsOfField, held: ExitStack
+) -> tuple[list[_Shard], list[Int64s]]:
+    """A field's shards, mapped as long as `held` is; and the numbers of the samples of those that are not mapped, or
+    that end too early for one of them."""
+    at, nbytes = places.fields[one.field], len(one.head) + one.memory.shape[1]
+    shards, unmapped = list[_Shard](), list[Int64s]()
+    for path, mine in at.by_shard(one.numbers):
+        start = perf_counter()
+        with reading.told(partial(places.address, int(mine[0])), one.field):
+            mapped = held.enter_context(maps.using(path, reading.pins.get(path)))
+        begin = at.offset[mine]
+        if mapped is not None:
+            reading.pin(path, mapped[1])
+        if mapped is None or int(begin.min()) < 0 or int(begin.max()) + nbytes > len(mapped[0].array):
+            unmapped.append(mine)
+            continue
         count_request()
-        rows = one.rows[np.searchsorted(one.numbers, mine)]
-        heads = _windows(whole, n_head)[offset]
-        copied_s, crcs = 0.0, list[int]()
-        begun, at_once = crc32c(one.head), max(1, CACHED_BYTES // n_row)
-        for first_row in range(0, len(rows), at_once):
-            block = slice(first_row, first_row + at_once)
-            copying = perf_counter()
-            _copy(whole, offset[block] + n_head, one.memory, rows[block])
-            copied_s += perf_counter() - copying
-            crcs += [extend(begun, one.memory[row]) for row in rows[block].tolist()]
-    same = (heads == np.frombuffer(one.head, np.uint8)).all(axis=1)
-    odd = mine[~(same & (np.array(crcs) == at.crc32c[mine]))].tolist()
+        shards.append(_Shard(path, mapped[0].array, mine, begin, perf_counter() - start))
+    return shards, unmapped
+
+
+def _filled(
+    reading: Reading, places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]
+) -> list[NotInRow]:
+    """Fill the rows of these shards. What is not in its row."""
+    start, at, n_row = perf_counter(), places.fields[one.field], one.memory.shape[1]
+    numbers = np.concatenate([shard.mine for shard in shards])
+    same = np.concatenate([_begin_with(one.head, shard) for shard in shards])
+    # In the order of the rows, so that neighbours in memory are verified together.
+    which = np.repeat(np.arange(len(shards)), [len(shard.mine) for shard in shards])
+    values = np.concatenate([shard.begin for shard in shards]) + len(one.head)
+    if len(shards) > 1:
+        order = np.argsort(numbers)
+        numbers, same, which, values = numbers[order], same[order], which[order], values[order]
+    rows = one.rows[np.searchsorted(one.numbers, numbers)]
+    wanted = at.crc32c[numbers].astype(np.uint32) ^ moved_crc(crc32c(one.head), n_row)
+    copied_s, checked = 0.0, RowChecks(one.memory, wanted)
+    for first in range(0, len(rows), at_once := max(1, min(ROWS_AT_ONCE, CACHED_BYTES // n_row))):
+        block, copying = slice(first, first + at_once), perf_counter()
+        _copy([shard.whole for shard in shards], which[block], values[block], one.memory, rows[block])
+        copied_s += perf_counter() - copying
+        checked.add(rows[block])
+    odd = np.union1d(np.flatnonzero(~same), checked.wrong())
     verified_s = perf_counter() - start - copied_s
-    for number in odd:
-        begin = int(at.offset[number])
-        data = whole[begin : begin + n_head + n_row].tobytes()
+    out = []
+    for i in odd.tolist():
+        number, begin = int(numbers[i]), int(values[i]) - len(one.head)
+        data = shards[which[i]].whole[begin : begin + len(one.head) + n_row].tobytes()
         good = crc32c(data) == at.crc32c[number]
         again = data if good else reading.again_or_error(places.address(number), one.field)
         out.append(NotInRow(number, one.field, again))
-    fetched_s = perf_counter() - start - verified_s
-    reading.on_read(ShardRead(first, path, Span(low, end - low), fetched_s, verified_s))
-    return True
+    copied_s = perf_counter() - start - verified_s
+    for shard in shards:
+        low, share = int(shard.begin.min()), len(shard.mine) / len(rows)
+        span = Span(low, int(shard.begin.max()) + len(one.head) + n_row - low)
+        first_of = partial(places.address, int(shard.mine[0]))
+        reading.on_read(
+            ShardRead(first_of, shard.path, span, shard.opened_s + copied_s * share, verified_s * share)
+        )
+    return out
 
 
-def _copy(whole: np.ndarray, begin: Int64s, memory: np.ndarray, rows: Int64s) -> None:
-    """Bytes of `whole` from each `begin` on into whole rows."""
+def _begin_with(head: bytes, shard: _Shard) -> NDArray[np.bool_]:
+    """Whether each sample's field begins with `head`."""
+    words = np.uint64 if len(head) % 8 == 0 else np.uint8  # an eighth of the comparisons
+    found = _windows(shard.whole, len(head))[shard.begin].view(words)
+    same: NDArray[np.bool_] = (found == np.frombuffer(head, words)).all(axis=1)
+    return same
+
+
+def _copy(
+    wholes: Sequence[np.ndarray], which: Int64s, begin: Int64s, memory: np.ndarray, rows: Int64s
+) -> None:
+    """Bytes of `wholes[which]` from each `begin` on into whole rows."""
     n_row = memory.shape[1]
     if n_row < GATHERED_BYTES:
-        memory[rows] = _windows(whole, n_row)[begin]
+        for number, mine in members(which, len(wholes)):
+            if len(mine):
+                memory[_as_slice(rows[mine])] = _windows(wholes[number], n_row)[begin[mine]]
         return
-    source, target = whole.data, memory.reshape(-1).data
-    for row, start in zip((rows * n_row).tolist(), begin.tolist(), strict=True):
-        target[row : row + n_row] = source[start : start + n_row]
+    sources, target = [whole.data for whole in wholes], memory.reshape(-1).data
+    for row, source, start in zip((rows * n_row).tolist(), which.tolist(), begin.tolist(), strict=True):
+        target[row : row + n_row] = sources[source][start : start + n_row]
+
+
+def _as_slice(rows: Int64s) -> slice | Int64s:
+    """Ascending rows as a slice where they are neighbours, which numpy is quicker with."""
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    return slice(low, high) if high - low == len(rows) else rows
 
 
 def _windows(data: np.ndarray, nbytes: int) -> np.ndarray:

@@ -164,7 +164,7 @@ class Assembler:
         bad = dict(fetched.bad)
         whole = np.ones(len(wanted.rows), bool)
         whole[[*fetched.payloads, *bad]] = False
-        columns.put_names(wanted.rows[whole].tolist(), self._views[wanted.source].fields)
+        columns.put_names(wanted.rows[whole], self._views[wanted.source].fields)
         payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
         fetched.payloads.clear()
         return bad | self._samples(slots, wanted, payloads, columns, seen)

@@ -2,18 +2,34 @@
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..errors import InvalidRuntime
+from .slot_ids import Ids, SlotIds
 from .step_metrics import SlowSample
 from .substitution import Substitution
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-@dataclass(slots=True, kw_only=True)
+class _IdsOnDemand:
+    """`Batch.ids`: a list, which most trainings never look at, and which costs more than a small batch's bytes."""
+
+    def __set__(self, batch: "Batch", ids: Ids | SlotIds) -> None:
+        batch.__dict__["ids"] = ids
+
+    def __get__(self, batch: "Batch | None", owner: type) -> Ids:
+        if batch is None:
+            raise AttributeError("ids")  # so that dataclass sees no default
+        ids = batch.__dict__["ids"]
+        if isinstance(ids, SlotIds):
+            ids = batch.__dict__["ids"] = ids.listed()
+        return cast(Ids, ids)
+
+
+@dataclass(kw_only=True)
 class Batch:
     """One rank's slots of one global batch; batch["jpg"] is a stacked array, or a list where shapes differ.
 
@@ -32,7 +48,7 @@ class Batch:
     """
 
     step: int
-    ids: list[tuple[str, str] | None]
+    ids: _IdsOnDemand = _IdsOnDemand()
     mask: Any
     weight: float
     digest: int
@@ -100,7 +116,7 @@ class Batch:
         return name in self.fields
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.__dict__["ids"])
 
     def keys(self) -> KeysView[str]:
         """The field names."""
@@ -121,7 +137,7 @@ class Batch:
         non_blocking: as for `torch.Tensor.to`. numpy's arrays stay where they are, jax's too.
         """
         mask, fields = self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-        return replace(self, mask=mask, fields=fields)
+        return replace(self, ids=self.__dict__["ids"], mask=mask, fields=fields)
 
     def _with_tensors(self, change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
         """(mask, fields), `change` done to every torch tensor in them."""

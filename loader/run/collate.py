@@ -47,7 +47,7 @@ def gathered(
     somebody who imported torch can have made, are stacked for torch.)"""
     torch = sys.modules.get("torch") if framework == "torch" else None
     torch = torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
-    mask = np.array(columns.mask(), bool)
+    mask = columns.mask()
     fields: dict[str, Any] = {}
     if not mask.any():
         if like is not None:
@@ -133,7 +133,9 @@ def _torch_field(value: Any, torch: Any) -> Any:
         return [_torch_field(item, torch) if isinstance(item, np.ndarray) else item for item in value]
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         return value
-    array = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+    array = value
+    if not (value.flags.c_contiguous and value.flags.writeable and value.dtype.isnative):
+        array = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
     try:
         return torch.from_numpy(array)
     except TypeError:

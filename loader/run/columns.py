@@ -1,11 +1,13 @@
 """A batch while it is made: field by field, a value per slot, large arrays in the rows of the batch's own memory."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..modalities.place import Place
+from ..order.keys import I64
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """(shape, dtype) -> an array of any content."""
@@ -19,8 +21,7 @@ class _Mark:
 
 PADDED = _Mark()
 """In a slot without a sample."""
-_IN_ROW = _Mark()
-_ABSENT = _Mark()
+_PADDING = -1
 
 
 class Columns:
@@ -32,31 +33,42 @@ class Columns:
     """
 
     def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
-        self._n_slots, self._allocate = n_slots, allocate
+        self._allocate = allocate
         self._rows: dict[str, np.ndarray] = {}
-        self._values: dict[str, list[Any]] = {}
-        self._names: list[tuple[str, ...] | None] = [None] * n_slots
+        self._filled: dict[str, NDArray[np.bool_]] = {}  # slots whose row holds their value
+        self._values: dict[str, list[Any]] = {}  # of the other slots, None where the sample lacks the field
+        self._orders: dict[tuple[str, ...], int] = {}  # the fields of samples, numbered as they came up
+        self._order = np.full(n_slots, _PADDING)
+        self._complete: tuple[str, ...] | None = None  # the fields of every slot, where all lie in rows
 
     def __len__(self) -> int:
-        return self._n_slots
+        return len(self._order)
 
-    def part(self, slots: slice) -> "Columns":
-        """Some of the slots, in the same memory."""
-        out = Columns(0, self._allocate)
-        out._names = self._names[slots]
-        out._n_slots = len(out._names)
-        out._rows = {field: rows[slots] for field, rows in self._rows.items()}
-        out._values = {field: values[slots] for field, values in self._values.items()}
-        return out
+    def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
+        """Some of the slots, and then others, in the same memory. Nothing is put into these columns any more."""
+        complete = self._found_complete()
+        for some in slots:
+            out = Columns.__new__(Columns)  # a fifth of a small batch's time would go into empty columns
+            out._allocate, out._complete = self._allocate, complete
+            out._order, out._orders = self._order[some], self._orders
+            out._rows = {field: rows[some] for field, rows in self._rows.items()}
+            out._filled = {} if complete else {field: one[some] for field, one in self._filled.items()}
+            out._values = {field: values[some] for field, values in self._values.items()}
+            yield out
 
     def names(self) -> list[str]:
         """Every field, in the order in which the slots bring them up."""
-        orders = dict.fromkeys(names for names in self._names if names is not None)
-        return list(dict.fromkeys(name for names in orders for name in names))
+        if self._complete is not None:
+            return list(self._complete)
+        orders, here = list(self._orders), dict.fromkeys(self._order[self.mask()].tolist())
+        return list(dict.fromkeys(name for number in here for name in orders[number]))
 
-    def mask(self) -> list[bool]:
+    def mask(self) -> NDArray[np.bool_]:
         """Per slot, whether it has a sample."""
-        return [names is not None for names in self._names]
+        if self._complete is not None:
+            return np.ones(len(self), bool)
+        real: NDArray[np.bool_] = self._order != _PADDING
+        return real
 
     def rows(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
         """The memory [n_slots, *shape] of a field's arrays, made when it is first asked for; None where those of the
@@ -65,14 +77,13 @@ class Columns:
         if rows is None:
             if dtype.hasobject or not dtype.isnative:
                 return None
-            rows = self._rows[field] = self._allocate((self._n_slots, *shape), dtype)
+            rows = self._rows[field] = self._allocate((len(self), *shape), dtype)
+            self._filled[field] = np.zeros(len(self), bool)
         return rows if rows.shape[1:] == shape and rows.dtype == dtype else None
 
-    def put_rows(self, field: str, slots: Sequence[int]) -> None:
+    def put_rows(self, field: str, slots: Sequence[int] | I64) -> None:
         """The rows of these slots hold their values."""
-        values = self._of(field)
-        for slot in slots:
-            values[slot] = _IN_ROW
+        self._filled[field][slots] = True
 
     def put_bytes(self, field: str, slots: Sequence[int], values: Iterable[Any]) -> None:
         """Values that are no arrays."""
@@ -82,40 +93,52 @@ class Columns:
 
     def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
         """One value, which lies in its row already or, where it is a large array, is copied there."""
-        self._of(field)[slot] = _IN_ROW if in_row or self._moved(field, slot, value) else value
+        in_row = in_row or self._moved(field, slot, value)
+        if field in self._filled:
+            self._filled[field][slot] = in_row
+        if not in_row:
+            self._of(field)[slot] = value
 
-    def put_names(self, slots: Sequence[int], names: tuple[str, ...]) -> None:
+    def put_names(self, slots: Sequence[int] | I64, names: tuple[str, ...]) -> None:
         """The fields that the samples of these slots have, in their order."""
-        for slot in slots:
-            self._names[slot] = names
+        self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
     def whole(self, field: str) -> np.ndarray | None:
         """The field's rows, zeros at padding, where every sample's value is in its row; else None."""
-        rows = self._rows.get(field)
-        padded = [slot for slot, names in enumerate(self._names) if names is None]
-        in_rows = [value is _IN_ROW for value in self._values[field]]
-        if rows is None or sum(in_rows) + len(padded) != self._n_slots:
+        if self._complete is not None:
+            return self._rows[field]
+        if field not in self._filled:
             return None
-        for slot in padded:
-            rows[slot] = 0
+        real = self.mask()
+        if not (self._filled[field] | ~real).all():
+            return None
+        rows = self._rows[field]
+        if not real.all():
+            rows[~real] = 0
         return rows
 
     def values(self, field: str) -> list[Any]:
         """Per slot, its value; None where the sample lacks the field, PADDED where there is no sample."""
+        filled = self._filled[field].tolist() if field in self._filled else [False] * len(self)
         return [
-            PADDED if names is None else self._value(field, slot, value)
-            for slot, (names, value) in enumerate(zip(self._names, self._values[field], strict=True))
+            PADDED if order == _PADDING else self._rows[field][slot, ...] if in_row else value
+            for slot, (order, in_row, value) in enumerate(
+                zip(self._order.tolist(), filled, self._of(field), strict=True)
+            )
         ]
 
-    def _value(self, field: str, slot: int, value: Any) -> Any:
-        if value is _IN_ROW:
-            return self._rows[field][slot, ...]
-        return None if value is _ABSENT else value
+    def _found_complete(self) -> tuple[str, ...] | None:
+        """As `_complete`, looked for."""
+        if len(self._orders) != 1 or not self.mask().all():
+            return None
+        (names,) = self._orders
+        filled = (self._filled.get(name) for name in names)
+        return names if all(one is not None and one.all() for one in filled) else None
 
     def _of(self, field: str) -> list[Any]:
         values = self._values.get(field)
         if values is None:
-            values = self._values[field] = [_ABSENT] * self._n_slots
+            values = self._values[field] = [None] * len(self)
         return values
 
     def _moved(self, field: str, slot: int, value: Any) -> bool:

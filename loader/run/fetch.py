@@ -91,7 +91,7 @@ class Fetch:
         if columns is not None:
             for rows in bulk.read(reading, places, wanted.rows, columns):
                 rest[rows.field] = rows.left
-                columns.put_rows(rows.field, wanted.rows[rows.filled].tolist())
+                columns.put_rows(rows.field, wanted.rows[rows.filled])
                 for other in rows.others:
                     _take(fetched, other.number, other.field, other.data)
             for field, numbers in rest.items() if reading.maps is not None else ():

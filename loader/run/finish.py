@@ -11,6 +11,7 @@ from .columns import Columns
 from .delivered import Delivered
 from .rank_slots import RankSlots
 from .recipe import Recipe
+from .slot_ids import Ids, SlotIds
 from .step_metrics import MAKING, StepMetrics
 
 Collate = Callable[..., tuple[dict[str, Any], Any]]
@@ -26,13 +27,14 @@ class Finish:
     def __call__(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
         """The batch of each step."""
         if mine.n_padded:
-            return [self._padding(mine, columns, seen)]
-        names, ids = self._names, list[tuple[str, str] | None]()
-        ids += [
-            (names[source], key) for source, key in zip(mine.slots.source.tolist(), made.keys, strict=True)
-        ]
-        if not mine.valid.all():
-            ids = [one if valid else None for one, valid in zip(ids, mine.valid.tolist(), strict=True)]
+            out = [self._padding(mine, columns)]
+        else:
+            out = self._samples(mine, columns, made, seen)
+        for name in out[0].stats:
+            seen.count(name, sum(int(batch.stats[name]) for batch in out))
+        return out
+
+    def _samples(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
         steps = np.repeat(np.array(mine.steps, np.uint64), np.diff(mine.starts))
         hashes = delivered_hashes(
             steps, mine.number, slot_identities(self._recipe.plan, mine.slots), made.crcs
@@ -40,34 +42,42 @@ class Finish:
         hashes[~mine.valid] = 0
         digests = np.add.reduceat(hashes, mine.starts[:-1])
         real = np.add.reduceat(mine.valid, mine.starts[:-1], dtype=np.int64)
+        names = self._names
         of_source = np.bincount(mine.slots.source[mine.valid], minlength=len(names))
         for name, count in zip(names, of_source.tolist(), strict=True):
             seen.samples[name] = seen.samples.get(name, 0) + count
         out = []
-        for (step, rows), batch, digest, n in zip(
-            mine.parts(), mine.batches, digests.tolist(), real.tolist(), strict=True
+        for (step, rows), part, batch, digest, n in zip(
+            mine.parts(),
+            columns.parts(rows for _, rows in mine.parts()),
+            mine.batches,
+            digests.tolist(),
+            real.tolist(),
+            strict=True,
         ):
-            fields, mask = self._collate(columns.part(rows), self._recipe.framework)
-            out.append(self._batch(step, ids[rows], fields, mask, digest, n, batch, seen))
+            fields, mask = self._collate(part, self._recipe.framework)
+            ids = SlotIds(
+                names=names, source=mine.slots.source[rows], keys=made.keys[rows], valid=mine.valid[rows]
+            )
+            out.append(self._batch(step, ids, fields, mask, digest, n, batch))
         for one in made.substitutions:
             out[mine.steps.index(one.step)].substitutions.append(one)
         return out
 
-    def _padding(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Batch:
+    def _padding(self, mine: RankSlots, columns: Columns) -> Batch:
         """Of a rank without samples, in the shapes of another's. (What was substituted there, that one lists.)"""
         fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
-        return self._batch(mine.steps[0], [None] * mine.n_padded, fields, mask, 0, 0, mine.batches[0], seen)
+        return self._batch(mine.steps[0], [None] * mine.n_padded, fields, mask, 0, 0, mine.batches[0])
 
     def _batch(
         self,
         step: int,
-        ids: list[tuple[str, str] | None],
+        ids: Ids | SlotIds,
         fields: dict[str, Any],
         mask: Any,
         digest: int,
         n_real: int,
         global_batch: int,
-        seen: StepMetrics,
     ) -> Batch:
         plan, nbytes = self._recipe.plan, fields_nbytes(fields)
         return Batch(
@@ -79,7 +89,7 @@ class Finish:
             fields=fields,
             nbytes=nbytes,
             bucket=None if plan.buckets is None else plan.bucket(step),
-            stats=seen.batch(n_real, nbytes),
+            stats={"batches": 1, "samples": n_real, "decoded_bytes": nbytes},
         )
 
 

@@ -155,8 +155,8 @@ class Loader:
         self._execution.asked()
         batch = self._execution.batch(self._step, self._end)
         self._list(batch)
-        samples = sum(one is not None for one in batch.ids)
-        self._budget.spend(samples, batch.substitutions, self._ledger.name(batch.substitutions))
+        listed = self._ledger.name(batch.substitutions) if batch.substitutions else ""
+        self._budget.spend(int(batch.stats["samples"]), batch.substitutions, listed)
         batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
         busy_s = None if self._handed_s is None else start - self._handed_s
         self._metrics.consumed(batch, busy_s)
@@ -282,7 +282,8 @@ class Loader:
     def _list(self, batch: Batch) -> None:
         """Put a batch's substitutions on record. Raises: StoreError for earlier ones that could not be."""
         self._ledger.write(batch.substitutions)
-        self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
+        if batch.substitutions:
+            self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
 
     def _check_usable(self) -> None:
         """Raises: InvalidRuntime."""

@@ -139,10 +139,3 @@ class StepMetrics:
     def totals(self) -> dict[str, int]:
         """Counter -> amount, with requests and retries."""
         return {**self.counts, "requests": self.traffic.requests, "retries": self.traffic.retries}
-
-    def batch(self, samples: int, nbytes: int) -> dict[str, float]:
-        """A batch is there, with so many samples and bytes: its own counts."""
-        own = {"batches": 1, "samples": samples, "decoded_bytes": nbytes}
-        for name, amount in own.items():
-            self.count(name, amount)
-        return {**own}

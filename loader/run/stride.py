@@ -1,11 +1,11 @@
 """How many steps are made in one go: what a step costs however small it is, they share."""
 
-MAX_STEPS = 32
+MAX_STEPS = 64
 SECONDS = 0.1
 """Of work at most: what is begun must be waited for at a seek, and at the end."""
 GROWTH = 8
 """From one stretch to the next at most: the first batches tell little of those to come."""
-BYTES = 8 * 2**20
+BYTES = 16 * 2**20
 """Of batches at most: they may lie in one piece of memory, which lives as long as the last of them."""
 
 

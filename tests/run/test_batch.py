@@ -1,6 +1,8 @@
 """What a batch says of itself: ids, mask, weight, and where iteration ends."""
 
+import pickle
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 
 import google_crc32c
@@ -114,6 +116,26 @@ def test_weight_corrects_the_mean_of_means(photos, world_size):
             assert corrected == pytest.approx(np.concatenate(values).sum() / 11)
             if all(batch.mask.all() for batch in batches):
                 assert corrected == pytest.approx(np.concatenate(values).mean())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ids_are_a_list_of_the_batchs_own(photos, workers):
+    """Made when they are looked at, of what the batch held when it was made; pickled or not, as often as one likes."""
+    plan = loader.plan({"s": photos.select("cls")}, seed=4, global_batch=10, boundary="mask")
+    with loader.Loader(plan, 0, 1, workers=workers, epochs=1, framework="numpy") as batches:
+        taken = list(batches)
+    for step, batch in enumerate(taken):
+        wanted = [one if one != ("", "") else None for one in plan.batch_ids(step)]
+        sent, copied = pickle.loads(pickle.dumps(batch)), replace(batch)  # noqa: S301
+        assert len(batch) == len(sent) == 10
+        assert type(batch.ids) is type(sent.ids) is list
+        assert batch.ids == sent.ids == copied.ids == wanted
+        assert batch.ids is batch.ids
+        batch.ids[0] = None
+        assert sent.ids == wanted
+        batch.ids = [("s", "another")]
+        assert (batch.ids, len(batch)) == ([("s", "another")], 1)
+    assert taken[-1].ids == [("s", "another")]
 
 
 def test_batch_at_gives_any_step_and_moves_nothing(photos):

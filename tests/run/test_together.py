@@ -142,13 +142,19 @@ def test_a_stride_grows_while_steps_are_small():
     for _ in range(4):
         sizes.append(stride.steps)
         stride.saw(stride.steps, 1e-5 * stride.steps, 100 * stride.steps)
-    assert sizes == [1, 8, 32, 32]
-    assert MAX_STEPS == 32
+    assert sizes == [1, 8, 64, 64]
+    assert MAX_STEPS == 64
 
 
 @pytest.mark.parametrize(
     ("seconds", "nbytes", "steps"),
-    [(SECONDS / 4, 1, 4), (SECONDS * 3, 1, 1), (1e-6, BYTES // 5, 5), (1e-6, BYTES * 2, 1), (0.0, 0, 32)],
+    [
+        (SECONDS / 4, 1, 4),
+        (SECONDS * 3, 1, 1),
+        (1e-6, BYTES // 5, 5),
+        (1e-6, BYTES * 2, 1),
+        (0.0, 0, MAX_STEPS),
+    ],
 )
 def test_a_stride_is_bounded_in_time_and_memory(seconds, nbytes, steps):
     stride = Stride()

@@ -75,6 +75,27 @@ WORKERS = in_files(
         "test_worker_memory.py::test_batches_that_outgrow_their_memory",
     ),
     (
+        "arrays that lie apart are told as one",
+        "packed.py",
+        "or one.ctypes.data != at",
+        "or False",
+        "test_packed.py::test_what_is_packed_comes_out",
+    ),
+    (
+        "all batches get the bytes of the first",
+        "packed.py",
+        "[values[begin:end] for begin, end in pairwise(ends)]",
+        "[values[: end - begin] for begin, end in pairwise(ends)]",
+        "test_packed.py::test_what_is_packed_comes_out",
+    ),
+    (
+        "bytes go with the pickle",
+        "packed.py",
+        "sum(map(len, flat)) >= LEAST_BYTES",
+        "not flat",
+        "test_packed.py::test_bytes_lie_beside_the_pickle",
+    ),
+    (
         "a worker makes the step beside",
         "main.py",
         "made = self._made(range(task.step, task.step + task.steps))",

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 
 from ..cache.spec import CacheSpec
@@ -191,10 +190,9 @@ class ProcessCrew:
     def _made(self, outcome: Outcome, nbytes: int) -> Made:
         self._metrics.merge(outcome.totals)
         log_again(outcome.logged)
-        batches = []
-        for batch in outcome.batches:
-            fields, mask = as_framework(batch.fields, batch.mask, self._framework)
-            batches.append(replace(batch, fields=fields, mask=mask))
+        batches = [] if outcome.packed is None else outcome.packed.batches()
+        for batch in batches:
+            batch.fields, batch.mask = as_framework(batch.fields, batch.mask, self._framework)
         error = None if outcome.error is None else outcome.error.restored()
         return Made(batches, error, outcome.made_s, outcome.took_s, nbytes)
 

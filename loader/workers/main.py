@@ -4,6 +4,7 @@ import logging
 import signal
 import socket
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
@@ -11,10 +12,12 @@ from typing import NoReturn
 
 from ..errors import Unpicklable
 from ..run.assemble import Assembler
+from ..run.batch import Batch
 from ..run.metrics import Metrics
 from ..run.prefetch import making
 from ..run.range_threads import range_threads
 from .outcome import LogCollector, Outcome, SentError
+from .packed import packed
 from .segment import Segment
 from .sent import Sent
 from .slot import Slot, can_be_sent
@@ -95,27 +98,32 @@ class Worker:
         self._slot.begin(segment)
         made = self._made(range(task.step, task.step + task.steps))
         outcome = Outcome(
-            batches=made.batches,
+            packed=packed(made.batches, self._slot.allocate),
             error=None if made.error is None else SentError.of(made.error),
             made_s=made.at_s,
             took_s=made.took_s,
             totals=self._metrics.drain(),
             logged=self._logs.drain(),
         )
-        _reply(self._sock, self._slot, segment, task._replace(kind=Kind.DONE), outcome)
+        _reply(self._sock, self._slot, segment, task._replace(kind=Kind.DONE), outcome, made.batches)
 
 
 def _reply(
-    sock: socket.socket, slot: Slot, segment: Segment | None, message: Message, outcome: Outcome
+    sock: socket.socket,
+    slot: Slot,
+    segment: Segment | None,
+    message: Message,
+    outcome: Outcome,
+    batches: Sequence[Batch] = (),
 ) -> None:
-    """Send an outcome in `segment`, or in one that takes its place."""
+    """Send an outcome in `segment`, or in one that takes its place. batches: those that are in it."""
     try:
         into, written = slot.write(outcome)
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - pickling what a transform returned may raise anything
-        refused = SentError.of(_unsendable(outcome, error))
-        into, written = slot.write(replace(outcome, batches=[], error=refused))
+        refused = SentError.of(_unsendable(batches, error))
+        into, written = slot.write(replace(outcome, packed=None, error=refused))
     place = {"at": written.at, "pickled": written.nbytes, "arrays": written.arrays}
     if into is segment:
         send(sock, message._replace(**place))
@@ -123,9 +131,9 @@ def _reply(
         send(sock, message._replace(segment=-1, nbytes=into.nbytes, **place), into.fd)
 
 
-def _unsendable(outcome: Outcome, error: Exception) -> Unpicklable:
+def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
     """Which field of a batch cannot be pickled."""
-    fields = (field for batch in outcome.batches for field in batch.fields.items())
+    fields = (field for batch in batches for field in batch.fields.items())
     names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
     return Unpicklable(
         f"field {', '.join(map(repr, names))}: what the transform or decoder returned cannot be sent from a worker "

@@ -6,8 +6,8 @@ import traceback
 from dataclasses import dataclass, field
 
 from ..errors import WorkerFailed
-from ..run.batch import Batch
 from ..run.metrics import Totals
+from .packed import Packed
 
 
 class WorkerTraceback(Exception):
@@ -62,11 +62,11 @@ class SentError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """batches: of the first steps, of numpy arrays; error: of the step after these. made_s: `perf_counter` when they
-    were there, which Linux counts alike in all processes, `took_s` after they were begun. totals: what was counted
+    """packed: the batches of the first steps, None of none; error: of the step after these. made_s: `perf_counter` when
+    they were there, which Linux counts alike in all processes, `took_s` after they were begun. totals: what was counted
     since the outcome before; logged: (logger, level, text)."""
 
-    batches: list[Batch] = field(default_factory=list)
+    packed: Packed | None = None
     error: SentError | None = None
     made_s: float
     took_s: float = 0.0

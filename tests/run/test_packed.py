@@ -1,0 +1,122 @@
+"""Batches that were made together come out of a segment as they went in, whatever their fields are."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.run.batch import Batch
+from loader.run.step_metrics import SlowSample
+from loader.workers.packed import packed
+from loader.workers.slot import Slot, bytes_of, read
+
+SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
+WORDS = st.sampled_from([b"", b"a", b"word" * 9, bytes(3000), b"\xff" * 70_000])
+KINDS = ("cut", "cut backwards", "alone", "bytes", "words", "some bytes", "narrow", "objects")
+
+
+def columns(draw, kind, sizes, allocate):
+    """The field of each batch, as a batch of that kind has it."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    spans = list(itertools.pairwise(ends))
+    width = draw(st.sampled_from([0, 1, 5, 1500]))
+    if kind.startswith("cut"):
+        array = allocate((ends[-1], width), np.dtype(np.int32))
+        array[...] = np.arange(array.size).reshape(array.shape)
+        return [array[low:high] for low, high in spans[:: 1 if kind == "cut" else -1]]
+    if kind == "narrow":
+        array = np.arange(ends[-1] * 6).reshape(-1, 6)
+        return [array[low:high, 1:3] for low, high in spans]
+    if kind == "alone":
+        dtypes = [draw(st.sampled_from([np.int8, np.float32])) for _ in sizes]
+        return [np.full((n, width), n, dtype) for n, dtype in zip(sizes, dtypes, strict=True)]
+    one = {
+        "bytes": WORDS,
+        "words": st.text(max_size=5),
+        "some bytes": st.one_of(st.none(), WORDS),
+        "objects": st.one_of(st.integers(), st.lists(st.floats(0, 1), max_size=2)),
+    }[kind]
+    return [draw(st.lists(one, min_size=n, max_size=n)) for n in sizes]
+
+
+@st.composite
+def made(draw, allocate):
+    """Batches of up to four fields; those of the last may have one less."""
+    sizes = draw(SIZES)
+    kinds = draw(st.lists(st.sampled_from(KINDS), max_size=4))
+    fields = [columns(draw, kind, sizes, allocate) for kind in kinds]
+    slow = SlowSample(
+        step=1, stage="fetch", seconds=0.1, source="s", key="k", version="v@1", path="p", offset=0, nbytes=2
+    )
+    batches = [
+        Batch(
+            step=step,
+            ids=draw(st.lists(st.one_of(st.none(), st.just((f"s{step}", "k"))), min_size=n, max_size=n)),
+            mask=np.arange(n) % 2 == step % 2,
+            weight=step / 3,
+            digest=2**64 - 1 - step,
+            fields={
+                f"{kind}.{i}": values[step]
+                for i, (kind, values) in enumerate(zip(kinds, fields, strict=True))
+            },
+            nbytes=n,
+            bucket=draw(st.sampled_from([None, "wide"])),
+            stats={"samples": n, "decode_seconds": step * 0.1},
+            slowest=draw(st.sampled_from([None, slow])),
+        )
+        for step, n in enumerate(sizes)
+    ]
+    if kinds and draw(st.booleans()):
+        del batches[-1].fields[next(iter(batches[-1].fields))]
+    return batches
+
+
+def plain(value):
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return [plain(one) for one in value] if isinstance(value, list) else value
+
+
+def contents(batch):
+    told = {one.name: getattr(batch, one.name) for one in dataclasses.fields(batch)}
+    return {**told, "mask": plain(batch.mask), "fields": [(k, plain(v)) for k, v in batch.fields.items()]}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_what_is_packed_comes_out(data):
+    """Several times, the segment used again."""
+    slot, segment = Slot(), None
+    for _ in range(data.draw(st.integers(1, 2))):
+        slot.begin(segment)
+        batches = data.draw(made(slot.allocate))
+        wanted = [contents(batch) for batch in batches]
+        segment, written = slot.write(packed(batches, slot.allocate))
+        memory = bytes_of(segment)
+        assert [contents(batch) for batch in read(memory, written).batches()] == wanted
+
+
+def test_bytes_lie_beside_the_pickle():
+    """Those of all batches, one behind the other."""
+    slot = Slot()
+    slot.begin(None)
+    batches = [
+        Batch(
+            step=step,
+            ids=[("s", "k")] * 4,
+            mask=np.ones(4, bool),
+            weight=1.0,
+            digest=0,
+            fields={"jpg": jpegs},
+        )
+        for step, jpegs in enumerate([[b"\xff" * 5000] * 4, [b"\xd8" * 9000] * 4])
+    ]
+    segment, written = slot.write(packed(batches, slot.allocate))
+    assert written.nbytes < 2000
+    assert bytes_of(segment)[: 4 * 14_000].tobytes() == b"\xff" * 20_000 + b"\xd8" * 36_000
+
+
+def test_nothing_is_packed_of_no_batches():
+    assert packed([], Slot().allocate) is None

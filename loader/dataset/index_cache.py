@@ -20,19 +20,24 @@ class IndexCache:
         self._held_bytes = 0
         self._file_bytes = 0
 
-    def holds(self, place: IndexPlace, row: int) -> bool:
-        """Whether the row group around `row` is in memory; it may be gone a moment later."""
+    def held(self, place: IndexPlace, row: int) -> IndexRows | None:
+        """The row group around `row`, if it is in memory."""
+        key = (place.path, row // ROW_GROUP_ROWS)
         with self._lock:
-            return (place.path, row // ROW_GROUP_ROWS) in self._groups
+            found = self._groups.get(key)
+            if found is None:
+                return None
+            self._groups.move_to_end(key)
+            return found[0]
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
         """The row group around `row` of an index. Raises: Corrupt; ObjectNotFound."""
+        held_rows = self.held(place, row)
+        if held_rows is not None:
+            return held_rows
         path = place.path
         key = (path, row // ROW_GROUP_ROWS)
         with self._lock:
-            if key in self._groups:
-                self._groups.move_to_end(key)
-                return self._groups[key][0]
             file = self._files.get(path)
         if file is None:
             file = IndexFile(self._store, place)

@@ -11,21 +11,20 @@ from numpy.typing import NDArray
 
 from ..errors import Corrupt
 from ..storage import Span
-from ..storage.mapped import MappedFiles
 from ..storage.traffic import count_request
 from .crc_linear import moved_crc
 from .read_rows import NotInRow, RowsOfField
 from .row_checks import ROWS_AT_ONCE, RowChecks
 from .sample_places import Int64s, SamplePlaces, members
 from .shard import crc32c
-from .shard_read import CACHED_BYTES, MAPPED_BYTES, Reading, ShardRead
+from .shard_read import CACHED_BYTES, MAPPED_BYTES, Reading, ReadingOf, ShardRead
 
 GATHERED_BYTES = 2048
 """Rows from this size on are copied one by one: numpy's gathering copies twice."""
 
 
 def map_rows(
-    reading: Reading, maps: MappedFiles, places: SamplePlaces, wanted: Sequence[RowsOfField]
+    reading_of: ReadingOf, places: SamplePlaces, wanted: Sequence[RowsOfField]
 ) -> tuple[list[NotInRow], list[RowsOfField]]:
     """Fill the rows of shards that are mapped, verified: (what is not in its row, what is to be read instead). Raises:
     as `read_rows`."""
@@ -33,22 +32,24 @@ def map_rows(
     left: list[RowsOfField] = []
     for one in wanted:
         with ExitStack() as held:
-            shards, unmapped = _mapped(reading, maps, places, one, held)
+            shards, unmapped = _mapped(reading_of, places, one, held)
             if shards:
-                out += _filled(reading, places, one, shards)
+                out += _filled(places, one, shards)
         if unmapped:
             left.append(one.part(np.sort(np.concatenate(unmapped))))
     return out, left
 
 
 def map_bytes(
-    reading: Reading, maps: MappedFiles, places: SamplePlaces, field: str, numbers: Int64s
+    reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s
 ) -> tuple[dict[int, bytes | Corrupt], Int64s]:
     """(number of a sample -> its bytes, verified, or why it has none; the numbers of those to be read instead). Raises:
     as `read_rows`."""
     at, found, left = places.fields[field], dict[int, bytes | Corrupt](), list[Int64s]()
-    for path, mine in at.by_shard(numbers):
-        if int(at.nbytes[mine].sum()) > len(mine) * MAPPED_BYTES:
+    for shard, mine in at.by_shard(numbers):
+        reading, path = reading_of(shard.of), shard.path
+        maps = reading.maps
+        if maps is None or int(at.nbytes[mine].sum()) > len(mine) * MAPPED_BYTES:
             left.append(mine)
             continue
         start, first = perf_counter(), partial(places.address, int(mine[0]))
@@ -86,6 +87,7 @@ class _Shard(NamedTuple):
     """Samples of a field that lie in one mapped shard. mine: int64, their numbers, ascending; begin: int64, where
     the field of each begins in `whole`, uint8; opened_s: seconds."""
 
+    reading: Reading
     path: str
     whole: np.ndarray
     mine: Int64s
@@ -94,16 +96,19 @@ class _Shard(NamedTuple):
 
 
 def _mapped(
-    reading: Reading, maps: MappedFiles, places: SamplePlaces, one: RowsOfField, held: ExitStack
+    reading_of: ReadingOf, places: SamplePlaces, one: RowsOfField, held: ExitStack
 ) -> tuple[list[_Shard], list[Int64s]]:
     """A field's shards, mapped as long as `held` is; and the numbers of the samples of those that are not mapped, or
     that end too early for one of them."""
     at, nbytes = places.fields[one.field], len(one.head) + one.memory.shape[1]
     shards, unmapped = list[_Shard](), list[Int64s]()
-    for path, mine in at.by_shard(one.numbers):
-        start = perf_counter()
+    for shard, mine in at.by_shard(one.numbers):
+        start, reading, path = perf_counter(), reading_of(shard.of), shard.path
+        if reading.maps is None:
+            unmapped.append(mine)
+            continue
         with reading.told(partial(places.address, int(mine[0])), one.field):
-            mapped = held.enter_context(maps.using(path, reading.pins.get(path)))
+            mapped = held.enter_context(reading.maps.using(path, reading.pins.get(path)))
         begin = at.offset[mine]
         if mapped is not None:
             reading.pin(path, mapped[1])
@@ -111,12 +116,12 @@ def _mapped(
             unmapped.append(mine)
             continue
         count_request()
-        shards.append(_Shard(path, mapped[0].array, mine, begin, perf_counter() - start))
+        shards.append(_Shard(reading, path, mapped[0].array, mine, begin, perf_counter() - start))
     return shards, unmapped
 
 
 def _filled(
-    reading: Reading, places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]
+    places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]
 ) -> list[NotInRow]:
     """Fill the rows of these shards. What is not in its row."""
     start, at, n_row = perf_counter(), places.fields[one.field], one.memory.shape[1]
@@ -143,14 +148,14 @@ def _filled(
         number, begin = int(numbers[i]), int(values[i]) - len(one.head)
         data = shards[which[i]].whole[begin : begin + len(one.head) + n_row].tobytes()
         good = crc32c(data) == at.crc32c[number]
-        again = data if good else reading.again_or_error(places.address(number), one.field)
+        again = data if good else shards[which[i]].reading.again_or_error(places.address(number), one.field)
         out.append(NotInRow(number, one.field, again))
     copied_s = perf_counter() - start - verified_s
     for shard in shards:
         low, share = int(shard.begin.min()), len(shard.mine) / len(rows)
         span = Span(low, int(shard.begin.max()) + len(one.head) + n_row - low)
         first_of = partial(places.address, int(shard.mine[0]))
-        reading.on_read(
+        shard.reading.on_read(
             ShardRead(first_of, shard.path, span, shard.opened_s + copied_s * share, verified_s * share)
         )
     return out

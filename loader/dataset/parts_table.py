@@ -3,7 +3,7 @@
 Arrays, not objects: a million shards are a few hundred bytes each. Finding n ordinals costs O(n log parts).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,9 @@ class PartsTable:
             raise Corrupt(f"{name}: the shards of part {bad} do not have the same number of rows")
         self.groups = pc.unique(shards["group"]).to_pylist()
         self._shard_of = {group: self._positions(part, group) for group in self.groups}
-        self._live = self._live_rows(exclusions)
+        self.live_rows = self._live_rows(exclusions)
         self.n_live = self.n_rows.copy()
-        for position, table in self._live.items():
+        for position, table in self.live_rows.items():
             self.n_live[position] = len(table)
         self.first_ordinal = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.n_live)])
 
@@ -93,34 +93,22 @@ class PartsTable:
                 f"{self._name} has no ordinal {int(ordinals[out_of_range][0])}; its samples are 0 to "
                 f"{int(self.first_ordinal[-1]) - 1}"
             )
-        part = np.searchsorted(self.first_ordinal, ordinals, side="right") - 1
-        row = ordinals - self.first_ordinal[part]
-        for position in self._excluded_among(part):
-            mine = np.flatnonzero(part == position)
-            row[mine] = self._live[position].select(row[mine])
-        return part, row
-
-    def _excluded_among(self, part: Int64s) -> list[int]:
-        return (
-            [int(position) for position in np.unique(part) if int(position) in self._live]
-            if self._live
-            else []
-        )
+        return locate(self.first_ordinal, self.live_rows, ordinals)
 
     def live_members(self, position: int) -> Bools:
         """bool [n_rows] of one part: which rows are live."""
-        if position not in self._live:
+        if position not in self.live_rows:
             return np.ones(int(self.n_rows[position]), bool)
-        return unpack(self._live[position].packed(), int(self.n_rows[position]))
+        return unpack(self.live_rows[position].packed(), int(self.n_rows[position]))
 
     @property
     def with_exclusions(self) -> list[int]:
         """Positions of the parts of which rows are excluded, ascending."""
-        return sorted(self._live)
+        return sorted(self.live_rows)
 
     @property
     def has_exclusions(self) -> bool:
-        return bool(self._live)
+        return bool(self.live_rows)
 
     def has_group(self, group: str) -> Bools:
         """bool [parts]: which parts have a shard of this group."""
@@ -152,3 +140,16 @@ class PartsTable:
     def shard_rows(self) -> pa.Table:
         """The `shards` table itself, in the manifest's order."""
         return self._shards
+
+
+def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:
+    """(part position, row in the part) of ordinals, int64 arrays of one length. first: int64 [parts + 1], ascending,
+    the ordinal that each part begins with, and in the end their number; live_rows: of the parts with exclusions.
+    O(n log parts), and O(n) for each part with exclusions that occurs."""
+    part = np.searchsorted(first, ordinals, side="right") - 1
+    row = ordinals - first[part]
+    for position in np.unique(part).tolist() if live_rows else ():
+        if position in live_rows:
+            mine = np.flatnonzero(part == position)
+            row[mine] = live_rows[position].select(row[mine])
+    return part, row

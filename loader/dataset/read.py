@@ -11,7 +11,7 @@ from ..storage import RangeReader
 from .address import FieldAddress, SampleAddress
 from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
-from .shard_read import CACHED_BYTES, AddressOf, OnRead, Reading, ShardRead, extent
+from .shard_read import CACHED_BYTES, AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -21,6 +21,9 @@ OnCorrupt = Callable[[int, Corrupt], object]
 
 _Wanted = tuple[int, str, int, int, int]
 """Number of the sample, field, offset, nbytes, CRC-32C."""
+
+_Shard = tuple[int, str]
+"""Number of the version, path."""
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
@@ -64,14 +67,14 @@ def read_fields(
     {}. The error has its full address. on_read: told of each shard's share, in the thread that read it. Raises: what
     on_corrupt does, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
     """
-    by_path: dict[str, list[_Wanted]] = {}
+    by_shard: dict[_Shard, list[_Wanted]] = {}
     for number, address in enumerate(addresses):
         for field, place in address.fields.items():
             wanted = (number, field, place.offset, place.nbytes, place.crc32c)
-            by_path.setdefault(place.path, []).append(wanted)
+            by_shard.setdefault((0, place.path), []).append(wanted)
     reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
     out: list[dict[str, Any]] = [dict.fromkeys(address.fields) for address in addresses]
-    for number, field, data in _read_shards(reading, by_path, addresses.__getitem__, run):
+    for number, field, data in _read_shards(lambda _: reading, by_shard, addresses.__getitem__, run):
         out[number][field] = data
     for number, fields in enumerate(out):
         bad = next((data for data in fields.values() if isinstance(data, Corrupt)), None)
@@ -82,20 +85,20 @@ def read_fields(
 
 
 def read_places(
-    reading: Reading, places: SamplePlaces, numbers: Mapping[str, Int64s], run: Map = map
+    reading_of: ReadingOf, places: SamplePlaces, numbers: Mapping[str, Int64s], run: Map = map
 ) -> list[tuple[int, str, bytes | Corrupt]]:
     """(number, field, its bytes or why it has none) of these samples of these fields, shard by shard; as `read_fields`,
     whose errors it raises. numbers: field -> numbers of the samples."""
-    by_path: dict[str, list[_Wanted]] = {}
+    by_shard: dict[_Shard, list[_Wanted]] = {}
     for field, some in numbers.items():
         at = places.fields[field]
-        for path, mine in at.by_shard(some):
+        for shard, mine in at.by_shard(some):
             columns = (mine, at.offset[mine], at.nbytes[mine], at.crc32c[mine])
-            by_path.setdefault(path, []).extend(
+            by_shard.setdefault((shard.of, shard.path), []).extend(
                 (number, field, *place)
                 for number, *place in zip(*(one.tolist() for one in columns), strict=True)
             )
-    return _read_shards(reading, by_path, places.address, run)
+    return _read_shards(reading_of, by_shard, places.address, run)
 
 
 def read_parts(
@@ -136,19 +139,20 @@ def read_parts(
 
 
 def _read_shards(
-    reading: Reading, by_path: Mapping[str, Sequence[_Wanted]], address_of: AddressOf, run: Map
+    reading_of: ReadingOf, by_shard: Mapping[_Shard, Sequence[_Wanted]], address_of: AddressOf, run: Map
 ) -> list[tuple[int, str, bytes | Corrupt]]:
-    def read_shard(item: tuple[str, Sequence[_Wanted]]) -> list[bytes | Corrupt]:
-        path, wanted = item
+    def read_shard(item: tuple[_Shard, Sequence[_Wanted]]) -> list[bytes | Corrupt]:
+        (of, path), wanted = item
+        reading = reading_of(of)
         if reading.maps is None:
             return _read_shard(reading, path, wanted, address_of)
         return [one for block in _blocks(wanted) for one in _read_shard(reading, path, block, address_of)]
 
     # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
-    lists = run(read_shard, list(by_path.items()))
+    lists = run(read_shard, list(by_shard.items()))
     return [
         (number, field, data)
-        for wanted, found in zip(by_path.values(), lists, strict=True)
+        for wanted, found in zip(by_shard.values(), lists, strict=True)
         for (number, field, _, _, _), data in zip(wanted, found, strict=True)
     ]
 

@@ -13,7 +13,7 @@ from ..errors import Corrupt
 from ..storage.local import LocalStore
 from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
-from .shard_read import Reading, ShardRead, extent
+from .shard_read import Reading, ReadingOf, ShardRead, extent
 
 
 class RowsOfField(NamedTuple):
@@ -39,36 +39,35 @@ class NotInRow(NamedTuple):
     data: bytes | Corrupt
 
 
-def read_rows(
-    reading: Reading, store: LocalStore, places: SamplePlaces, wanted: Sequence[RowsOfField]
-) -> list[NotInRow]:
-    """Fill the rows, verified; what is not told of lies in its row. `store` is what `reading` reads, a disk.
+def read_rows(reading_of: ReadingOf, places: SamplePlaces, wanted: Sequence[RowsOfField]) -> list[NotInRow]:
+    """Fill the rows from disks, verified; what is not told of lies in its row.
 
     A field of another size than its head and row raises nothing here: it must not be asked for. Raises: Changed;
     ObjectNotFound; Transient.
     """
     heads = [np.empty((len(one.numbers), len(one.head)), np.uint8) for one in wanted]
-    by_path: dict[str, list[_Piece]] = {}
+    by_shard: dict[tuple[int, str], list[_Piece]] = {}
     for which, (one, head) in enumerate(zip(wanted, heads, strict=True)):
         at = places.fields[one.field]
-        for path, mine in at.by_shard(one.numbers):
+        for shard, mine in at.by_shard(one.numbers):
             of = np.searchsorted(one.numbers, mine)
             columns = (of, one.rows[of], at.offset[mine], at.crc32c[mine])
-            by_path.setdefault(path, []).extend(
+            by_shard.setdefault((shard.of, shard.path), []).extend(
                 (offset, len(one.head) + one.memory.shape[1], (head[i], one.memory[row]), crc, which, i)
                 for i, row, offset, crc in zip(*(column.tolist() for column in columns), strict=True)
             )
     out: list[NotInRow] = []
     read = [
-        (path, pieces, _filled(reading, store, places, wanted, path, pieces, out))
-        for path, pieces in by_path.items()
+        (reading, path, pieces, _filled(reading, places, wanted, path, pieces, out))
+        for (of, path), pieces in by_shard.items()
+        for reading in (reading_of(of),)
     ]
     begun = [crc32c(one.head) for one in wanted]
     same = [
         (head == np.frombuffer(one.head, np.uint8)).all(axis=1).tolist()
         for one, head in zip(wanted, heads, strict=True)
     ]
-    for path, pieces, fetch_s in read:
+    for reading, path, pieces, fetch_s in read:
         if fetch_s is None:
             continue
         start = perf_counter()
@@ -96,7 +95,6 @@ _Piece = tuple[int, int, tuple[np.ndarray, np.ndarray], int, int, int]
 
 def _filled(
     reading: Reading,
-    store: LocalStore,
     places: SamplePlaces,
     wanted: Sequence[RowsOfField],
     path: str,
@@ -105,6 +103,8 @@ def _filled(
 ) -> float | None:
     """Sort one shard's pieces and fill their buffers. Seconds; None where the shard ends too early for one of them,
     when each was asked for by itself, to know for which."""
+    store = reading.store
+    assert isinstance(store, LocalStore)  # of others nothing is read into rows
     pieces.sort(key=itemgetter(0))
     number, field = _of(wanted, *pieces[0][4:])
     start = perf_counter()

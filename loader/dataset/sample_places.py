@@ -3,24 +3,33 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from .address import FieldAddress, SampleAddress
 from .index import IndexRows
 
+if TYPE_CHECKING:
+    from .version import Version
+
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Shard(NamedTuple):
+    """The shard at `path`, of a group of version `of`: its number among the versions whose samples are at hand."""
+
+    of: int
+    group: str
+    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FieldPlaces:
-    """One field of n samples: bytes [offset, offset + nbytes) of `paths[shard]`, with this CRC-32C; arrays are
-    int64 [n]. paths: of the shards that occur, each once."""
+    """One field of n samples: bytes [offset, offset + nbytes) of `shards[shard]`, with this CRC-32C; arrays are
+    int64 [n]. shards: those that occur, each once."""
 
-    group: str
-    paths: Sequence[str]
+    shards: Sequence[Shard]
     shard: Int64s
     offset: Int64s
     nbytes: Int64s
@@ -28,21 +37,22 @@ class FieldPlaces:
 
     def address(self, field: str, number: int) -> FieldAddress:
         """Of one sample."""
+        shard = self.shards[self.shard[number]]
         return FieldAddress(
             field=field,
-            group=self.group,
-            path=self.paths[self.shard[number]],
+            group=shard.group,
+            path=shard.path,
             offset=int(self.offset[number]),
             nbytes=int(self.nbytes[number]),
             crc32c=int(self.crc32c[number]),
         )
 
-    def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[str, Int64s]]:
-        """(path, the numbers of its samples, ascending), of all samples or of those in `numbers`, ascending too."""
+    def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:
+        """(shard, the numbers of its samples, ascending), of all samples or of those in `numbers`, ascending too."""
         shard = self.shard if numbers is None else self.shard[numbers]
-        for index, mine in members(shard, len(self.paths)):
+        for index, mine in members(shard, len(self.shards)):
             if len(mine):
-                yield self.paths[index], mine if numbers is None else numbers[mine]
+                yield self.shards[index], mine if numbers is None else numbers[mine]
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
@@ -58,13 +68,12 @@ def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplePlaces:
-    """n samples of one version, and the place of each field asked for. part_ids: of the version's parts, strings;
-    part, row, ordinal: int64 [n], `part` a position in them; index: index rows around the samples, which have their
-    keys; stretch: int64 [n], the number in `index` of those around each."""
+    """n samples of some versions, and the place of each field asked for. of: int64 [n], of each its version's number in
+    `versions`; part, row, ordinal: int64 [n], `part` a position among the version's; index: index rows around the
+    samples, which have their keys; stretch: int64 [n], the number in `index` of those around each."""
 
-    version: str
-    version_id: str
-    part_ids: pa.Array
+    versions: Sequence["Version"]
+    of: Int64s
     part: Int64s
     row: Int64s
     ordinal: Int64s
@@ -88,11 +97,12 @@ class SamplePlaces:
 
     def address(self, number: int) -> SampleAddress:
         """One sample's address, with its fields in the order in which they were asked for."""
+        version = self.versions[int(self.of[number])]
         return SampleAddress(
             key=self.key(number),
-            version=self.version,
-            version_id=self.version_id,
-            part=self.part_ids[int(self.part[number])].as_py(),
+            version=version.name,
+            version_id=version.id,
+            part=version.parts.ids[int(self.part[number])].as_py(),
             row=int(self.row[number]),
             ordinal=int(self.ordinal[number]),
             fields={field: places.address(field, number) for field, places in self.fields.items()},

@@ -125,6 +125,10 @@ class Reading(NamedTuple):
             return error
 
 
+ReadingOf = Callable[[int], Reading]
+"""Number of a version -> how its shards are read."""
+
+
 def extent(spans: Sequence[tuple[int, int]]) -> Span:
     """From the first byte of all (offset, nbytes) spans to the last."""
     low = min((offset for offset, _ in spans), default=0)

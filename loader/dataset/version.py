@@ -1,9 +1,9 @@
 """An open version: immutable, thread-safe, picklable. Nothing but the manifest is read until it is needed."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,12 @@ import pyarrow as pa
 from ..errors import Corrupt, FieldNotFound
 from ..storage import Store
 from .address import SampleAddress
-from .index import ROW_GROUP_ROWS, IndexPlace, IndexRows
+from .index import ROW_GROUP_ROWS, IndexPlace
 from .index_cache import IndexCache
+from .lookup import Lookup, Map, Stretch
 from .parquet import TableFile, get_tables
 from .parts_table import PartsTable
-from .sample_places import FieldPlaces, SamplePlaces, members
+from .sample_places import SamplePlaces
 
 if TYPE_CHECKING:
     import polars
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from .view import View
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""Runs a function over items, in order: the built-in `map`, or a thread pool's."""
 KEPT_SHARDS = 4096
 """SamplePlaces of shards that a version keeps at hand, some hundred bytes each."""
 
@@ -126,45 +125,9 @@ class Version:
         return self.places(ordinals, fields, run).addresses()
 
     def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
-        """Where these fields, at least one, of these live ordinals lie, in the order given.
-
-        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory. `run` may be a
-        thread pool's map. Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field;
-        InvalidRuntime for an ordinal out of range.
-        """
-        part, row = self.parts.locate(ordinals)
-        by_group: dict[str, list[str]] = {}
-        for field in fields:
-            by_group.setdefault(self.group_of(field), []).append(field)
-        names, stretch = np.unique(part * 2**32 + row // ROW_GROUP_ROWS, return_inverse=True)
-        places: dict[str, FieldPlaces] = {}
-        keyed: list[IndexRows] = []
-        for group in sorted(by_group):
-            stretches = self._stretches(group, [divmod(name, 2**32) for name in names.tolist()], run)
-            columns = sorted(self.manifest["groups"][group]["field_nbytes"])
-            found = np.empty((len(row), len(columns), 3), np.int64)
-            for number, mine in members(stretch, len(names)):
-                rows = stretches[number].rows
-                found[mine] = rows.places[row[mine] - rows.first_row]
-            paths = {path: i for i, path in enumerate(dict.fromkeys(one.path for one in stretches))}
-            shard = np.array([paths[one.path] for one in stretches], np.int64)[stretch]
-            for field in by_group[group]:
-                offset, nbytes, crc = found[:, columns.index(field)].T
-                places[field] = FieldPlaces(
-                    group=group, paths=list(paths), shard=shard, offset=offset, nbytes=nbytes, crc32c=crc
-                )
-            keyed = keyed or [one.rows for one in stretches]
-        return SamplePlaces(
-            version=self.name,
-            version_id=self.id,
-            part_ids=self.parts.ids,
-            part=part,
-            row=row,
-            ordinal=ordinals,
-            index=keyed,
-            stretch=stretch,
-            fields={field: places[field] for field in fields},
-        )
+        """Where these fields, at least one, of these live ordinals lie, in the order given: see `Lookup.places`."""
+        only = np.zeros(len(ordinals), np.int64)
+        return Lookup([self], fields).places(only, ordinals, run)
 
     def keys(self, ordinals: Int64s) -> list[str]:
         """The keys of live ordinals, in the order given."""
@@ -188,23 +151,25 @@ class Version:
                     out[i] = address
         return [address for address in out if address is not None]
 
-    def _stretches(self, group: str, names: Sequence[tuple[int, int]], run: Map) -> "list[_Stretch]":
-        """Index rows by (part, number of the stretch in it)."""
+    def held(self, group: str, part: int, number: int) -> Stretch | None:
+        """A stretch of a part's index, if it is in memory; as `stretch`."""
+        place, path = self._shard(group, part)
+        found = self.indexes.held(place, number * ROW_GROUP_ROWS)
+        return None if found is None else self._checked(group, place, Stretch(found, path))
+
+    def stretch(self, group: str, part: int, number: int) -> Stretch:
+        """Stretch `number`, of 2,048 rows, of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
+        place, path = self._shard(group, part)
+        return self._checked(group, place, Stretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path))
+
+    def _checked(self, group: str, place: IndexPlace, found: Stretch) -> Stretch:
         fields = self.manifest["groups"][group]["field_nbytes"].keys()
-
-        def load(name: tuple[int, int]) -> _Stretch:
-            place, path = self._shard(group, name[0])
-            found = self.indexes.rows(place, name[1] * ROW_GROUP_ROWS)
-            if found.offset.keys() != fields:
-                raise Corrupt(
-                    f"{self.store.url}/{place.path} has fields {sorted(found.offset)}, the manifest of "
-                    f"{self.name} says {sorted(fields)}; restore it from a mirror"
-                )
-            return _Stretch(found, path)
-
-        here = all(self.indexes.holds(self._shard(group, part)[0], n * ROW_GROUP_ROWS) for part, n in names)
-        # A pool costs more than it brings where nothing has to be read.
-        return list(map(load, names) if here else run(load, names))
+        if found.rows.offset.keys() != fields:
+            raise Corrupt(
+                f"{self.store.url}/{place.path} has fields {sorted(found.rows.offset)}, the manifest of {self.name} "
+                f"says {sorted(fields)}; restore it from a mirror"
+            )
+        return found
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
         """Where a shard's index lies, and the shard. Arrow takes 20 us to tell, so those asked for last are kept."""
@@ -216,13 +181,6 @@ class Version:
                 self._shards.clear()
             self._shards[group, part] = found
         return found
-
-
-class _Stretch(NamedTuple):
-    """Index rows of the shard at `path`."""
-
-    rows: IndexRows
-    path: str
 
 
 def _rebuild(store: Store, dataset: str, number: int, id: str, manifest: dict[str, Any]) -> Version:

@@ -21,7 +21,7 @@ from .decode import decoders
 from .delivered import Delivered
 from .fetch import Fetch, Fetched
 from .finish import Finish, told
-from .located import Located, located
+from .located import Located
 from .many_samples import ManySamples
 from .metrics import Metrics
 from .node_reads import NodeReads
@@ -56,10 +56,10 @@ class Assembler:
     ) -> None:
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._allocate = allocate or Recycled()
-        self._views = recipe.views
-        wanted = dict.fromkeys(field for view in self._views for field in view.fields)
+        views = recipe.views
+        wanted = dict.fromkeys(field for view in views for field in view.fields)
         by_field = decoders(list(wanted), recipe.decode)
-        videos = [groups_of(view, by_field) for view in self._views]
+        videos = [groups_of(view, by_field) for view in views]
         self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         one_sample = OneSample(recipe, by_field, self._fetch)
@@ -133,7 +133,7 @@ class Assembler:
     def _plain(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
         """A stored sample per slot. For a corrupt one a substitute is decoded, and takes its place in the slots."""
         with seen.timed("address"):
-            wanted = located(self._views, mine.slots, mine.wanted, self._run)
+            wanted = self._fetch.locate(mine.slots, mine.wanted, self._run)
         # Nothing may be put into the columns ahead of a transform.
         early = columns if self.recipe.transform is None else None
         fetched = [self._fetch(mine.slots, one, early, seen) for one in wanted]
@@ -160,11 +160,11 @@ class Assembler:
     def _decoded(
         self, slots: Slots, wanted: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one source into the columns. Number of each corrupt one -> why it is."""
+        """Put the samples of one kind into the columns. Number of each corrupt one -> why it is."""
         bad = dict(fetched.bad)
         whole = np.ones(len(wanted.rows), bool)
         whole[[*fetched.payloads, *bad]] = False
-        columns.put_names(wanted.rows[whole], self._views[wanted.source].fields)
+        columns.put_names(wanted.rows[whole], wanted.kind.fields)
         payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
         fetched.payloads.clear()
         return bad | self._samples(slots, wanted, payloads, columns, seen)

@@ -8,11 +8,10 @@ import numpy as np
 from ..dataset.mapped_rows import map_rows
 from ..dataset.read_rows import NotInRow, RowsOfField, read_rows
 from ..dataset.sample_places import SamplePlaces
-from ..dataset.shard_read import Reading
+from ..dataset.shard_read import ReadingOf
 from ..errors import DecodeFailed
 from ..modalities import Decoder, array, decode_bytes
 from ..order.keys import I64
-from ..storage.local import LocalStore
 from .columns import Columns
 
 
@@ -51,12 +50,8 @@ class Bulk:
             if straight and found.nbytes and found.dtype.isnative:
                 self._layouts[field] = found
 
-    def read(self, reading: Reading, places: SamplePlaces, rows: I64, columns: Columns) -> list[InRows]:
-        """Read what can be read in rows, from a disk alone. rows: int64, of each sample, its row. Raises: as
-        `read_rows`."""
-        store = reading.store
-        if not isinstance(store, LocalStore):
-            return []
+    def read(self, reading_of: ReadingOf, places: SamplePlaces, rows: I64, columns: Columns) -> list[InRows]:
+        """Read what can be read in rows, from disks. rows: int64, of each sample, its row. Raises: as `read_rows`."""
         wanted, left = [], []
         for field in self._arrays:
             layout = self._layouts.get(field)
@@ -70,12 +65,9 @@ class Bulk:
             left.append(np.flatnonzero(~fits))
         if not wanted:
             return []
-        found: list[NotInRow] = []
-        unmapped = wanted
-        if reading.maps is not None:
-            found, unmapped = map_rows(reading, reading.maps, places, wanted)
+        found, unmapped = map_rows(reading_of, places, wanted)
         if unmapped:
-            found += read_rows(reading, store, places, unmapped)
+            found += read_rows(reading_of, places, unmapped)
         others: dict[str, dict[int, NotInRow]] = {one.field: {} for one in wanted}
         for other in found:
             others[other.field][other.number] = other

@@ -9,7 +9,7 @@ import numpy as np
 from ..dataset.address import SampleAddress
 from ..dataset.mapped_rows import map_bytes
 from ..dataset.read import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
-from ..dataset.shard_read import Reading
+from ..dataset.shard_read import Reading, ReadingOf
 from ..errors import Corrupt
 from ..modalities import Decoder
 from ..order.keys import I64
@@ -19,7 +19,7 @@ from ..storage.mapped import MappedFiles
 from . import draws
 from .bulk import Bulk
 from .columns import Columns
-from .located import Located
+from .located import Locate, Located
 from .node_reads import NodeReads
 from .recipe import Recipe
 from .step_metrics import StepMetrics
@@ -40,7 +40,8 @@ class Fetched(NamedTuple):
 class Fetch:
     """Reads samples of a recipe's views. Keeps the ETags of the shards that it has read; thread-safe.
 
-    videos: per view, the groups of its video fields (`video_reads.groups_of`).
+    videos: per view, the groups of its video fields (`video_reads.groups_of`). locate: finds the samples, those that
+    are read together together: of sources with videos that have packet tables by source, of others on disks or not.
     """
 
     def __init__(
@@ -54,16 +55,22 @@ class Fetch:
         self._plan, self._views = recipe.plan, recipe.views
         self._decoders, self._reads, self._run = decoders, reads, run
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
-        self._bulk = [Bulk(view.fields, decoders) for view in self._views]
         self._pins: dict[str, str] = {}
         stores = [reads[number] for number in range(len(self._views))]
         self._maps = [MappedFiles(one) if isinstance(one, LocalStore) else None for one in stores]
+        apart = zip(
+            [number if groups else None for number, groups in enumerate(self._videos)],
+            self._maps,
+            strict=True,
+        )
+        self.locate = Locate(self._views, [(video, maps is None) for video, maps in apart])
+        self._bulk = [Bulk(kind.fields, decoders) for kind in self.locate.kinds]
 
     def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        """What was read of these samples of one source. columns: where what needs no decoder is put, unless a transform
+        """What was read of these samples of one kind. columns: where what needs no decoder is put, unless a transform
         wants it. Raises: what reading raises, except Corrupt."""
         with seen.timed_fetch():
-            if self._videos[wanted.source]:
+            if self._videos[wanted.kind.sources[0]]:
                 return self._by_sample(slots, wanted, seen)
             return self._by_field(wanted, columns, seen)
 
@@ -83,21 +90,24 @@ class Fetch:
         return [bad.get(number, parts) for number, parts in enumerate(read)]
 
     def _by_field(self, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        places, bulk = wanted.places, self._bulk[wanted.source]
-        reading = self._reading(wanted.source, seen)
+        places, bulk, sources = wanted.places, self._bulk[wanted.kind.number], wanted.kind.sources
+        on_disk = self._maps[sources[0]] is not None
+
+        def reading_of(number: int) -> Reading:
+            return self._reading(sources[number], seen)
+
         fetched = Fetched({}, {})
         rest = dict.fromkeys(places.fields, np.arange(len(places)))
         at = wanted.rows.tolist()
-        if columns is not None:
-            for rows in bulk.read(reading, places, wanted.rows, columns):
+        if columns is not None and on_disk:
+            for rows in bulk.read(reading_of, places, wanted.rows, columns):
                 rest[rows.field] = rows.left
                 columns.put_rows(rows.field, wanted.rows[rows.filled])
                 for other in rows.others:
                     _take(fetched, other.number, other.field, other.data)
-            for field, numbers in rest.items() if reading.maps is not None else ():
-                if field in bulk.plain:
-                    rest[field] = self._mapped(reading, wanted, field, numbers, columns, fetched)
-        for number, field, data in read_places(reading, places, rest, self._run):
+            for field in (field for field in rest if field in bulk.plain):
+                rest[field] = _mapped(reading_of, wanted, field, rest[field], columns, fetched)
+        for number, field, data in read_places(reading_of, places, rest, self._run):
             if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
                 columns.put(at[number], field, data)
             else:
@@ -109,30 +119,20 @@ class Fetch:
         seen.count("fetched_bytes", int(nbytes.sum()))
         return fetched
 
-    def _mapped(
-        self, reading: Reading, wanted: Located, field: str, numbers: I64, columns: Columns, fetched: Fetched
-    ) -> I64:
-        """Put bytes of mapped shards into the columns. The numbers of the samples that are left."""
-        assert reading.maps is not None
-        found, left = map_bytes(reading, reading.maps, wanted.places, field, numbers)
-        for number in [number for number, data in found.items() if isinstance(data, Corrupt)]:
-            _take(fetched, number, field, found.pop(number))
-        columns.put_bytes(field, wanted.rows[list(found)].tolist(), found.values())
-        return left
-
     def _by_sample(self, slots: Slots, wanted: Located, seen: StepMetrics) -> Fetched:
         """Of a source whose videos are read by their packets."""
+        (source,) = wanted.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
             return draws.for_decoder(draws.place_of(self._plan, slots, int(wanted.rows[number])), field)
 
         read = read_samples(
-            self._views[wanted.source],
-            self._videos[wanted.source],
+            self._views[source],
+            self._videos[source],
             self._decoders,
             wanted.places.addresses(),
             rng_of,
-            self._readers(wanted.source, seen),
+            self._readers(source, seen),
         )
         return Fetched(
             {number: one for number, one in enumerate(read) if not isinstance(one, Corrupt)},
@@ -170,6 +170,17 @@ class Fetch:
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)
+
+
+def _mapped(
+    reading_of: ReadingOf, wanted: Located, field: str, numbers: I64, columns: Columns, fetched: Fetched
+) -> I64:
+    """Put bytes of mapped shards into the columns. The numbers of the samples that are left."""
+    found, left = map_bytes(reading_of, wanted.places, field, numbers)
+    for number in [number for number, data in found.items() if isinstance(data, Corrupt)]:
+        _take(fetched, number, field, found.pop(number))
+    columns.put_bytes(field, wanted.rows[list(found)].tolist(), found.values())
+    return left
 
 
 def _take(fetched: Fetched, number: int, field: str, data: bytes | Corrupt) -> None:

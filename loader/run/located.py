@@ -1,8 +1,12 @@
-"""The samples of slots, source by source, and where they lie."""
+"""The samples of slots, those of sources that are read alike together, and where they lie."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from ..dataset.lookup import Lookup, layout_of
 from ..dataset.read import Map
 from ..dataset.sample_places import SamplePlaces
 from ..dataset.view import View
@@ -10,30 +14,63 @@ from ..order.keys import I64
 from ..order.slots import Slots
 
 
-class Located(NamedTuple):
-    """Samples of one source, numbered from 0. source: its number in the plan; rows: int64, of each the slot it is of,
-    which is its row in what is made."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind:
+    """Sources that are read alike. number: among the kinds; fields: of all of them; sources: their numbers in the plan,
+    by their numbers in `lookup`."""
 
-    source: int
+    number: int
+    fields: tuple[str, ...]
+    sources: Sequence[int]
+    lookup: Lookup
+
+
+class Located(NamedTuple):
+    """Samples of sources of one kind, numbered from 0. source: int64, of each the number of its source in the plan;
+    rows: int64, of each the slot it is of, which is its row in what is made. places: `of` is the source's number among
+    those of the kind."""
+
+    kind: Kind
+    source: I64
     rows: I64
     places: SamplePlaces
 
 
-def located(views: Sequence[View], slots: Slots, wanted: I64, run: Map) -> list[Located]:
-    """The samples that `wanted` slots hold, by source. `run` may be a thread pool's map. Raises: what `Version.places`
-    does."""
-    out = []
-    source = slots.source[wanted]
-    for index, view in enumerate(views):
-        mine = wanted if len(views) == 1 else wanted[source == index]
-        if len(mine):
-            out.append(Located(index, mine, view.version.places(slots.ordinal[mine], view.fields, run)))
-    return out
+class Locate:
+    """Finds where the samples of slots lie; thread-safe. apart: of each view, what else must be the same of sources
+    that are read alike."""
 
+    def __init__(self, views: Sequence[View], apart: Sequence[Hashable]) -> None:
+        alike: dict[Hashable, list[int]] = {}
+        for source, (view, other) in enumerate(zip(views, apart, strict=True)):
+            alike.setdefault((view.fields, layout_of(view.version, view.fields), other), []).append(source)
+        self.kinds = [
+            Kind(
+                number=number,
+                fields=views[sources[0]].fields,
+                sources=sources,
+                lookup=Lookup([views[source].version for source in sources], views[sources[0]].fields),
+            )
+            for number, sources in enumerate(alike.values())
+        ]
+        self._kind, self._number = np.zeros((2, len(views)), np.int64)
+        for kind in self.kinds:
+            self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
-def located_again(
-    views: Sequence[View], slots: Slots, before: Located, number: int, run: Map = map
-) -> Located:
-    """One sample by itself: the one that its slot holds now."""
-    (found,) = located(views, slots, before.rows[number : number + 1], run)
-    return found
+    def __call__(self, slots: Slots, wanted: I64, run: Map = map) -> list[Located]:
+        """The samples that `wanted` slots hold, by kind: as many look-ups as there are kinds, however many sources.
+        `run` may be a thread pool's map. Raises: what `Lookup.places` does."""
+        out = []
+        source = slots.source[wanted].astype(np.int64)
+        for kind in self.kinds:
+            mine = slice(None) if len(self.kinds) == 1 else np.flatnonzero(self._kind[source] == kind.number)
+            of, rows = source[mine], wanted[mine]
+            if len(rows):
+                places = kind.lookup.places(self._number[of], slots.ordinal[rows], run)
+                out.append(Located(kind, of, rows, places))
+        return out
+
+    def again(self, slots: Slots, row: int, run: Map = map) -> Located:
+        """One sample by itself: the one that a slot holds now."""
+        (found,) = self(slots, np.array([row], np.int64), run)
+        return found

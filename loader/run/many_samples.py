@@ -27,7 +27,7 @@ class ManySamples:
     """
 
     def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], one_sample: OneSample) -> None:
-        self._recipe, self._one_sample, self._views = recipe, one_sample, recipe.views
+        self._recipe, self._one_sample = recipe, one_sample
         plain = {} if recipe.transform is not None else decoders
         self._plain = {
             field: (decoder, placing(decoder)) for field, decoder in plain.items() if not draws(decoder)
@@ -36,12 +36,12 @@ class ManySamples:
     def __call__(
         self, slots: Slots, wanted: Located, payloads: dict[int, Payload], columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one source into the columns. Number of each corrupt one -> why it is. payloads: by the
+        """Put the samples of one kind into the columns. Number of each corrupt one -> why it is. payloads: by the
         numbers of the samples; taken out of it, so that bytes are not held once they are decoded. Raises: as
         `OneSample`."""
         bad: dict[int, Corrupt] = {}
         took: dict[int, float] = {}
-        fields, at, placing_s = self._views[wanted.source].fields, wanted.rows.tolist(), 0.0
+        fields, at, placing_s = wanted.kind.fields, wanted.rows.tolist(), 0.0
         calls: dict[str, tuple[Decoder, _Rows | None]] = {
             field: (decoder, _Rows(columns, field) if in_rows else None)
             for field, (decoder, in_rows) in self._plain.items()
@@ -73,7 +73,7 @@ class ManySamples:
         """The fields of a sample of which some values may be in the columns already."""
         if self._recipe.transform is not None:
             return tuple(sample)
-        fields = self._views[wanted.source].fields
+        fields = wanted.kind.fields
         if all(name in fields for name in sample):
             return fields
         with_times = (name for field in fields for name in (field, times_field(field)))
@@ -87,8 +87,9 @@ class ManySamples:
             step = seen.steps[0] if seen.step_of is None else seen.step_of(at[number])
             if step not in slowest or seconds > took[slowest[step]]:
                 slowest[step] = number
-        source = self._recipe.plan.source_names[wanted.source]
+        names = self._recipe.plan.source_names
         for step, number in slowest.items():
+            source = names[int(wanted.source[number])]
             seen.slow("decode", took[number], source, wanted.places.at(number).address, step)
 
 

@@ -11,7 +11,7 @@ from . import draws
 from .columns import Room
 from .decode import apply_transform, decode_sample
 from .fetch import Fetch, Payload
-from .located import Located, located_again
+from .located import Located
 from .recipe import Recipe
 from .step_metrics import StepMetrics
 
@@ -20,7 +20,7 @@ class OneSample:
     """Makes samples of a recipe, one at a time; thread-safe."""
 
     def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch) -> None:
-        self._plan, self._views, self._transform = recipe.plan, recipe.views, recipe.transform
+        self._plan, self._transform = recipe.plan, recipe.transform
         self._decoders, self._fetch = decoders, fetch
 
     def __call__(
@@ -38,7 +38,7 @@ class OneSample:
         found = self._made(slots, wanted, number, payload, room, seen)
         if isinstance(found, DecodeFailed):
             seen.count("refetched")
-            alone = located_again(self._views, slots, wanted, number)
+            alone = self._fetch.locate.again(slots, int(wanted.rows[number]))
             again = self._fetch(slots, alone, None, seen)
             return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], room, seen)
         return found
@@ -52,7 +52,7 @@ class OneSample:
         room: Room | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        at, source = wanted.places.at(number), self._plan.source_names[wanted.source]
+        at, source = wanted.places.at(number), self._plan.source_names[int(wanted.source[number])]
         row = int(wanted.rows[number])
 
         def key() -> draws.Place:

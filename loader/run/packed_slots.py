@@ -18,7 +18,7 @@ from .columns import Columns, Room
 from .decode import apply_transform
 from .delivered import Delivered
 from .fetch import Fetch, Fetched
-from .located import Located, located
+from .located import Located
 from .one_sample import OneSample
 from .piece_reads import PieceReads
 from .pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
@@ -40,7 +40,7 @@ class PackedSlots:
     """Makes the packed sequences of a recipe; thread-safe."""
 
     def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch, run: Map) -> None:
-        self._recipe, self._views, self._fetch, self._run = recipe, recipe.views, fetch, run
+        self._recipe, self._fetch, self._run = recipe, fetch, run
         self._pieces = PieceReads(recipe, decoders, fetch)
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
@@ -74,7 +74,7 @@ class PackedSlots:
 
     def _located(self, pieces: SlotPieces) -> list[Located]:
         """Where the documents of the pieces lie that are read."""
-        return located(self._views, pieces.documents, np.flatnonzero(~pieces.held), self._run)
+        return self._fetch.locate(pieces.documents, np.flatnonzero(~pieces.held), self._run)
 
     def _values(
         self,
@@ -98,7 +98,7 @@ class PackedSlots:
         read: dict[int, Values | Corrupt | _Document] = {**self._pieces(pieces, addresses, seen)}
         if read:  # these are not read whole
             whole = np.array([piece for piece in addresses if piece not in read], np.int64)
-            documents = located(self._views, pieces.documents, whole, self._run)
+            documents = self._fetch.locate(pieces.documents, whole, self._run)
         for one in documents:
             fetched = self._fetch(pieces.documents, one, None, seen)
             read.update(

@@ -62,8 +62,8 @@ def by_path(places: SamplePlaces) -> dict[str, Extents]:
     """Shard path -> where the fields lie in it."""
     found: dict[str, list[Extents]] = {}
     for at in places.fields.values():
-        for path, mine in at.by_shard():
-            found.setdefault(path, []).append(Extents(at.offset[mine], at.nbytes[mine]))
+        for shard, mine in at.by_shard():
+            found.setdefault(shard.path, []).append(Extents(at.offset[mine], at.nbytes[mine]))
     return {
         path: Extents(*(np.concatenate(some) for some in zip(*extents, strict=True)))
         for path, extents in found.items()

@@ -7,7 +7,7 @@ from ..errors import Corrupt
 from ..order.substitutes import substitutes
 from .columns import Room
 from .fetch import Fetch
-from .located import Located, located_again
+from .located import Located
 from .one_sample import OneSample
 from .rank_slots import RankSlots
 from .recipe import Recipe
@@ -19,7 +19,7 @@ class Substitute:
     """Finds and makes substitutes of a recipe's corrupt samples; thread-safe."""
 
     def __init__(self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, run: Map) -> None:
-        self._recipe, self._views = recipe, recipe.views
+        self._recipe = recipe
         self._fetch, self._one_sample, self._run = fetch, one_sample, run
 
     def __call__(
@@ -35,7 +35,8 @@ class Substitute:
         in `mine`. Raises: the slot's own error, where none can or none may."""
         if not self._recipe.substitute:
             raise error
-        plan, slots, row, source = self._recipe.plan, mine.slots, int(wanted.rows[number]), wanted.source
+        plan, slots = self._recipe.plan, mine.slots
+        row, source = int(wanted.rows[number]), int(wanted.source[number])
         step, position = mine.step_of(row), int(slots.position[row])
         substitutions: list[Substitution] = []
         why, bad = error, wanted.places.address(number)
@@ -44,7 +45,7 @@ class Substitute:
         ):
             slots.attempt[row], slots.view_ordinal[row], slots.ordinal[row] = attempt, view_ordinal, ordinal
             with seen.timed("address"):
-                alone = located_again(self._views, slots, wanted, number, self._run)
+                alone = self._fetch.locate.again(slots, row, self._run)
             substitutions.append(
                 Substitution(
                     step=step,

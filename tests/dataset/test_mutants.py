@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.dataset import bitmap, part_writer, parts_table, publish, read, shard, spill, stats
+from loader.dataset import bitmap, lookup, part_writer, parts_table, publish, read, shard, spill, stats
 
 real_crc32c = shard.crc32c
 SAMPLES = {f"{'long/' * (i % 4 * 9)}k{i}": {"b.bin": b"%d" % i * 99, "a": b"%d" % i} for i in range(12)}
@@ -99,7 +99,9 @@ def one_member_lost_at_a_block_border(patch):
 
 
 def exclusions_ignored_in_locate(patch):
-    patch.setattr(parts_table.PartsTable, "_excluded_among", lambda self, part: [])
+    real = parts_table.locate
+    for module in (parts_table, lookup):
+        patch.setattr(module, "locate", lambda first, live_rows, ordinals: real(first, {}, ordinals))
 
 
 def last_exclusion_wins(patch):

@@ -70,7 +70,7 @@ def root(folder):
 def without_rows(monkeypatch):
     """Read as from a bucket: by ranges that come as bytes, each decoded by itself."""
     with monkeypatch.context() as patch:
-        for module in ("loader.run.bulk.LocalStore", "loader.dataset.shard_read.LocalStore"):
+        for module in ("loader.run.fetch.LocalStore", "loader.dataset.shard_read.LocalStore"):
             patch.setattr(module, type("NoStore", (), {}))
         yield
 

@@ -619,10 +619,10 @@ PROPERTIES = [
         ),
     ),
     Bug(
-        "samples of every source looked up in the first of its kind",
-        "run/located.py",
-        "self._number[of]",
-        "0 * of",
+        "places in the order of the index",
+        "dataset/lookup.py",
+        "found[order] = in_order",
+        "found[:] = in_order",
         (
             "tests/run/test_buckets.py::test_every_runtime_delivers_the_same_global_batches",
             "tests/run/test_same_batches.py::test_every_runtime_delivers_the_same_global_batches",

@@ -120,9 +120,7 @@ def _mapped(
     return shards, unmapped
 
 
-def _filled(
-    places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]
-) -> list[NotInRow]:
+def _filled(places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]) -> list[NotInRow]:
     """Fill the rows of these shards. What is not in its row."""
     start, at, n_row = perf_counter(), places.fields[one.field], one.memory.shape[1]
     numbers = np.concatenate([shard.mine for shard in shards])

@@ -349,6 +349,27 @@ ASSEMBLY = in_files(
         "test_together.py::test_a_corrupt_sample_in_the_midst",
     ),
     (
+        "threads that wait for a disk become fewer",
+        "contention.py",
+        "not low <= seen.cores < high",
+        "seen.cores >= high",
+        "test_contention.py::test_the_rule_for_threads",
+    ),
+    (
+        "threads come and go for ever",
+        "executor.py",
+        "self._least_threads = self._least_threads if self.workers else 1",
+        "self._least_threads += 0",
+        "test_contention.py::test_threads_become_fewer_in_the_middle_of_a_run",
+    ),
+    (
+        "fewer threads where a number was asked for",
+        "executor.py",
+        'self._may_be_fewer = workers == "auto" and',
+        "self._may_be_fewer =",
+        "test_contention.py::test_the_number_of_threads_that_was_asked_for_stays",
+    ),
+    (
         "padding keeps what lay in its row",
         "columns.py",
         "rows[~real] = 0",

@@ -9,17 +9,18 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from time import thread_time
+from time import process_time, thread_time
 from typing import Literal
 
 from ..cache.spec import CacheSpec
 from ..errors import InvalidRuntime
+from ..storage import is_local
 from ..workers.crew import ProcessCrew
 from ..workers.sent import check_can_be_sent, why_not
 from .assemble import Assembler
 from .batch import Batch
 from .caller import Caller
-from .contention import Contention
+from .contention import Contention, better_processes, better_threads
 from .crew import Crew
 from .metrics import Metrics
 from .prefetch import Crew as BatchCrew
@@ -56,7 +57,12 @@ class Execution:
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
         self._asked, self._bound = workers, bound_bytes
         self.name, self.why = self._first(executor)
-        self._contention = Contention() if executor == "auto" and self.name == "threads" else None
+        self._may_go_over = executor == "auto" and self.name == "threads"
+        local = all(is_local(view.version.store) for view in assembler.recipe.views)
+        self._may_be_fewer = workers == "auto" and self.name == "threads" and local
+        self._least_threads = 0 if executor == "auto" else 1
+        self._threads_made: int | None = None  # by what was seen
+        self._contention = Contention() if self._may_go_over or self._may_be_fewer else None
         self._starting: ProcessCrew | None = None  # of `auto`, until its workers are ready
         self._prefetch: Prefetch | None = None
         self._computed_s = 0.0
@@ -124,10 +130,14 @@ class Execution:
         if self._asked != "auto":
             return self._asked
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(max(1, cores - 1), PROCESSES) if name == "processes" else cores
+        if name == "processes":
+            return min(max(1, cores - 1), PROCESSES)
+        return cores if self._threads_made is None else self._threads_made
 
     def _threads(self) -> Crew[range, Made]:
-        return Crew(making(self._assembler.batches), self.workers, partial(self._metrics.observe, "room"))
+        return Crew(
+            making(self._assembler.batches), self._count("threads"), partial(self._metrics.observe, "room")
+        )
 
     def _caller(self) -> Caller:
         return Caller(making(self._assembler.batches))
@@ -138,19 +148,31 @@ class Execution:
         return ProcessCrew(self._assembler.recipe, cache, workers, self._bound, self._metrics)
 
     def _look(self, contention: Contention) -> None:
-        """Start worker processes where they would be faster and can be had."""
-        why = contention.found(self._metrics.snapshot())
-        if why is None:
+        """Start worker processes where they would be faster and can be had; else have fewer threads where those would
+        be, or the training's own."""
+        seen = contention.look(self._metrics.snapshot(), process_time())
+        if seen is None:
             return
-        self._contention = None
-        obstacle: object = why_not(self._assembler.recipe)
-        if obstacle is None:
-            try:
-                self._starting, self.why = self._processes(), why
-                return
-            except OSError as error:
-                obstacle = error
-        self._choose("threads", f"{why}; but processes are not to be had: {obstacle}")
+        if self._may_go_over and self.name == "threads" and (why := better_processes(seen)) is not None:
+            self._may_go_over = False
+            obstacle: object = why_not(self._assembler.recipe)
+            if obstacle is None:
+                try:
+                    self._starting, self.why = self._processes(), why
+                    self._contention = None
+                    return
+                except OSError as error:
+                    obstacle = error
+            self._choose("threads", f"{why}; but processes are not to be had: {obstacle}")
+        elif self._may_be_fewer and (better := better_threads(seen, self.workers, self._least_threads)):
+            self._have_threads(*better)
+
+    def _have_threads(self, threads: int, why: str) -> None:
+        """So many from the step on that nobody has begun; none: the caller makes what it asks for."""
+        self._least_threads = self._least_threads if self.workers else 1  # there and back once
+        self._threads_made = threads
+        self.prefetch().move(self._threads() if threads else self._caller())
+        self._choose("threads" if threads else "caller", why)
 
     def _go_over(self, crew: ProcessCrew) -> None:
         """To the worker processes, as soon as all are ready; not at all, if one never will be."""

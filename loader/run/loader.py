@@ -44,7 +44,8 @@ class Loader:
     at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch", "numpy" or "jax". executor: "threads"
     of this process or worker "processes" make the batches, the same ones; "auto" begins with threads, and goes over to
     processes where the training is seen to wait for threads that wait for its Python (docs/executors.md). workers: how
-    many; "auto" is one per core this process may use, of processes one less and at most 8; 0: the caller's thread.
+    many; "auto" is one per core this process may use, of processes one less and at most 8, fewer threads where those
+    are in their own way; 0: the caller's thread.
     prefetch: bytes of batches made ahead. cache: where what is read of remote roots is kept and read ahead
     (docs/cache.md): bytes of memory, 0 for nothing, None for 1 GiB at most; or a folder on a local disk, or a
     `loader.NodeCache`, for every process of this machine.

@@ -172,16 +172,23 @@ AHEAD = in_files(
     (
         "a start asks for all that there is room for",
         "read_ahead.py",
-        "self._allowed = self._in_flight",
-        "self._allowed = None",
-        "test_planned_reads.py::test_one_window_until_the_first_batch_is_read",
+        "return self._first is None and not self._stopped",
+        "return not self._stopped",
+        "test_planned_reads.py::test_nothing_is_read_until_the_first_batch_is",
+    ),
+    (
+        "batches after the first do not wait for it",
+        "read_ahead.py",
+        "lambda: self._first is None or self._stopped",
+        "lambda: True",
+        "test_planned_reads.py::test_nothing_is_read_until_the_first_batch_is",
     ),
     (
         "twice as far ahead",
         "read_ahead.py",
         "step > last + self._horizon",
         "step > last + 2 * self._horizon",
-        "test_planned_reads.py::test_one_window_until_the_first_batch_is_read",
+        "test_planned_reads.py::test_nothing_is_read_until_the_first_batch_is",
     ),
     (
         "a seek leaves what was planned",
@@ -193,7 +200,7 @@ AHEAD = in_files(
     (
         "no step is a seek",
         "read_ahead.py",
-        "abs(step - self._last) > NEAR",
+        "abs(steps[0] - self._last) > NEAR",
         "False",
         "test_planned_reads.py::test_a_seek_drops_what_was_planned",
     ),

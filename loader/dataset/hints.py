@@ -8,19 +8,23 @@ so it does not matter who writes it, nor how often.
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from typing import Any
 
 from ..errors import FormatTooNew, StoreError
 from ..storage.store import Store
+from ..storage.together import Objects
 from .entries import entry_key
 from .history import Deny, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
 FORMAT = 1
-_PREFIX = "log/state-"
+MOST_COMING = 4 * HINT_EVERY
+"""Entries asked for at once at most: of a log without hints. Bounds what is in memory."""
+_FOLDER = "log/"
+_PREFIX = f"{_FOLDER}state-"
 _TRIED = 8  # newest hints looked at before the log is read from its first entry
 _log = logging.getLogger(__name__)
 
@@ -90,11 +94,56 @@ def _load(body: dict[str, Any]) -> State:
     )
 
 
-def newest_hint(store: Store) -> tuple[State, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a listing of `log/` shows. It decides nothing, but what is asked for at once.
+
+    hints: numbers of the hints, ascending; last: of the newest entry, 0 where none is listed."""
+
+    hints: tuple[int, ...]
+    last: int
+
+    @property
+    def after(self) -> int:
+        """The entry of the newest hint, 0 without one."""
+        return self.hints[-1] if self.hints else 0
+
+    @property
+    def coming(self) -> int:
+        """How many entries from `after` + 1 on to ask for at once: those that are listed, and the one that may be there
+        by now."""
+        return min(max(self.last - self.after, 0) + 1, MOST_COMING)
+
+    @property
+    def keys(self) -> Iterator[str]:
+        """What opening the log reads, unless the newest hint is of no use."""
+        if self.hints:
+            yield hint_key(self.after)
+            yield entry_key(self.after)
+        yield from map(entry_key, range(self.after + 1, self.after + 1 + self.coming))
+
+
+def listed(store: Store) -> Listed:
+    """Nothing, where the store lists nothing: the log is then read from its start."""
+    try:
+        names = [info.key for info in store.list(_FOLDER)]
+    except StoreError as e:  # credentials that may read but not list
+        _log.warning("the log of %s cannot be listed (%s): reading the whole log", store.url, e)
+        names = []
+    return Listed(hints=tuple(_numbers(names, _PREFIX)), last=max(_numbers(names, _FOLDER), default=0))
+
+
+def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
+    """The numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
+    digits = [key.removeprefix(prefix).removesuffix(".json") for key in keys if key.startswith(prefix)]
+    return sorted(int(d) for d in digits if d.isascii() and d.isdigit() and len(d) == 12)
+
+
+def newest_hint(store: Objects, hints: Sequence[int]) -> tuple[State, int]:
     """(the newest state that can be believed, the number of the newest hint that must not be replaced: that
     one, or a newer package's). (State(), 0) without any."""
     kept = 0
-    for n in islice(reversed(_listed(store)), _TRIED):
+    for n in islice(reversed(hints), _TRIED):
         try:
             state = load_state(store.get(hint_key(n)).data)
             if state.n == n and hashlib.sha256(store.get(entry_key(n)).data).hexdigest() == state.prev:
@@ -106,16 +155,6 @@ def newest_hint(store: Store) -> tuple[State, int]:
         except (ValueError, StoreError) as e:
             _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
     return State(), kept
-
-
-def _listed(store: Store) -> list[int]:
-    try:
-        keys = [info.key for info in store.list(_PREFIX)]
-    except StoreError as e:  # credentials that may read but not list: the log is then read from its start
-        _log.warning("the hints of %s cannot be listed (%s): reading the whole log", store.url, e)
-        return []
-    digits = [key.removeprefix(_PREFIX).removesuffix(".json") for key in keys]
-    return sorted(int(d) for d in digits if d.isascii() and d.isdigit() and len(d) == 12)
 
 
 def write_hint(store: Store, state: State) -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ..errors import Corrupt
 from ..storage import Store
 from .address import FieldAddress
+from .arrow import integers
 from .parquet import check_schema_version, table_bytes
 from .shard import crc32c
 from .window import Window
@@ -214,8 +215,7 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
         found = table[f"{field}_{what}"]
         if found.type != pa.int64() or found.null_count:
             raise TypeError(f"column {field}_{what} is not int64 without nulls")
-        values: Int64s = found.to_numpy()
-        return values
+        return integers(found)
 
     places = np.empty((table.num_rows, len(fields), 3), np.int64)
     for number, field in enumerate(fields):

@@ -4,6 +4,7 @@ import threading
 from collections import OrderedDict
 
 from ..storage import Store
+from ..storage.threads import Turns
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 
 MAX_OPEN_FILES = 4096
@@ -19,6 +20,7 @@ class IndexCache:
         self._groups: OrderedDict[tuple[str, int], tuple[IndexRows, int]] = OrderedDict()
         self._held_bytes = 0
         self._file_bytes = 0
+        self._turns = Turns()
 
     def held(self, place: IndexPlace, row: int) -> IndexRows | None:
         """The row group around `row`, if it is in memory."""
@@ -31,29 +33,35 @@ class IndexCache:
             return found[0]
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
-        """The row group around `row` of an index. Raises: Corrupt; ObjectNotFound."""
-        held_rows = self.held(place, row)
-        if held_rows is not None:
-            return held_rows
-        path = place.path
-        key = (path, row // ROW_GROUP_ROWS)
-        with self._lock:
-            file = self._files.get(path)
-        if file is None:
-            file = IndexFile(self._store, place)
-            with self._lock:
-                if path not in self._files:  # another thread may have opened it too
-                    self._files[path] = file
-                    self._file_bytes += file.held_bytes
-                while len(self._files) > MAX_OPEN_FILES or self._file_bytes > self._capacity // 4:
-                    self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
-        rows = file.read_row_group(key[1])
+        """The row group around `row` of an index. Threads that want the same one read it once. Raises: Corrupt;
+        ObjectNotFound."""
+        found = self.held(place, row)
+        if found is None:
+            key = (place.path, row // ROW_GROUP_ROWS)
+            with self._turns.of(key):
+                found = self.held(place, row) or self._read_group(place, key)
+        return found
+
+    def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:
+        rows = self._file(place).read_row_group(key[1])
         # Python str objects of the keys dominate: about 80 bytes each, and 24 bytes per field.
         held = len(rows.keys) * (80 + 24 * len(rows.offset))
         with self._lock:
-            if key not in self._groups:
-                self._groups[key] = (rows, held)
-                self._held_bytes += held
+            self._groups[key] = (rows, held)
+            self._held_bytes += held
             while self._held_bytes > self._capacity and len(self._groups) > 1:
                 self._held_bytes -= self._groups.popitem(last=False)[1][1]
         return rows
+
+    def _file(self, place: IndexPlace) -> IndexFile:
+        with self._turns.of(place.path):
+            with self._lock:
+                file = self._files.get(place.path)
+            if file is None:
+                file = IndexFile(self._store, place)
+                with self._lock:
+                    self._files[place.path] = file
+                    self._file_bytes += file.held_bytes
+                    while len(self._files) > MAX_OPEN_FILES or self._file_bytes > self._capacity // 4:
+                        self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
+            return file

@@ -12,12 +12,14 @@ from itertools import islice
 
 from ..errors import Corrupt
 from ..storage.store import Store
+from ..storage.threads import beside
+from ..storage.together import Together
 from . import decide as rules
 from .append import Decide, Outcome, append
 from .decide import CommitBody, Done
 from .entries import Entry, edited, entry_key
 from .fold import fold_all
-from .hints import HINT_EVERY, newest_hint, write_hint
+from .hints import HINT_EVERY, listed, newest_hint, write_hint
 from .history import Ref, RefKind, State, Txn, VersionRecord
 from .names import LATEST
 from .tail import read_tail
@@ -26,10 +28,12 @@ _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how oft
 
 
 class Log:
-    """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only what is new."""
+    """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only what is new.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    check: called when the log is opened, beside its listing; what it raises comes first."""
+
+    def __init__(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
+        self._store, self._check = store, check
         self._lock = threading.Lock()
         self._known: State | None = None
 
@@ -45,13 +49,27 @@ class Log:
         StoreError.
         """
         with self._lock:
-            opening = self._known is None
-            start, kept = newest_hint(self._store) if self._known is None else (self._known, 0)
-            state, at_hint = _catch_up(start, read_tail(self._store, start.n))
-            self._known = state
-        if opening and at_hint is not None and at_hint.n > kept:
-            write_hint(self._store, at_hint)  # it is broken, or whoever appended that entry died before it
+            if self._known is None:
+                self._known, missing = self._open()
+            else:
+                missing = None
+                self._known, _ = _catch_up(self._known, read_tail(self._store, self._known.n))
+            state = self._known
+        if missing is not None:
+            write_hint(self._store, missing)  # it is broken, or whoever appended that entry died before it
         return state
+
+    def _open(self) -> tuple[State, State | None]:
+        """(the state after the newest entry, the one whose hint is missing). Two round trips, where what is listed is
+        all there is: the listing, and everything that it names from the newest hint on."""
+        with beside(listed, self._store) as listing:
+            self._check()
+            found = listing.result()
+        with Together(self._store, found.keys) as store:
+            start, kept = newest_hint(store, found.hints)
+            coming = found.coming if start.n == found.after else 1
+            state, at_hint = _catch_up(start, read_tail(store, start.n, coming))
+        return state, at_hint if at_hint is not None and at_hint.n > kept else None
 
     def verify(self) -> State:
         """Read the whole log from its first entry, without hints. Raises: Corrupt, naming every entry that

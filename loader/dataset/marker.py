@@ -16,6 +16,25 @@ MARKER = "penstock.json"
 _PROBES = "heartbeats/probe-"
 
 
+class Marker:
+    """The marker of the root in `store`, looked at until it was found good."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._good = store, False
+
+    def check(self) -> None:
+        """Raises: as `check_root`."""
+        if not self._good:
+            check_root(self._store)
+            self._good = True
+
+    def create(self) -> None:
+        """Raises: as `create_root`."""
+        if not self._good:
+            create_root(self._store)
+            self._good = True
+
+
 def check_root(store: Store) -> None:
     """Raises: NotARoot when the store is not a root; FormatTooNew."""
     name = f"{store.url}/{MARKER}"

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from ..errors import Corrupt, FormatTooNew
 from ..storage import Store
+from ..storage.together import Objects
 
 SCHEMA_VERSION = 1
 READ_AHEAD = 16
@@ -71,7 +72,7 @@ def put_table(store: Store, path: str, table: pa.Table, kind: str) -> TableFile:
     )
 
 
-def get_table_bytes(store: Store, file: TableFile) -> bytes:
+def get_table_bytes(store: Objects, file: TableFile) -> bytes:
     """The file's bytes. Raises: Corrupt when its size or SHA-256 is not the one recorded."""
     data = store.get(file.path).data
     found = hashlib.sha256(data).hexdigest()
@@ -83,7 +84,7 @@ def get_table_bytes(store: Store, file: TableFile) -> bytes:
     return data
 
 
-def get_table(store: Store, file: TableFile, columns: list[str] | None = None) -> pa.Table:
+def get_table(store: Objects, file: TableFile, columns: list[str] | None = None) -> pa.Table:
     """The table, checked. Raises: Corrupt; FormatTooNew."""
     return parse_table(get_table_bytes(store, file), f"{store.url}/{file.path}", columns)
 

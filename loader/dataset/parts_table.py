@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import Corrupt, FieldNotFound, InvalidRuntime
+from .arrow import codes, integers, text
 from .bitmap import SelectTable, unpack
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -28,19 +29,19 @@ class PartsTable:
 
     def __init__(self, shards: pa.Table, exclusions: Sequence[pa.Table], name: str) -> None:
         self._shards, self._name = shards, name
-        encoded = shards["part"].combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        self.ids: pa.Array = encoded.dictionary
-        part = encoded.indices.to_numpy().astype(np.int64)
-        rows = shards["n_rows"].to_numpy()
+        self.ids, part = codes(shards["part"])
+        rows = integers(shards["n_rows"])
         self.n_rows = np.zeros(len(self.ids), np.int64)
         self.n_rows[part] = rows
         if not np.array_equal(self.n_rows[part], rows):
             bad = self.ids[int(part[np.flatnonzero(self.n_rows[part] != rows)[0]])].as_py()
             raise Corrupt(f"{name}: the shards of part {bad} do not have the same number of rows")
-        self.groups = pc.unique(shards["group"]).to_pylist()
-        self._shard_of = {group: self._positions(part, group) for group in self.groups}
+        groups, group = codes(shards["group"])
+        self.groups: list[str] = groups.to_pylist()
+        self._shard_of = {
+            name: self._positions(part, np.flatnonzero(group == code))
+            for code, name in enumerate(self.groups)
+        }
         self.live_rows = self._live_rows(exclusions)
         self.n_live = self.n_rows.copy()
         for position, table in self.live_rows.items():
@@ -50,9 +51,8 @@ class PartsTable:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def _positions(self, part: Int64s, group: str) -> Int64s:
+    def _positions(self, part: Int64s, mine: Int64s) -> Int64s:
         positions = np.full(len(self.ids), MISSING, np.int64)
-        mine = np.flatnonzero(pc.equal(self._shards["group"], group).to_numpy(zero_copy_only=False))
         positions[part[mine]] = mine
         return positions
 
@@ -76,7 +76,7 @@ class PartsTable:
         if found.null_count:
             unknown = wanted.filter(found.is_null())[0].as_py()
             raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
-        return np.asarray(found.to_numpy(), np.int64)
+        return integers(found)
 
     def position(self, part: str) -> int:
         """Where a part stands in the version's order. Raises: Corrupt for an unknown part."""
@@ -129,12 +129,13 @@ class PartsTable:
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
         """(SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
-        at = pc.index(self._shards["path"], path).as_py()
+        at = pc.index(self._shards["path"], text(path)).as_py()
         return None if at < 0 else (self._shards["sha256"][at].as_py(), self._shards["nbytes"][at].as_py())
 
     def shard_nbytes(self, group: str) -> list[int]:
         """The size of every shard of a group."""
-        found: list[int] = self._shards["nbytes"].filter(pc.equal(self._shards["group"], group)).to_pylist()
+        mine = self._shard_of.get(group, np.empty(0, np.int64))
+        found: list[int] = integers(self._shards["nbytes"])[mine[mine != MISSING]].tolist()
         return found
 
     def shard_rows(self) -> pa.Table:

@@ -7,11 +7,12 @@ from typing import Any
 
 from ..errors import Conflict, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
+from ..storage.threads import beside
 from .changes import publish_exclusions, publish_group, publish_parts
 from .heartbeat import Heartbeat, Lease
 from .history import RefKind, State, VersionRecord
 from .log import Log
-from .marker import check_root, create_root
+from .marker import Marker
 from .names import check_dataset_name, resolve
 from .part import Part
 from .publish import open_record
@@ -34,9 +35,12 @@ class Root:
             url = os.environ.get("PENSTOCK_ROOT")
             if not url:
                 raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
-        self.store: Store = open_store(os.fspath(url), options)
-        self._log = Log(self.store)
-        self._known = False
+        self._use(open_store(os.fspath(url), options))
+
+    def _use(self, store: Store) -> None:
+        self.store = store
+        self._marker = Marker(store)
+        self._log = Log(store, self._marker.check)
         self._leases: dict[str, Lease] = {}
         weakref.finalize(self, _release, self._leases)  # also at the end of the process
 
@@ -54,13 +58,13 @@ class Root:
     @property
     def log(self) -> Log:
         """The root's history. Raises: NotARoot; FormatTooNew."""
-        self._check()
+        self._marker.check()
         return self._log
 
     @property
     def state(self) -> State:
-        """The history as it is now."""
-        return self.log.state
+        """The history as it is now. Raises: NotARoot; FormatTooNew; Corrupt."""
+        return self._log.state
 
     # reading
 
@@ -72,11 +76,13 @@ class Root:
         """
         record = resolve(self.state, ref)
         lease = Lease(self.store, record.id)
-        if self._leases.setdefault(record.id, lease) is lease:  # the first of several threads leaves one
-            lease.beat()
-            # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
-            record = resolve(self.state, record.id)
-        version = open_record(self.store, record)
+        # What is read beside the lease is checked against its sha256, and nobody has it before the lease is good.
+        with beside(_read, self.store, record) as reading:
+            if self._leases.setdefault(record.id, lease) is lease:  # the first of several threads leaves one
+                lease.beat()
+                # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
+                resolve(self.state, record.id)
+            version = reading.result()
         version.reader = self  # the lease is given back with the last of root and versions
         return version
 
@@ -105,9 +111,7 @@ class Root:
         Raises: NotARoot when it holds other things; FormatTooNew; InvalidStore when a create-only write there is
         not.
         """
-        if not self._known:
-            create_root(self.store)
-            self._known = True
+        self._marker.create()
 
     def write(
         self,
@@ -243,21 +247,18 @@ class Root:
         old = state.refs.get((record.dataset, name))
         self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
 
-    def _check(self) -> None:
-        """Raises: NotARoot; FormatTooNew."""
-        if not self._known:
-            check_root(self.store)
-            self._known = True
-
 
 def _rebuild(store: Store) -> Root:
     root = Root.__new__(Root)
-    root.store = store
-    root._log = Log(store)
-    root._known = False
-    root._leases = {}
-    weakref.finalize(root, _release, root._leases)
+    root._use(store)
     return root
+
+
+def _read(store: Store, record: VersionRecord) -> Version:
+    """The version, with what whoever reads samples needs next."""
+    version = open_record(store, record)
+    version.prepare()
+    return version
 
 
 def _release(leases: dict[str, Lease]) -> None:

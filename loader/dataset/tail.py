@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from ..errors import Corrupt, ObjectNotFound, StoreError
-from ..storage.store import Store
+from ..storage.together import Objects
 from .entries import Entry, entry_key, parse
 
 # The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
@@ -13,17 +13,18 @@ from .entries import Entry, entry_key, parse
 READ_AHEAD = 16
 
 
-def read_tail(store: Store, after: int) -> Iterator[Entry]:
-    """Entries after+1, after+2 ... in order, up to the first that does not exist.
+def read_tail(store: Objects, after: int, coming: int = 1) -> Iterator[Entry]:
+    """Entries after+1, after+2 ... in order, up to the first that does not exist. coming: how many are on their way, if
+    more than one (`storage.together`).
 
     Raises: Corrupt when an entry is missing in the middle or is not one; FormatTooNew; StoreError.
     """
-    batch = 1
+    batch = coming
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-log") as threads:  # started on demand
         while True:
             numbers = range(after + 1, after + 1 + batch)
-            if batch == 1:
-                found = [_get(store, after + 1)]
+            if batch == coming:
+                found = [_get(store, n) for n in numbers]
             else:
                 found = list(threads.map(partial(_get, store), numbers))
             for n, got in zip(numbers, found, strict=True):
@@ -41,10 +42,10 @@ def read_tail(store: Store, after: int) -> Iterator[Entry]:
                     raise got
                 yield parse(n, got)
             after += batch
-            batch = min(2 * batch, READ_AHEAD)
+            batch, coming = min(2 * batch, READ_AHEAD), 0
 
 
-def _get(store: Store, n: int) -> bytes | StoreError | None:
+def _get(store: Objects, n: int) -> bytes | StoreError | None:
     """The entry's bytes, None when there is none; an error only counts when its turn comes."""
     try:
         return store.get(entry_key(n)).data

@@ -1,20 +1,23 @@
-"""An open version: immutable, thread-safe, picklable. Nothing but the manifest is read until it is needed."""
+"""An open version: immutable, thread-safe, picklable. Nothing but the manifest, and the tables of its parts where they
+are small, is read until it is needed."""
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from ..errors import Corrupt, FieldNotFound
+from ..errors import Corrupt, FieldNotFound, PenstockError
 from ..storage import Store
+from ..storage.together import Together
 from .address import SampleAddress
 from .index import ROW_GROUP_ROWS, IndexPlace
 from .index_cache import IndexCache
 from .lookup import Lookup, Map, Stretch
-from .parquet import TableFile, get_tables
+from .parquet import TableFile, get_table
 from .parts_table import PartsTable
 from .sample_places import SamplePlaces
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from .view import View
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+PREPARED_BYTES = 2**20
+"""Tables of parts that are read when a version is opened, at most: some 5,000 shards."""
 KEPT_SHARDS = 4096
 """SamplePlaces of shards that a version keeps at hand, some hundred bytes each."""
 
@@ -68,20 +73,32 @@ class Version:
         """The parts, read at first use. Raises: Corrupt when a table is not the one the manifest names."""
         with self._lock:
             if self._parts is None:
-                files = [*self.manifest["shards"], *self.manifest["exclusions"]]
-                tables = list(get_tables(self.store, [TableFile.from_json(file) for file in files]))
-                shards, gone = (
-                    tables[: len(self.manifest["shards"])],
-                    tables[len(self.manifest["shards"]) :],
-                )
-                parts = PartsTable(pa.concat_tables(shards), gone, self.name)
-                if int(parts.first_ordinal[-1]) != len(self):
-                    raise Corrupt(
-                        f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest says "
-                        f"{len(self)}; run penstock verify {self.name}"
-                    )
-                self._parts = parts
+                self._parts = self._read_parts()
             return self._parts
+
+    def prepare(self) -> None:
+        """Read the parts now, where their tables are small: who opens a version mostly goes on to read samples."""
+        if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
+            with suppress(PenstockError):  # whoever needs them meets it
+                self.parts  # noqa: B018
+
+    def _parts_files(self) -> list[TableFile]:
+        """The tables that say what the parts are: of shards, then of exclusions."""
+        return [
+            TableFile.from_json(file) for file in (*self.manifest["shards"], *self.manifest["exclusions"])
+        ]
+
+    def _read_parts(self) -> PartsTable:
+        files, n_shards = self._parts_files(), len(self.manifest["shards"])
+        with Together(self.store, [file.path for file in files[1:]]) as store:
+            tables = [get_table(store, file) for file in files]
+        parts = PartsTable(pa.concat_tables(tables[:n_shards]), tables[n_shards:], self.name)
+        if int(parts.first_ordinal[-1]) != len(self):
+            raise Corrupt(
+                f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest says "
+                f"{len(self)}; run penstock verify {self.name}"
+            )
+        return parts
 
     @property
     def indexes(self) -> IndexCache:

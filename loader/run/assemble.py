@@ -104,10 +104,7 @@ class Assembler:
 
     def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
         seen = StepMetrics(steps)
-        if alone:
-            first = True
-        else:
-            first, *_ = [self._reads.begin(step) for step in steps]
+        first = True if alone else self._reads.begin(steps)
         made = False
         try:
             with counted(seen.traffic), waiting_for_no_page() if first else nullcontext():

@@ -115,10 +115,10 @@ class NodeReads:
         """What to read a view from."""
         return self._stores[view]
 
-    def begin(self, step: int) -> bool:
-        """The batch of a step is being made: what comes after it is read ahead. Returns whether it is the first after a
-        start or a seek."""
-        return self._ahead is not None and self._ahead.begin(step)
+    def begin(self, steps: Sequence[int]) -> bool:
+        """The batches of these steps are being made together: what comes after them is read ahead. Returns whether they
+        are the first after a start or a seek; others wait for those."""
+        return self._ahead is not None and self._ahead.begin(steps)
 
     def done(self, step: int) -> None:
         """A batch that was begun has been read, or failed."""

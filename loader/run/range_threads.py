@@ -10,8 +10,9 @@ from ..storage import is_local
 from ..storage.threads import DaemonPool
 from .recipe import stored_views
 
-IO_THREADS = 16
-"""Range reads in flight per process against a remote store: fewer leave a 20 ms store idle."""
+IO_THREADS = 64
+"""Objects read at once per process of a remote store, as many as it takes by default: the indexes and the samples of a
+first batch, spread over as many shards, are a round trip each. Threads are begun where there is work for them."""
 
 
 def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:

@@ -8,7 +8,7 @@ batch has been read.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Lock
+from threading import Condition
 from typing import Generic, Protocol, TypeVar
 
 from ..cache.store import Claim
@@ -56,9 +56,9 @@ class Source(Protocol[U]):
 class ReadAhead(Generic[U]):
     """Keeps `in_flight` fetches going for the steps after those that are being made, at most `horizon` steps on.
 
-    Until the first batch after a start or a seek has been read, no more than one window (`in_flight` units) is asked
-    for. on_plan: called by the planning thread with the step that is being made. count: told of `ahead_bytes`,
-    `ahead_failed` and `requests`.
+    Until the first batch after a start or a seek has been read, nothing else is: batches after it wait, to find what is
+    then read ahead. on_plan: called by the planning thread with the step that is being made. count: told of
+    `ahead_bytes`, `ahead_failed` and `requests`.
     """
 
     def __init__(
@@ -72,33 +72,34 @@ class ReadAhead(Generic[U]):
     ) -> None:
         self._source, self._in_flight, self._horizon = source, in_flight, horizon
         self._count, self._on_plan = count, on_plan
-        self._lock = Lock()
+        self._lock = Condition()
         self._run = 0  # goes up with every seek: whoever began before it is late
         self._begun: set[int] = set()
         self._last: int | None = None  # the furthest step that was begun
         self._next = 0  # the step to plan next
         self._queue: deque[U] = deque()
         self._busy = 0
-        self._allowed: int | None = (
-            None  # units that may still be asked for; None: as many as there is room for
-        )
+        self._first: int | None = None  # the first step after a start or a seek, until it has been read
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
         # Their threads are started by the first batch: a Loader that refuses its arguments has none.
         self._planner: Crew[None, None] | None = None
         self._fetchers: Crew[tuple[int, U], None] | None = None
 
-    def begin(self, step: int) -> bool:
-        """The batch of a step is being made. Returns whether it is the first after a start or a seek."""
+    def begin(self, steps: Sequence[int]) -> bool:
+        """The batches of these steps, ascending, are being made together. Returns whether they are the first after a
+        start or a seek; others wait until those have been read."""
         with self._lock:
             if self._planner is None and not self._stopped:
                 self._fetchers = Crew(self._fetch, self._in_flight, name="penstock-ahead")
                 self._planner = Crew(lambda _: self._plan(), 1, name="penstock-plan")
-            self._begun.add(step)
-            first = self._last is None or abs(step - self._last) > NEAR
-            if first:
-                self._start(step)
-            self._last = max(self._last or 0, step)
+            if self._last is None or abs(steps[0] - self._last) > NEAR:
+                self._start(steps[0])
+            first = steps[0] == self._first
+            self._begun.update(steps)
+            if not first:
+                self._lock.wait_for(lambda: self._first is None or self._stopped)
+            self._last = max(self._last or 0, steps[-1])
         self._wake()
         return first
 
@@ -106,7 +107,10 @@ class ReadAhead(Generic[U]):
         """A batch that was begun has what it needs, or failed; may be told again."""
         with self._lock:
             self._begun.discard(step)
-            self._allowed, self._resting = None, False
+            self._resting = False
+            if self._first == step:
+                self._first = None
+                self._lock.notify_all()
             if self._last is not None:
                 self._source.passed(min(self._begun, default=self._last + 1))
         self._wake()
@@ -114,6 +118,8 @@ class ReadAhead(Generic[U]):
     def dismiss(self) -> None:
         """Stop: what is planned is dropped. Does not wait for what is being fetched."""
         self._stopped = True
+        with self._lock:
+            self._lock.notify_all()
         for crew in (self._planner, self._fetchers):
             if crew is not None:
                 crew.dismiss()
@@ -128,9 +134,9 @@ class ReadAhead(Generic[U]):
     def _start(self, step: int) -> None:
         self._run += 1
         self._queue.clear()
-        self._begun = {step}
-        self._last, self._next, self._ended = step, step + 1, False
-        self._allowed = self._in_flight
+        self._begun.clear()
+        self._first = self._last = step
+        self._next, self._ended = step + 1, False
         self._source.forget()
 
     def _wake(self) -> None:
@@ -148,8 +154,9 @@ class ReadAhead(Generic[U]):
                 self._again = False
                 step = self._last or 0
             try:
-                self._on_plan(step)
-                while not self._stopped and self._plan_one():
+                if self._may_plan():
+                    self._on_plan(step)
+                while self._may_plan() and self._plan_one():
                     pass
             except PenstockError as error:  # the batch of that step will meet it, and raise it
                 self._failed(error)
@@ -158,11 +165,14 @@ class ReadAhead(Generic[U]):
                     self._planning = False
                     return
 
+    def _may_plan(self) -> bool:
+        return self._first is None and not self._stopped
+
     def _plan_one(self) -> bool:
         """One unit further; whether it is worth going on."""
         with self._lock:
             run, last = self._run, self._last or 0
-            if self._resting or self._allowed == 0 or self._busy >= self._in_flight:
+            if self._resting or self._busy >= self._in_flight:
                 return False
             unit = self._queue[0] if self._queue else None
             self._next = step = max(self._next, last + 1)
@@ -188,8 +198,6 @@ class ReadAhead(Generic[U]):
             if claimed is Claim.NEEDLESS:
                 return True
             self._busy += 1
-            if self._allowed is not None:
-                self._allowed -= 1
         assert self._fetchers is not None  # `begin` started it before the planner
         fetched = self._fetchers.submit((run, unit))
         # A batch that is still being made may wait for what will not come.

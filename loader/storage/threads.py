@@ -6,10 +6,11 @@ would keep the process for a minute and a half.
 
 import atexit
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from threading import Lock, Semaphore, Thread
+from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -108,6 +109,37 @@ class DaemonPool(Executor):
                 return
             if queued is not None:
                 queued[1].cancel()
+
+
+@contextmanager
+def beside(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
+    """What a call returns or raises that another thread makes meanwhile; whoever does not ask for it does not wait."""
+    thread = DaemonPool(1, "penstock-beside")
+    try:
+        yield thread.submit(call, *args, **kwargs)
+    finally:
+        thread.dismiss()
+
+
+class Turns:
+    """One thread at a time for each key: what several want to read at once is read by one, and found by the others."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._taken: set[Hashable] = set()
+
+    @contextmanager
+    def of(self, key: Hashable) -> Iterator[None]:
+        """Waits for the thread that has the key's turn."""
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._taken)
+            self._taken.add(key)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken.discard(key)
+                self._changed.notify_all()
 
 
 def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:

@@ -276,7 +276,7 @@ def test_an_edited_log_entry(made):
 def test_tables_that_do_not_fit_the_manifest(made):
     """Both whole, both hashed: a manifest whose counts are wrong is refused by the reader."""
     version = made.open("d")
-    version.manifest = {**version.manifest, "n_live": 9}
+    version._parts, version.manifest = None, {**version.manifest, "n_live": 9}
     with pytest.raises(
         Corrupt, match="its tables hold 10 live samples, its manifest says 9; run penstock verify d@1"
     ):

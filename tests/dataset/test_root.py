@@ -96,7 +96,7 @@ def test_a_store_that_replaces_on_create_is_refused(url, stores):
             self.store.put(key, data)
 
     root = loader.Root(url)
-    root.store = Replacing(root.store)
+    root._use(Replacing(root.store))
     with pytest.raises(InvalidStore, match="let a create-only write replace an object"):
         write(root, "k")
     assert [info.key for info in root.store.list("")] == []

@@ -1,0 +1,105 @@
+"""An HTTP server of objects that answers in lock step: all that is asked for at once, and only then."""
+
+import threading
+import time
+from collections import Counter
+from urllib.parse import parse_qs, unquote, urlsplit
+
+WAIT_S = 20.0
+"""What a request of a round may take to come: far longer than it does, since it is only waited for in vain where
+something it depends on has not been answered."""
+
+
+def kind_of(method, path):
+    """What a request is for: the name that rounds are counted by."""
+    url = urlsplit(path)
+    if "list-type" in parse_qs(url.query):
+        return "listing"
+    if method != "GET":
+        return "lease" if "/leases/" in url.path else method
+    endings = {
+        "penstock.json": "marker",
+        ".index.parquet": "index",
+        "shards.parquet": "parts",
+        ".tar": "samples",
+    }
+    folders = {"/log/": "log", "/data/": "manifest"}
+    by_ending = (kind for end, kind in endings.items() if url.path.endswith(end))
+    by_folder = (kind for folder, kind in folders.items() if folder in url.path)
+    return next(by_ending, None) or next(by_folder, url.path)
+
+
+def round_server(range_server, objects):
+    """A server over `objects` (key below /bucket/ -> bytes) whose `rounds` answer what it is asked for."""
+
+    class Handler(range_server.Handler):
+        def do_GET(self):
+            self.server.rounds.wait(kind_of("GET", self.path))
+            query = parse_qs(urlsplit(self.path).query)
+            if "list-type" in query:
+                return self._answer(200, listing(self.server.objects, query["prefix"][0]))
+            return super().do_GET()
+
+        def do_PUT(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.server.rounds.wait(kind_of("PUT", self.path))
+            self._answer(200, b"")
+
+        def do_POST(self):  # leases that are given back
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(200, b"<DeleteResult></DeleteResult>")
+
+        do_DELETE = do_POST
+
+    server = range_server.RangeServer(objects)
+    server.RequestHandlerClass, server.rounds = Handler, Rounds()
+    return server
+
+
+def listing(objects, prefix):
+    keys = sorted(key for key in objects if key.startswith(unquote(prefix)))
+    rows = "".join(
+        f"<Contents><Key>{key}</Key><Size>{len(objects[key])}</Size>"
+        f'<LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>"e"</ETag></Contents>'
+        for key in keys
+    )
+    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode()
+
+
+class Rounds:
+    """Requests that wait for their round. Until `lock_step` and after `free` none does."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._held, self._locked, self._answered = Counter(), False, 0
+
+    def wait(self, kind):
+        """Until the request's round is over; called by the threads of the server."""
+        with self._changed:
+            if not self._locked:
+                return
+            self._held[kind] += 1
+            self._changed.notify_all()
+            number = self._answered
+            self._changed.wait_for(lambda: self._answered > number or not self._locked)
+
+    def lock_step(self):
+        with self._changed:
+            self._locked = True
+
+    def answer(self, expected):
+        """Wait until exactly these requests are there, kind -> how many, and answer them: one round."""
+        deadline = time.monotonic() + WAIT_S
+        with self._changed:
+            self._changed.wait_for(lambda: self._held == expected, deadline - time.monotonic())
+            held, self._held = self._held, Counter()
+            assert held == expected, f"round {self._answered + 1}: {dict(held)}, expected {dict(expected)}"
+            self._answered += 1
+            self._changed.notify_all()
+
+    def free(self):
+        """Answer everything; what was held and not answered, kind -> how many."""
+        with self._changed:
+            self._locked = False
+            self._changed.notify_all()
+            return self._held

@@ -1,0 +1,88 @@
+"""How many requests wait for one another until the first batch is there: counted by a server that answers in rounds."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+import loader
+from loader.storage import Span
+from loader.storage.ranges import plan_reads
+
+BATCH, ROW_BYTES = 32, 3_000
+
+
+def write(root, publishes, shards_each):
+    """A version of so many publishes, of so many shards of 20 samples each."""
+    for number in range(publishes):
+        with root.write("large", part_samples=20) as writer:
+            for i in range(20 * shards_each):
+                writer.add(f"{number:03d}/{i:05d}", {"bin": bytes([i % 251]) * ROW_BYTES})
+
+
+def expected(root, step):
+    """The requests of each round, by what they are for: of an open and of the first batch, from this step on."""
+    version = root.open("large@latest")
+    plan = plan_of(version)
+    places = [one.fields["bin"] for one in version.address(plan.slots(step).ordinal, ["bin"])]
+    shards = {place.path for place in places}
+    gap = 64 * 2**10
+    reads = [
+        plan_reads([Span(at.offset, at.nbytes) for at in places if at.path == path], gap, 2**24)
+        for path in shards
+    ]
+    return [
+        {"marker": 1, "listing": 1},
+        {"log": root.state.n + 1},  # every entry since the hint, and the one that may be there by now
+        {"lease": 1, "manifest": 1},
+        {"log": 1, "parts": len(version.manifest["shards"])},  # nobody has retired it; where its parts lie
+        {"index": len(shards)},
+        {"samples": sum(map(len, reads))},
+    ]
+
+
+def plan_of(version):
+    return loader.plan({"large": version.select("bin")}, seed=5, global_batch=BATCH)
+
+
+@pytest.fixture
+def served(shared, range_server):
+    """served(root in memory) -> a server of its objects, in rounds."""
+    servers = []
+
+    def serve(root):
+        objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
+        servers.append(shared("run/round_server").round_server(range_server, objects))
+        return servers[-1]
+
+    yield serve
+    for server in servers:
+        server.rounds.free()
+        server.stop()
+
+
+@pytest.mark.parametrize("step", [0, 7, 10**6])
+@pytest.mark.parametrize(("publishes", "shards_each"), [(1, 4), (25, 2)])
+def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, served):
+    """However many publishes and shards there are, and wherever it begins: six."""
+    write(memory_root, publishes, shards_each)
+    rounds = expected(memory_root, step)
+    server = served(memory_root)
+    server.rounds.lock_step()
+    got = []
+
+    def first_batch():
+        with loader.Root("s3://bucket/r", options={**server.options, "retry_deadline_s": 0}) as root:
+            plan = plan_of(root.open("large@latest"))
+            with loader.Loader(plan, 0, 1, workers=2, framework="numpy", decode=False) as batches:
+                batches.load_state_dict(plan.state(step))
+                got.append(next(batches))
+                server.rounds.free()
+
+    reader = threading.Thread(target=first_batch, daemon=True)
+    reader.start()
+    for one in rounds:
+        server.rounds.answer(Counter(one))
+    reader.join()
+    assert len(rounds) == 6
+    assert [len(data) for data in got[0]["bin"]] == [ROW_BYTES] * BATCH

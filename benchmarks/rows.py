@@ -133,7 +133,7 @@ ROWS: dict[str, Row] = {
             part=0,
             resume_at=0.5,
             limit="",
-            bound="opening the version: requests that wait for one another.",
+            bound="six round trips, each of which says what the next one asks for, and Python between them.",
         ),
         Row(
             name="mixture",

@@ -276,6 +276,84 @@ AHEAD = in_files(
     ),
 )
 
+ROUNDS = "test_rounds.py::test_rounds_to_the_first_batch[1-4-0]"
+MANY = "test_rounds.py::test_rounds_to_the_first_batch[25-2-7]"
+
+LEASE_AND_LOG = """lease.beat()
+                # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
+                resolve(self.state, record.id)"""
+
+STARTS = [
+    *in_files(
+        "dataset",
+        (
+            "the log is listed after the marker was read",
+            "log.py",
+            "with beside(listed, self._store) as listing:\n            self._check()",
+            "self._check()\n        with beside(listed, self._store) as listing:",
+            ROUNDS,
+        ),
+        (
+            "entries are probed that are known to be there",
+            "log.py",
+            "with Together(self._store, found.keys) as store:",
+            "with Together(self._store, ()) as store:",
+            MANY,
+        ),
+        (
+            "tables of parts are read when they are needed",
+            "root.py",
+            "version.prepare()",
+            "",
+            ROUNDS,
+        ),
+        (
+            "tables of parts are read one after another",
+            "version.py",
+            "[file.path for file in files[1:]]",
+            "()",
+            MANY,
+        ),
+        (
+            "pandas is imported",
+            "arrow.py",
+            "np.from_dlpack(chunk)",
+            "chunk.to_numpy()",
+            "test_rounds.py::test_nothing_heavy_is_imported_on_the_way_to_the_first_batch",
+        ),
+    ),
+    *in_files(
+        "run", ("sixteen objects at once", "range_threads.py", "IO_THREADS = 64", "IO_THREADS = 16", MANY)
+    ),
+    Bug(
+        "a version is handed out though it was retired before the lease was there",
+        "dataset/root.py",
+        "                resolve(self.state, record.id)\n",
+        "",
+        (
+            "tests/dataset/test_leases_of_readers.py::"
+            "test_a_version_that_is_retired_before_the_lease_is_there_is_not_handed_out[False]",
+        ),
+    ),
+    Bug(
+        "the log is read again before the lease is there",
+        "dataset/root.py",
+        LEASE_AND_LOG,
+        "resolve(self.state, record.id)\n                lease.beat()",
+        (
+            "tests/dataset/test_leases_of_readers.py::"
+            "test_a_version_that_is_retired_before_the_lease_is_there_is_not_handed_out[False]",
+        ),
+    ),
+    Bug(
+        "each thread reads what others read",
+        "dataset/index_cache.py",
+        "with self._turns.of(place.path):",
+        "if True:",
+        ("tests/dataset/test_index.py::test_what_threads_want_at_once_is_read_once",),
+    ),
+]
+
 ASSEMBLY = in_files(
     "run",
     (
@@ -761,6 +839,7 @@ PROPERTIES = [
 AREAS = {
     "Worker processes": WORKERS,
     "Reading ahead": AHEAD,
+    "Starts": STARTS,
     "Assembly": ASSEMBLY,
     "Property tests": PROPERTIES,
 }

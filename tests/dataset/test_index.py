@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import threading
+import time
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,7 +20,7 @@ from loader.dataset.index import (
     index_bytes,
 )
 from loader.dataset.index_cache import IndexCache
-from loader.errors import Changed, Corrupt
+from loader.errors import Changed, Corrupt, Transient
 from loader.storage import open_store
 
 CI = settings(max_examples=25, deadline=None, derandomize=True)
@@ -224,3 +226,53 @@ def test_a_warm_cache_asks_nothing(put):
     for row in range(0, 9000, 100):
         cache.rows(place, row)
     assert store.total == 1
+
+
+def test_what_threads_want_at_once_is_read_once(put):
+    keys, _, data = made(3_000, ("jpg",))
+    store, place = put(data)
+    gate = threading.Event()
+
+    class Slow:
+        url = store.url
+
+        def get_range(self, *args, **kwargs):
+            assert gate.wait(30)
+            return store.get_range(*args, **kwargs)
+
+    cache, found = IndexCache(Slow()), []
+    threads = [
+        threading.Thread(target=lambda row=row: found.append((row, cache.rows(place, row))))
+        for row in (5, 6, 7, 2_500, 2_600)
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 30
+    while len(cache._turns._changed._waiters) < 4:  # all but the one that reads
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert store.total == 1
+    for row, rows in found:
+        assert rows.keys[row - rows.first_row] == keys[row]
+
+
+def test_a_read_that_failed_is_nobodys_turn(put):
+    keys, _, data = made(100, ("jpg",))
+    store, place = put(data)
+    failures = iter([Transient("no answer")])
+
+    class Once:
+        url = store.url
+
+        def get_range(self, *args, **kwargs):
+            for failure in failures:
+                raise failure
+            return store.get_range(*args, **kwargs)
+
+    cache = IndexCache(Once())
+    with pytest.raises(Transient):
+        cache.rows(place, 0)
+    assert cache.rows(place, 0).keys[:3] == keys[:3]

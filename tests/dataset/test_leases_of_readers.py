@@ -1,10 +1,16 @@
 """A lease lasts as long as anything that reads: the root that opened a version, or the version itself."""
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 
 import loader
 from loader.dataset.heartbeat import list_leases
+from loader.errors import ObjectNotFound, VersionRetired
 
 
 def test_a_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> None:
@@ -22,3 +28,71 @@ def test_a_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> N
     del view
     gc.collect()
     assert list(list_leases(store)) == []
+
+
+class Sees:
+    """A store; `before(verb, key)` is called before each request, which may change the root meanwhile."""
+
+    def __init__(self, store: Any, before: Callable[[str, str], None]) -> None:
+        self._store, self._before = store, before
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if not callable(verb):
+            return verb
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._before(name, args[0] if args and isinstance(args[0], str) else "")
+            return verb(*args, **kwargs)
+
+        return call
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_version_that_is_retired_before_the_lease_is_there_is_not_handed_out(
+    url: str, collected: bool
+) -> None:
+    """By whoever did not see the lease: also where a collector has deleted what is read beside it."""
+    root = loader.Root(url)
+    with root.write("photos") as writer:
+        writer.add("a", {"cls": 1})
+
+    def before(verb: str, key: str) -> None:
+        if verb == "put" and key.startswith("leases/"):
+            root.retire("photos@1", reason="leaked")
+            if collected:
+                root.store.delete_many([info.key for info in root.store.list("data/")])
+
+    reader = loader.Root(url)
+    reader._use(Sees(reader.store, before))
+    with pytest.raises(VersionRetired, match="leaked"):
+        reader.open("photos@1")
+
+
+def test_a_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
+    """And the log was read again after it, whatever else is read meanwhile."""
+    root = loader.Root(url)
+    with root.write("photos") as writer:
+        writer.add("a", {"cls": 1})
+    log: list[str] = []
+
+    def before(verb: str, key: str) -> None:
+        if key.startswith("log/") and verb == "get":
+            log.append("lease" if list(root.store.list("leases/")) else "none")
+
+    reader = loader.Root(url)
+    reader._use(Sees(reader.store, before))
+    version = reader.open("photos@1")
+    assert (log[0], log[-1]) == ("none", "lease")
+    assert [lease.version_id for lease in list_leases(root.store)] == [version.id]
+
+
+def test_an_open_does_not_fail_for_tables_that_it_reads_ahead_of_their_use(url: str) -> None:
+    root = loader.Root(url)
+    with root.write("photos") as writer:
+        writer.add("a", {"cls": 1})
+    root.store.delete_many([writer.version.manifest["shards"][0]["path"]])
+    version = loader.Root(url).open("photos")
+    assert len(version) == 1
+    with pytest.raises(ObjectNotFound):
+        version.keys(np.arange(1))

@@ -40,7 +40,7 @@ def test_requests_do_not_depend_on_the_step(memory_root, watched):
     for step in (0, 10**7):
         store, data = first_batch(memory_root, watched, step)
         assert data <= 4  # the shards, each once
-        assert sum(store.requests.values()) <= 1 + 4 + data  # shards table, indexes, shards
+        assert sum(store.requests.values()) <= 4 + data  # indexes, shards
         assert store.nbytes["get_ranges"] <= BATCH * 8
 
 
@@ -55,7 +55,7 @@ def test_requests_do_not_depend_on_the_number_of_samples(watched):
                 store.nbytes["get_ranges"] <= BATCH * 8,
                 data <= 4,
             )
-    assert seen[400] == seen[3200] == (1 + 4, True, True)
+    assert seen[400] == seen[3200] == (4, True, True)  # the indexes
 
 
 def opened(watched, n):
@@ -93,14 +93,14 @@ def opened(watched, n):
 
 
 def test_a_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
-    """However many samples, parts' tables aside: the plan, a manifest per version and a select table per view."""
+    """However many samples: the plan, of each version its manifest and tables of shards, a select table per view."""
     seen = {n: opened(watched, n) for n in (400, 3200)}
     kinds, samples = seen[400]
     assert seen[400] == seen[3200]
     assert samples == []
     assert kinds == {
         "plans": 2,
-        "data": 3,  # a manifest per version, one for all buckets
+        "data": 3 + 4,  # a manifest per version, one for all buckets; a table of shards per publish
         "views": 3 + 3,  # buckets; the old view, the new one, and what is new
     }
 

@@ -1,5 +1,7 @@
 """How many requests wait for one another until the first batch is there: counted by a server that answers in rounds."""
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 
@@ -86,3 +88,29 @@ def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, se
     reader.join()
     assert len(rounds) == 6
     assert [len(data) for data in got[0]["bin"]] == [ROW_BYTES] * BATCH
+
+
+FIRST_BATCH = """
+import sys
+import loader
+
+with loader.Root(sys.argv[1]) as root:
+    plan = loader.plan({"large": root.open("large@latest")}, seed=5, global_batch=8)
+    with loader.Loader(plan, 0, 1, framework="numpy", decode=False) as batches:
+        assert len(next(batches)["bin"]) == 8
+print(sorted({"pandas", "polars", "torch"} & set(sys.modules)))
+"""
+
+
+def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(tmp_path):
+    """pandas, which pyarrow imports where it may, takes a start longer than the store does."""
+    with loader.Root(tmp_path / "root") as root:
+        write(root, 2, 2)
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_BATCH, str(tmp_path / "root")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "[]"

@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from .slots import Slots
 _MASKED = np.uint64(2**64 - 1)  # stands for the ordinal of a padded slot
 
 
+@lru_cache(maxsize=4096)
 def identity_hash(identity: str) -> int:
     """64 bits for a version's id (`view.identity`), framed as keys are."""
     return hash_fields("identity", identity)

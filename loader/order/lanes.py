@@ -5,14 +5,18 @@ h interleaved slots, staggered over time, so that a job reads about D*h chunks a
 its beginning to its end. Formulas, letter by letter: docs/order.md, "Lanes".
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InvalidPlan
-from .keys import I64, key, sub_array
-from .permutation import perm
+from .keys import I64, U64, key, sub_array
+from .permutation import at, perm
 from .whole import whole
 
 DEFAULT_LANES = 1024
@@ -103,63 +107,116 @@ def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
     return EpochKeys(**{purpose.lower(): key(seed, name, purpose, epoch) for purpose in purposes})
 
 
+class Epochs(NamedTuple):
+    """What decides where positions lie, each in an epoch of a source: those of `LaneShape`, and the keys. A number
+    where it is one for all positions, else an array of one for each."""
+
+    n: int | I64
+    chunk: int | I64
+    lanes: int | I64
+    rounds_h: int | I64
+    chunk_rounds: int | I64
+    body: int | I64
+    r: int | U64
+    p: int | U64
+    q: int | U64
+    r2: int | U64
+    p2: int | U64
+    q2: int | U64
+    t: int | U64
+    rot: int | U64
+    rot2: int | U64
+
+    def part(self, rows: NDArray[np.bool_]) -> "Epochs":
+        """Of some of the positions."""
+        return Epochs._make(at(one, rows) for one in self)
+
+
+_of_shape, _of_keys = attrgetter(*Epochs._fields[:6]), attrgetter(*Epochs._fields[6:])
+
+
 def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -> I64:
     """View ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
-    keys = epoch_keys(seed, name, epoch)
-    n, body = shape.n, shape.body
-    in_tail = positions >= body
+    return _located(Epochs(*_of_shape(shape), *_of_keys(epoch_keys(seed, name, epoch))), positions)
+
+
+def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
+    """As `locate`, at positions in several epochs, of any sources, in one go. epochs: (shape, name, epoch) of each;
+    which: int64, of each position the number of its epoch."""
+    if len(epochs) == 1:
+        return locate(epochs[0][0], seed, *epochs[0][1:], positions)
+    shapes = np.array([_of_shape(shape) for shape, _, _ in epochs], np.int64)
+    keys = np.array([_of_keys(epoch_keys(seed, name, epoch)) for _, name, epoch in epochs], np.uint64)
+    alike = (shapes == shapes[0]).all(axis=0).tolist()
+    columns = zip(shapes.T, alike, strict=True)
+    of_shape = [int(column[0]) if same else column[which] for column, same in columns]
+    return _located(Epochs(*of_shape, *(column[which] for column in keys.T)), positions)
+
+
+def _located(epochs: Epochs, positions: I64) -> I64:
+    in_tail = positions >= epochs.body
     if not in_tail.any():
-        ordinal = _body(shape, keys, positions)
+        ordinal = _body(epochs, positions)
     elif in_tail.all():
-        ordinal = _tail(shape, keys, positions - body)
+        ordinal = _tail(epochs, positions - epochs.body)
     else:
         ordinal = np.empty(positions.shape, dtype=np.int64)
-        ordinal[~in_tail] = _body(shape, keys, positions[~in_tail])
-        ordinal[in_tail] = _tail(shape, keys, positions[in_tail] - body)
-    ordinal += keys.rot % n  # else the short last chunk would always come last
-    ordinal -= (ordinal >= n) * n
-    return ordinal
+        body, tail = epochs.part(~in_tail), epochs.part(in_tail)
+        ordinal[~in_tail] = _body(body, positions[~in_tail])
+        ordinal[in_tail] = _tail(tail, positions[in_tail] - tail.body)
+    return _rotated(ordinal, epochs.rot, epochs.n)  # else the short last chunk would always come last
 
 
-def _body(shape: LaneShape, keys: EpochKeys, i: I64) -> I64:
-    chunks = shape.n // shape.chunk
-    j, y = _deal(shape, shape.chunk, shape.chunk_rounds, keys.r, i)
-    m = perm(keys.p, chunks, j)
-    return m * shape.chunk + perm(sub_array(keys.q, m.astype(np.uint64)), shape.chunk, y)
+def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
+    """(values + key) mod n; 0 <= values < n."""
+    if isinstance(key, int):
+        values += key % n
+    else:
+        values += (key % np.asarray(n, np.uint64)).astype(np.int64)
+    values -= (values >= n) * n
+    return values
 
 
-def _tail(shape: LaneShape, keys: EpochKeys, i: I64) -> I64:
+def _body(epochs: Epochs, i: I64) -> I64:
+    chunks = epochs.n // epochs.chunk
+    j, y = _deal(epochs, epochs.chunk, epochs.chunk_rounds, epochs.r, i)
+    m = perm(epochs.p, chunks, j)
+    return m * epochs.chunk + perm(sub_array(epochs.q, m.astype(np.uint64)), epochs.chunk, y)
+
+
+def _tail(epochs: Epochs, i: I64) -> I64:
     """The N - body positions after the last full round: the same lanes over what is left, then a plain
     permutation of the few that do not fill the lanes; all rotated so that no ordinal is favoured."""
-    slots = shape.lanes * shape.rounds_h
-    tail = shape.n - shape.body
+    slots = epochs.lanes * epochs.rounds_h
+    tail = epochs.n - epochs.body
     chunk = tail // slots
     body = slots * chunk
     z = np.empty(i.shape, dtype=np.int64)
     rest = i >= body
     if not rest.all():
-        j, y = _deal(shape, chunk, 1, keys.r2, i[~rest])
-        m = perm(keys.p2, slots, j)
-        z[~rest] = m * chunk + perm(sub_array(keys.q2, m.astype(np.uint64)), chunk, y)
-    z[rest] = body + perm(keys.t, tail - body, i[rest] - body)
-    z += keys.rot2 % tail
-    z -= (z >= tail) * tail
-    j = shape.body // shape.chunk + z // shape.chunk
-    full_chunks = shape.n // shape.chunk
-    at = j.copy()  # chunk number full_chunks, the short one, stays where it is
+        dealt, size = epochs.part(~rest), at(chunk, ~rest)
+        j, y = _deal(dealt, size, 1, dealt.r2, i[~rest])
+        m = perm(dealt.p2, at(slots, ~rest), j)
+        z[~rest] = m * size + perm(sub_array(dealt.q2, m.astype(np.uint64)), size, y)
+    first = at(body, rest)
+    z[rest] = first + perm(at(epochs.t, rest), at(tail - body, rest), i[rest] - first)
+    z = _rotated(z, epochs.rot2, tail)
+    j = epochs.body // epochs.chunk + z // epochs.chunk
+    full_chunks = epochs.n // epochs.chunk
+    chunk_of = j.copy()  # chunk number full_chunks, the short one, stays where it is
     full = j < full_chunks
-    at[full] = perm(keys.p, full_chunks, j[full])
-    return at * shape.chunk + z % shape.chunk
+    chunk_of[full] = perm(at(epochs.p, full), at(full_chunks, full), j[full])
+    return chunk_of * epochs.chunk + z % epochs.chunk
 
 
-def _deal(shape: LaneShape, chunk: int, rounds: int, key_r: int, i: I64) -> tuple[I64, I64]:
+def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, i: I64) -> tuple[I64, I64]:
     """Deals positions to lanes: (j, y) = which chunk in reading order, and which of its samples."""
     lanes, h = shape.lanes, shape.rounds_h
-    u = i // lanes
+    u: I64 = np.floor_divide(i, lanes)
     d = i - u * lanes
     tau = u // h
     round_keys = sub_array(sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64))
     lane = perm(round_keys, h, u - tau * h)
     x = (tau + (lane * lanes + d) * chunk // (lanes * h)) % (rounds * chunk)
-    kappa = x // chunk
+    kappa: I64 = np.floor_divide(x, chunk)
     return d + lanes * (kappa * h + lane), x - kappa * chunk

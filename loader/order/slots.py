@@ -11,7 +11,7 @@ from .assign import canonical_order, rank_slice
 from .boundary import MASK, whole_epochs
 from .content import PlanContent, PlannedSource
 from .keys import I64
-from .lanes import locate
+from .lanes import locate_each
 from .mixture import Segment, Stream, stream_slots
 from .places import places
 
@@ -68,7 +68,8 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
 
 def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
     """One rank's slots of ascending steps, each with its own sample. What costs most, the permutations, is done for
-    these slots alone: O(B) of arithmetic per step, and the order's full cost for B / world_size.
+    these slots alone: O(B) of arithmetic per step, and the order's full cost for B / world_size. The sources share the
+    calls of numpy; one that occurs costs a look at its view, and its keys once per epoch.
 
     Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
     """
@@ -86,11 +87,10 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
     valid = in_epoch < np.array([one.shape.n for one in planned], dtype=np.int64)[k]
     view_ordinal = np.full(len(k), -1, np.int64)
     ordinal = np.full(len(k), -1, np.int64)
-    for index, one in enumerate(planned):
-        mine = np.flatnonzero((k == index) & valid)
-        if len(mine):
-            view_ordinal[mine] = ordinals_at(plan.seed, one, epoch[mine], in_epoch[mine])
-            ordinal[mine] = one.view.version_ordinals(view_ordinal[mine])
+    real = np.flatnonzero(valid)
+    if len(real):
+        view_ordinal[real] = ordinals_at(plan.seed, planned, k[real], epoch[real], in_epoch[real])
+        ordinal[real] = _of_versions(planned, k[real], view_ordinal[real])
     slots = Slots(
         source=k.astype(np.int32),
         position=np.where(valid, position, -1),
@@ -144,13 +144,27 @@ def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Se
     return out
 
 
-def ordinals_at(seed: int, planned: PlannedSource, epoch: I64, position_in_epoch: I64) -> I64:
-    """View ordinals (int64) of one source at (epoch, position in that epoch), both int64 of one length."""
-    first, last = int(epoch.min()), int(epoch.max())
-    if first == last:
-        return locate(planned.shape, seed, planned.name, first, position_in_epoch)
-    out = np.empty_like(position_in_epoch)
-    for one in np.unique(epoch).tolist():
-        here = epoch == one
-        out[here] = locate(planned.shape, seed, planned.name, one, position_in_epoch[here])
+def ordinals_at(
+    seed: int, planned: Sequence[PlannedSource], k: I64, epoch: I64, position_in_epoch: I64
+) -> I64:
+    """View ordinals (int64) of positions, int64 of one length: source (index into `planned`), epoch, position in it."""
+    epochs, number = np.unique(epoch, return_inverse=True)
+    pairs, which = np.unique(k * len(epochs) + number, return_inverse=True)
+    sources, numbers = np.divmod(pairs, len(epochs))
+    of = [
+        (planned[source].shape, planned[source].name, one)
+        for source, one in zip(sources.tolist(), epochs[numbers].tolist(), strict=True)
+    ]
+    return locate_each(seed, of, which, position_in_epoch)
+
+
+def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
+    """Version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
+    order = np.argsort(k, kind="stable")
+    sources, starts = np.unique(k[order], return_index=True)
+    parts = np.split(view_ordinals[order], starts[1:])
+    out = np.empty_like(view_ordinals)
+    out[order] = np.concatenate(
+        [planned[one].view.version_ordinals(part) for one, part in zip(sources.tolist(), parts, strict=True)]
+    )
     return out

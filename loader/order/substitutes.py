@@ -7,8 +7,9 @@ import numpy as np
 from ..errors import InvalidPlan
 from .content import PlanContent
 from .keys import key
+from .lanes import locate
 from .places import held_back, places
-from .slots import Slots, Stacked, ordinals_at, stacked_slots
+from .slots import Slots, Stacked, stacked_slots
 
 MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not bad luck
 
@@ -24,7 +25,7 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
     n = planned.shape.n
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
     _, (epoch,), (in_epoch,) = (one.tolist() for one in places(plan, stream, np.array([position], np.int64)))
-    own = int(ordinals_at(plan.seed, planned, *np.array([[epoch], [in_epoch]], np.int64))[0])
+    own = int(locate(planned.shape, plan.seed, planned.name, epoch, np.array([in_epoch], np.int64))[0])
     drawn = key(plan.seed, planned.name, "substitute", epoch, in_epoch, attempt) % max(1, n - 1)
     view_ordinal = (own + 1 + drawn) % n
     ordinal = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))

@@ -73,6 +73,38 @@ def test_every_shape_is_the_reference(
     properties.matches_reference(reference, shape, seed, name, epoch, positions)
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    shapes=st.lists(
+        st.tuples(
+            st.one_of(st.integers(1, 400), st.integers(1, 2**45)),
+            st.integers(1, 200),
+            st.sampled_from([1, 2, 64]),
+            st.integers(1, 5),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    seed=SEEDS,
+    data=st.data(),
+)
+def test_epochs_of_several_sources_are_located_as_each_by_itself(properties, shapes, seed, data):
+    epochs = [
+        (properties.shape_of(*fixed), f"source-{i % 4}", data.draw(st.integers(0, 3)))
+        for i, fixed in enumerate(shapes)
+    ]
+    pairs = []
+    for number, (shape, _, _) in enumerate(epochs):
+        near = [0, max(0, shape.body - 1), min(shape.body, shape.n - 1), shape.n - 1]
+        pairs += [(number, i) for i in (*near, *data.draw(st.lists(st.integers(0, shape.n - 1), max_size=3)))]
+    which, positions = np.array(data.draw(st.permutations(pairs)), np.int64).T
+    alone = [
+        int(lanes.locate(epochs[k][0], seed, *epochs[k][1:], np.array([i]))[0])
+        for k, i in zip(which.tolist(), positions.tolist(), strict=True)
+    ]
+    assert lanes.locate_each(seed, epochs, which, positions).tolist() == alone
+
+
 def test_any_part_of_an_epoch_is_that_part_of_the_whole(properties):
     shape = properties.shape_of(3000, 8, 16, 4)
     whole = properties.epoch_order(shape)

@@ -312,8 +312,8 @@ def growths_of_the_future_in_the_past(patch):
 def order_depends_on_how_many_sources(patch):
     real = slots.ordinals_at
 
-    def counted(seed, planned, epoch, position):
-        return real(seed + counted.sources, planned, epoch, position)
+    def counted(seed, *given):
+        return real(seed + counted.sources, *given)
 
     real_slots = slots.stream_slots
 

@@ -66,6 +66,25 @@ def test_perm_takes_a_key_per_element(reference, ks, n, data):
     assert got.tolist() == [reference.perm(k, n, x) for k, x in zip(ks, xs, strict=True)]
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    ks=st.lists(SEEDS, min_size=1, max_size=20),
+    sizes=st.one_of(st.integers(1, 200), st.integers(1, 2**53)),
+    data=st.data(),
+)
+def test_perm_takes_a_size_per_element(reference, ks, sizes, data):
+    n = [data.draw(st.integers(1, sizes)) for _ in ks]
+    xs = [data.draw(st.integers(0, one - 1)) for one in n]
+    got = permutation.perm(np.array(ks, np.uint64), np.array(n, np.int64), np.array(xs, np.int64))
+    assert got.tolist() == [reference.perm(*one) for one in zip(ks, n, xs, strict=True)]
+
+
+@pytest.mark.parametrize("root", [1, 2, 3, 12, 2**26 - 1, 94_906_265])
+def test_roots_are_exact(root):
+    around = np.array([root * root - 1, root * root, root * root + 1, (root + 1) ** 2 - 1], np.int64)
+    assert permutation._root(around).tolist() == [root - 1, root, root, root]
+
+
 def test_more_rows_than_are_sorted_at_once(monkeypatch):
     ks = keys.sub_array(3, np.arange(1000, dtype=np.uint64))
     x = np.arange(1000, dtype=np.int64) % 5

@@ -535,6 +535,27 @@ PROPERTIES = [
         ("tests/run/test_rows.py::test_a_flipped_bit_is_read_again_and_then_substituted",),
     ),
     Bug(
+        "a shorter permutation takes places of a longer one",
+        "order/permutation.py",
+        "hashes[columns >= n[:, None].astype(np.uint64)] = MASK",
+        "hashes[columns >= n[:, None].astype(np.uint64)] = 0",
+        ("tests/order/test_permutation.py::test_perm_takes_a_size_per_element",),
+    ),
+    Bug(
+        "all sources of a stack have the shape of the first",
+        "order/lanes.py",
+        "int(column[0]) if same else column[which]",
+        "int(column[0])",
+        ("tests/order/test_lanes.py::test_epochs_of_several_sources_are_located_as_each_by_itself",),
+    ),
+    Bug(
+        "ordinals in the order of the sources",
+        "order/slots.py",
+        "out[order] = np.concatenate(",
+        "out[:] = np.concatenate(",
+        ("tests/order/test_golden.py::test_the_code_gives_the_golden_file",),
+    ),
+    Bug(
         "a stack goes on over a schedule's step",
         "order/slots.py",
         "before[1] is segment and ",

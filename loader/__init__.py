@@ -24,6 +24,7 @@ from .order.pack import pack
 from .order.plan import Plan
 from .order.views import synthetic
 from .run.batch import Batch
+from .run.by_bucket import by_bucket
 from .run.ledger import read_ledger
 from .run.loader import Loader
 from .run.substitution import Substitution
@@ -45,6 +46,7 @@ __all__ = [
     "Writer",
     "audio",
     "bucket",
+    "by_bucket",
     "errors",
     "escape_key",
     "explain",

@@ -116,6 +116,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "Writer",
         "audio",
         "bucket",
+        "by_bucket",
         "errors",
         "escape_key",
         "explain",

@@ -1,9 +1,7 @@
 """Pictures of one shape: how large, which part, with or without alpha; `image` reads them."""
 
-import operator
-import re
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex
+from typing import Literal
 
 import numpy as np
 
@@ -11,13 +9,12 @@ from ..errors import InvalidRuntime
 from .fields import Buffer
 from .framing import Framing, Size
 from .lazy import load
+from .shape import GivenSize, frames_of, size_of
 
 Alpha = Literal["white", "black", "keep"]
 
 MAX_SIZE_PX = 2**28 // 3
 """The most pixels of a result: those of the largest picture that is decoded."""
-
-_BUCKET = re.compile(r"w([1-9][0-9]*)h([1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +48,7 @@ class ImageDecoder:
 
 
 def image(
-    size: tuple[SupportsIndex, SupportsIndex] | str | None = None,
+    size: GivenSize = None,
     crop: str | None = None,
     alpha: Alpha = "white",
 ) -> ImageDecoder:
@@ -74,24 +71,10 @@ def image(
     Raises: InvalidRuntime.
     """
     try:
-        return ImageDecoder(size=_size(size), crop=crop, alpha=alpha)
+        if frames_of(size) is not None:
+            raise ValueError("a bucket of clips; a picture's is named like w896h1152")
+        return ImageDecoder(size=size_of(size), crop=crop, alpha=alpha)
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidRuntime):
             raise
         raise InvalidRuntime(f"image({size!r}, {crop!r}, {alpha!r}): {error}") from error
-
-
-def _size(given: tuple[SupportsIndex, SupportsIndex] | str | None) -> Size | None:
-    """Raises: TypeError, ValueError for what is neither a pair of whole numbers nor a bucket."""
-    if given is None:
-        return None
-    if isinstance(given, str):
-        found = _BUCKET.fullmatch(given)
-        if found is None:
-            raise ValueError("a bucket is named like w896h1152")
-        return int(found[2]), int(found[1])
-    try:
-        height, width = map(operator.index, given)
-    except (TypeError, ValueError):
-        raise TypeError("size is (height, width) in whole px, or the name of a bucket") from None
-    return height, width

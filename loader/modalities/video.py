@@ -13,6 +13,7 @@ from ..errors import DecodeFailed, InvalidRuntime
 from .fields import Buffer
 from .framing import Box, Framing, Size
 from .lazy import load
+from .shape import GivenSize, frames_of, size_of
 from .timeline import Time, Timeline
 
 DEFAULT_FRAMES = 16
@@ -161,7 +162,7 @@ def common_span(leader: Timeline, followers: Sequence[Timeline]) -> tuple[int, i
 def video(
     frames: SupportsIndex | None = None,
     stride: SupportsIndex = 1,
-    size: tuple[SupportsIndex, SupportsIndex] | None = None,
+    size: GivenSize = None,
     start: SupportsIndex | None = None,
     at: Time | Sequence[Time] | str | None = None,
     crop: str | tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex] | None = None,
@@ -183,11 +184,12 @@ def video(
     then the frames shown at the instants of that field's frames, whatever the frame rates; a drawn place is one at
     which all fields that share it show something. The clocks of such fields are one clock: their timestamps.
 
-    size: (height, width) in px of the result, or None for the stored size. crop: None: the whole picture, stretched to
-    `size`. "center", "random": the picture is scaled, its shape kept, until it just covers `size`; what stands out is
-    cut away on both sides, or at a place drawn from the sample's generator (one for the clip). (top, left, height,
-    width): this part of the upright stored picture, scaled to `size` if one is given; top and left are then even where
-    colour is stored for 2 x 2 px.
+    size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
+    "w640h384f32": width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at` says how
+    many. crop: None: the whole picture, stretched to `size`. "center", "random": the picture is scaled, its shape kept,
+    until it just covers `size`; what stands out is cut away on both sides, or at a place drawn from the sample's
+    generator (one for the clip). (top, left, height, width): this part of the upright stored picture, scaled to `size`
+    if one is given; top and left are then even where colour is stored for 2 x 2 px.
 
     times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
     video's own clock; what a transform needs to take the actions that go with the pictures.
@@ -200,11 +202,11 @@ def video(
             raise InvalidRuntime(
                 f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at says which frames; leave the others out"
             )
-        many = len(places) if isinstance(places, tuple) else DEFAULT_FRAMES
+        many = len(places) if isinstance(places, tuple) else frames_of(size) or DEFAULT_FRAMES
         return VideoDecoder(
             frames=many if frames is None else operator.index(frames),
             stride=operator.index(stride),
-            size=_size(size),
+            size=size_of(size),
             start=None if start is None else operator.index(start),
             at=places,
             crop=_crop(crop),
@@ -241,17 +243,6 @@ def _time(value: Any) -> Time:
     raise TypeError(
         f"a time is an int, a float of 64 bits or a Fraction, in seconds; got {type(value).__name__} {value!r}"
     )
-
-
-def _size(given: Any) -> Size | None:
-    """Raises: TypeError for what is no pair of whole numbers."""
-    if given is None:
-        return None
-    try:
-        height, width = map(operator.index, given)
-    except (TypeError, ValueError):
-        raise TypeError("size is (height, width) in whole px") from None
-    return height, width
 
 
 def _crop(given: Any) -> str | Box | None:

@@ -17,7 +17,6 @@ from ..storage.traffic import counted
 from .batch import Batch
 from .collate import collate, gathered
 from .columns import Allocate, Columns, Room
-from .decode import decoders
 from .delivered import Delivered
 from .fetch import Fetch, Fetched
 from .finish import Finish, told
@@ -56,10 +55,8 @@ class Assembler:
     ) -> None:
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._allocate = allocate or Recycled()
-        views = recipe.views
-        wanted = dict.fromkeys(field for view in views for field in view.fields)
-        by_field = decoders(list(wanted), recipe.decode)
-        videos = [groups_of(view, by_field) for view in views]
+        by_field = recipe.decoders()
+        videos = [groups_of(view, own) for view, own in zip(recipe.views, by_field, strict=True)]
         self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         one_sample = OneSample(recipe, by_field, self._fetch)

@@ -13,18 +13,20 @@ from ..modalities.lazy import load
 from ..modalities.place import Place, nowhere
 from ..modalities.timeline import Timeline
 from ..modalities.video import Choice, VideoDecoder, choose
+from .by_bucket import ByBucket, of_bucket
 from .video_reads import BareClip, Group, group_of, times_field
 
 _MODALITIES = decoder_for.__module__
 
 Transform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
-Decode = bool | Mapping[str, Decoder]
+Decode = bool | Mapping[str, Decoder | ByBucket]
 FieldPlace = Callable[[str], Place]
 FieldRng = Callable[[str], np.random.Generator]
 
 
-def decoders(fields: Sequence[str], decode: Decode) -> dict[str, Decoder]:
-    """field -> decoder. True: by the field's extension; False: bytes; a mapping overrides single fields.
+def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
+    """field -> decoder. True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the
+    samples, where decoders differ by it.
 
     Raises: InvalidRuntime for a mapping that names a field the view does not select.
     """
@@ -33,7 +35,9 @@ def decoders(fields: Sequence[str], decode: Decode) -> dict[str, Decoder]:
     chosen = {field: decoder_for(field) for field in fields}
     if decode is True:
         return chosen
-    if not isinstance(decode, Mapping) or not all(callable(value) for value in decode.values()):
+    if not isinstance(decode, Mapping) or not all(
+        callable(value) or isinstance(value, ByBucket) for value in decode.values()
+    ):
         raise InvalidRuntime(
             f"decode = {decode!r}; accepted: True, False, or a dict of field -> decoder such as "
             "{'mp4': loader.video(frames=16, size=(224, 224))}"
@@ -42,7 +46,8 @@ def decoders(fields: Sequence[str], decode: Decode) -> dict[str, Decoder]:
         raise InvalidRuntime(
             f"decode names {unknown}, which the plan's views do not select; they select {list(fields)}"
         )
-    return {**chosen, **decode}
+    own = {field: of_bucket(value, bucket, f"decode[{field!r}]") for field, value in decode.items()}
+    return {**chosen, **own}
 
 
 def draws(decoder: Decoder) -> bool:

@@ -40,14 +40,15 @@ class Fetched(NamedTuple):
 class Fetch:
     """Reads samples of a recipe's views. Keeps the ETags of the shards that it has read; thread-safe.
 
-    videos: per view, the groups of its video fields (`video_reads.groups_of`). locate: finds the samples, those that
-    are read together together: of sources with videos that have packet tables by source, of others on disks or not.
+    decoders: per source, by field (`Recipe.decoders`); videos: per source, groups of fields (`video_reads.groups_of`).
+    locate: finds the samples, those that are read together together: of sources with videos that have packet tables by
+    source, of others by their decoders, on disks or not.
     """
 
     def __init__(
         self,
         recipe: Recipe,
-        decoders: Mapping[str, Decoder],
+        decoders: Sequence[Mapping[str, Decoder]],
         videos: Sequence[Sequence[Group]],
         reads: NodeReads,
         run: Map,
@@ -63,8 +64,11 @@ class Fetch:
             self._maps,
             strict=True,
         )
-        self.locate = Locate(self._views, [(video, maps is None) for video, maps in apart])
-        self._bulk = [Bulk(kind.fields, decoders) for kind in self.locate.kinds]
+        self.locate = Locate(
+            self._views,
+            [(video, maps is None, id(own)) for (video, maps), own in zip(apart, decoders, strict=True)],
+        )
+        self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
     def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
         """What was read of these samples of one kind. columns: where what needs no decoder is put, unless a transform
@@ -129,7 +133,7 @@ class Fetch:
         read = read_samples(
             self._views[source],
             self._videos[source],
-            self._decoders,
+            self._decoders[source],
             wanted.places.addresses(),
             rng_of,
             self._readers(source, seen),

@@ -17,6 +17,7 @@ from ..storage.threads import DaemonPool
 from .assemble import Assembler
 from .batch import Batch
 from .budget import Budget
+from .by_bucket import ByBucket
 from .collate import FRAMEWORKS
 from .decode import Decode, Transform
 from .executor import Execution, Executor, Workers
@@ -41,11 +42,11 @@ class Loader:
     rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`). With tensor, context
     or pipeline parallelism, rank is `World.of_mesh(mesh, "dp")`: all processes of a group get the same batches.
     decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, called by several threads
-    at once; rng is keyed by (seed, source, epoch, ordinal). framework: "torch", "numpy" or "jax". executor: "threads"
-    of this process or worker "processes" make the batches, the same ones; "auto" begins with threads, and goes over to
-    processes where the training is seen to wait for threads that wait for its Python (docs/executors.md). workers: how
-    many; "auto" is one per core this process may use, of processes one less and at most 8, fewer threads where those
-    are in their own way; 0: the caller's thread.
+    at once; rng is keyed by (seed, source, epoch, ordinal). Both may differ by bucket: `loader.by_bucket`. framework:
+    "torch", "numpy" or "jax". executor: "threads" of this process or worker "processes" make the batches, the same
+    ones; "auto" begins with threads, and goes over to processes where the training is seen to wait for threads that
+    wait for its Python (docs/executors.md). workers: how many; "auto" is one per core this process may use, of
+    processes one less and at most 8, fewer threads where those are in their own way; 0: the caller's thread.
     prefetch: bytes of batches made ahead. cache: where what is read of remote roots is kept and read ahead
     (docs/cache.md): bytes of memory, 0 for nothing, None for 1 GiB at most; or a folder on a local disk, or a
     `loader.NodeCache`, for every process of this machine.
@@ -69,7 +70,7 @@ class Loader:
         world_size: int | None = None,
         *,
         decode: Decode = True,
-        transform: Transform | None = None,
+        transform: Transform | ByBucket | None = None,
         framework: Framework = "torch",
         workers: Workers = "auto",
         executor: Executor = "auto",

@@ -1,6 +1,6 @@
 """The samples of one read: decoded into their rows in a loop that does little else, or one by one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -20,18 +20,24 @@ from .video_reads import times_field
 
 
 class ManySamples:
-    """Makes samples of a recipe; thread-safe.
+    """Makes samples of a recipe; thread-safe. decoders: per source, by field.
 
     Threads that decode take turns with the interpreter's lock for what lies between two pictures, and wait for each
     other there: so decoders of ours that take nothing but bytes are called in a row, without a transform.
     """
 
-    def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], one_sample: OneSample) -> None:
+    def __init__(
+        self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], one_sample: OneSample
+    ) -> None:
         self._recipe, self._one_sample = recipe, one_sample
-        plain = {} if recipe.transform is not None else decoders
-        self._plain = {
-            field: (decoder, placing(decoder)) for field, decoder in plain.items() if not draws(decoder)
-        }
+        self._plain = [
+            {
+                field: (decoder, placing(decoder))
+                for field, decoder in by_field.items()
+                if recipe.transform is None and not draws(decoder)
+            }
+            for by_field in decoders
+        ]
 
     def __call__(
         self, slots: Slots, wanted: Located, payloads: dict[int, Payload], columns: Columns, seen: StepMetrics
@@ -44,7 +50,7 @@ class ManySamples:
         fields, at, placing_s = wanted.kind.fields, wanted.rows.tolist(), 0.0
         calls: dict[str, tuple[Decoder, _Rows | None]] = {
             field: (decoder, _Rows(columns, field) if in_rows else None)
-            for field, (decoder, in_rows) in self._plain.items()
+            for field, (decoder, in_rows) in self._plain[wanted.kind.sources[0]].items()
         }
         for number in sorted(payloads):
             payload, row = payloads.pop(number), at[number]

@@ -1,6 +1,6 @@
 """One sample from its bytes: decoded, transformed, and tried once more where it does not decode."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -17,10 +17,11 @@ from .step_metrics import StepMetrics
 
 
 class OneSample:
-    """Makes samples of a recipe, one at a time; thread-safe."""
+    """Makes samples of a recipe, one at a time; thread-safe. decoders: per source, by field."""
 
-    def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch) -> None:
-        self._plan, self._transform = recipe.plan, recipe.transform
+    def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
+        self._plan = recipe.plan
+        self._transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
         self._decoders, self._fetch = decoders, fetch
 
     def __call__(
@@ -52,23 +53,23 @@ class OneSample:
         room: Room | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        at, source = wanted.places.at(number), self._plan.source_names[int(wanted.source[number])]
-        row = int(wanted.rows[number])
+        at, row, of = wanted.places.at(number), int(wanted.rows[number]), int(wanted.source[number])
+        source, transform = self._plan.source_names[of], self._transforms[of]
 
         def key() -> draws.Place:
             return draws.place_of(self._plan, slots, row)
 
-        how: dict[str, Any] = {} if room is None or self._transform else {"place_of": room.place_of}
+        how: dict[str, Any] = {} if room is None or transform else {"place_of": room.place_of}
         try:
             start = perf_counter()
             sample = decode_sample(
-                payload, at, self._decoders, lambda field: draws.for_decoder(key(), field), **how
+                payload, at, self._decoders[of], lambda field: draws.for_decoder(key(), field), **how
             )
             decoded = perf_counter()
             seen.sample("decode", decoded - start, source, at.address, row)
-            if self._transform is None:
+            if transform is None:
                 return sample
-            sample = apply_transform(self._transform, sample, at, draws.for_transform(key()))
+            sample = apply_transform(transform, sample, at, draws.for_transform(key()))
             seen.sample("transform", perf_counter() - decoded, source, at.address, row)
             return sample
         except Corrupt as error:

@@ -37,9 +37,11 @@ class _Document(NamedTuple):
 
 
 class PackedSlots:
-    """Makes the packed sequences of a recipe; thread-safe."""
+    """Makes the packed sequences of a recipe; thread-safe. decoders: per source, by field."""
 
-    def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch, run: Map) -> None:
+    def __init__(
+        self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
+    ) -> None:
         self._recipe, self._fetch, self._run = recipe, fetch, run
         self._pieces = PieceReads(recipe, decoders, fetch)
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
@@ -140,7 +142,8 @@ class PackedSlots:
     def _transformed(
         self, slots: Slots, slot: int, sample: dict[str, Any], address: SampleAddress, seen: StepMetrics
     ) -> dict[str, Any]:
-        transform, place = self._recipe.transform, draws.place_of(self._recipe.plan, slots, slot)
+        transform = self._recipe.transform_of(int(slots.source[slot]))
+        place = draws.place_of(self._recipe.plan, slots, slot)
         assert transform is not None
         start = perf_counter()
         sample = apply_transform(transform, sample, address, draws.for_transform(place))

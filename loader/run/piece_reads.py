@@ -1,6 +1,6 @@
 """Pieces of long documents, read alone where the root has their checksums."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,14 +20,16 @@ class PieceReads:
     """Reads what can be read by the piece; thread-safe. Nothing can where the caller decodes the field himself, and
     where other fields lie beside it."""
 
-    def __init__(self, recipe: Recipe, decoders: Mapping[str, Decoder], fetch: Fetch) -> None:
+    def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
         packing = recipe.plan.pack
         assert packing is not None
         self._field, self._length = packing.field, packing.length
         self._dtype, self._fetch = np.dtype(packing.dtype), fetch
         views = [one.view for one in recipe.plan.sources.values() if isinstance(one.view, PackedView)]
-        ours = decoders.get(packing.field) is decoder_for(packing.field) and not packing.beside
-        self._checks = [checks_of(view) if ours else None for view in views]
+        ours = [
+            one.get(packing.field) is decoder_for(packing.field) and not packing.beside for one in decoders
+        ]
+        self._checks = [checks_of(view) if own else None for view, own in zip(views, ours, strict=True)]
 
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics

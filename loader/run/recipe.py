@@ -1,14 +1,17 @@
 """What decides what a batch holds at a rank, beside the step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..dataset.view import View
 from ..errors import InvalidRuntime
+from ..modalities import Decoder
 from ..order.assign import rank_slice
 from ..order.packed_view import PackedView
 from ..order.plan import Plan
 from ..order.views import OrderView
-from .decode import Decode, Transform
+from .by_bucket import ByBucket, of_bucket, of_buckets
+from .decode import Decode, Transform, decoders
 from .world import World
 
 
@@ -16,13 +19,14 @@ from .world import World
 class Recipe:
     """Everything that decides what a batch holds at a rank; none of it changes which samples are planned.
 
+    decode, transform: with `by_bucket`, one for each bucket of the plan, made.
     position_limit: stream positions from here on are padding. substitute: whether corrupt samples are substituted.
     """
 
     plan: Plan
     world: World
     decode: Decode
-    transform: Transform | None
+    transform: Transform | ByBucket | None
     framework: str
     position_limit: int | None
     substitute: bool
@@ -33,7 +37,12 @@ class Recipe:
                 f"plan = {self.plan!r}: a plan is needed, such as loader.plan({{'photos': version}}, seed=7, "
                 "global_batch=64), or loader.open_plan(root, hash)"
             )
-        if self.transform is not None and not callable(self.transform):
+        labels = sorted({one.bucket for one in self.plan.sources.values() if one.bucket is not None})
+        if isinstance(self.decode, Mapping):
+            made = {name: of_buckets(one, labels, f"decode[{name!r}]") for name, one in self.decode.items()}
+            object.__setattr__(self, "decode", made)
+        object.__setattr__(self, "transform", of_buckets(self.transform, labels, "transform"))
+        if not (self.transform is None or callable(self.transform) or isinstance(self.transform, ByBucket)):
             raise InvalidRuntime(
                 f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
             )
@@ -48,6 +57,23 @@ class Recipe:
                     f"source {name!r} is a {type(source.view).__name__} without bytes; a Loader needs views of "
                     "versions (loader.synthetic is for planning only)"
                 )
+
+    def decoders(self) -> list[dict[str, Decoder]]:
+        """field -> decoder, of each source; one and the same dict of sources that are decoded alike. Raises:
+        InvalidRuntime."""
+        fields = list(dict.fromkeys(field for view in self.views for field in view.fields))
+        differ = isinstance(self.decode, Mapping) and any(
+            isinstance(one, ByBucket) for one in self.decode.values()
+        )
+        buckets = [one.bucket if differ else None for one in self.plan.sources.values()]
+        made = {bucket: decoders(fields, self.decode, bucket) for bucket in buckets}
+        return [made[bucket] for bucket in buckets]
+
+    def transform_of(self, source: int) -> Transform | None:
+        """What samples of the plan's source number `source` go through."""
+        bucket = list(self.plan.sources.values())[source].bucket
+        found: Transform | None = of_bucket(self.transform, bucket, "transform")
+        return found
 
     @property
     def views(self) -> list[View]:

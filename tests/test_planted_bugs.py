@@ -89,6 +89,13 @@ WORKERS = in_files(
         "test_packed.py::test_what_is_packed_comes_out",
     ),
     (
+        "batches that are told together get the ids of the first",
+        "packed.py",
+        "ids=self.ids[begin:end]",
+        "ids=self.ids[: end - begin]",
+        "test_packed.py::test_what_is_packed_comes_out",
+    ),
+    (
         "bytes go with the pickle",
         "packed.py",
         "sum(map(len, flat)) >= LEAST_BYTES",

@@ -21,6 +21,12 @@ class SlotIds:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __getitem__(self, slots: slice) -> "SlotIds":
+        """Those of some slots, in the same memory."""
+        return SlotIds(
+            names=self.names, source=self.source[slots], keys=self.keys[slots], valid=self.valid[slots]
+        )
+
     def listed(self) -> Ids:
         """(source, key) per slot, None at padding; a list of the caller's own."""
         names = self.names

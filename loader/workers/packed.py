@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ..run.batch import Batch
 from ..run.columns import Allocate
+from ..run.slot_ids import Ids, SlotIds
 from ..run.step_metrics import SlowSample
 
 LEAST_BYTES = 4096
@@ -77,7 +78,7 @@ class Packed:
     ends: list[int]
     told: dict[str, list[Any]]
     slowest: list[tuple[Any, ...] | None]
-    ids: list[tuple[str, str] | None]
+    ids: Ids | SlotIds
     mask: np.ndarray
     columns: dict[str, _Column]
     apart: list[dict[str, Any]]
@@ -116,10 +117,23 @@ def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
         ends=[0, *accumulate(map(len, batches))],
         told={name: [getattr(batch, name) for batch in batches] for name in _TOLD},
         slowest=[None if batch.slowest is None else _slow_values(batch.slowest) for batch in batches],
-        ids=list(chain.from_iterable(batch.ids for batch in batches)),
+        ids=_ids(batches),
         mask=np.concatenate([batch.mask for batch in batches]),
         columns=columns,
         apart=[] if alike else [batch.fields for batch in batches],
+    )
+
+
+def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
+    """Of all batches, unlisted where those of each are."""
+    some = [vars(batch)["ids"] for batch in batches]
+    if not all(type(one) is SlotIds for one in some):
+        return list(chain.from_iterable(batch.ids for batch in batches))
+    return SlotIds(
+        names=some[0].names,
+        source=np.concatenate([one.source for one in some]),
+        keys=list(chain.from_iterable(one.keys for one in some)),
+        valid=np.concatenate([one.valid for one in some]),
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.run.batch import Batch
+from loader.run.slot_ids import SlotIds
 from loader.run.step_metrics import SlowSample
 from loader.workers.packed import packed
 from loader.workers.slot import Slot, bytes_of, read
@@ -41,6 +42,24 @@ def columns(draw, kind, sizes, allocate):
     return [draw(st.lists(one, min_size=n, max_size=n)) for n in sizes]
 
 
+def listed(step, n):
+    return st.lists(st.one_of(st.none(), st.just((f"s{step}", "k"))), min_size=n, max_size=n)
+
+
+def unlisted(step, n):
+    sources, valid = (st.lists(one, min_size=n, max_size=n) for one in (st.integers(0, 2), st.booleans()))
+    return st.builds(
+        lambda source, real: SlotIds(
+            names=("a", "b", "c"),
+            source=np.array(source, np.int32),
+            keys=[f"{step}.{i}" for i in range(n)],
+            valid=np.array(real, bool),
+        ),
+        sources,
+        valid,
+    )
+
+
 @st.composite
 def made(draw, allocate):
     """Batches of up to four fields; those of the last may have one less."""
@@ -53,7 +72,7 @@ def made(draw, allocate):
     batches = [
         Batch(
             step=step,
-            ids=draw(st.lists(st.one_of(st.none(), st.just((f"s{step}", "k"))), min_size=n, max_size=n)),
+            ids=draw(st.one_of(listed(step, n), unlisted(step, n))),
             mask=np.arange(n) % 2 == step % 2,
             weight=step / 3,
             digest=2**64 - 1 - step,
@@ -92,8 +111,8 @@ def test_what_is_packed_comes_out(data):
     for _ in range(data.draw(st.integers(1, 2))):
         slot.begin(segment)
         batches = data.draw(made(slot.allocate))
-        wanted = [contents(batch) for batch in batches]
         segment, written = slot.write(packed(batches, slot.allocate))
+        wanted = [contents(batch) for batch in batches]  # only now: ids that were looked at are listed
         memory = bytes_of(segment)
         assert [contents(batch) for batch in read(memory, written).batches()] == wanted
 

@@ -1,12 +1,13 @@
 """Fields copied out of mapped shards: those of one size into rows of memory, verified many at once; others as bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+from google_crc32c import value
 from numpy.typing import NDArray
 
 from ..errors import Corrupt
@@ -72,7 +73,7 @@ def map_bytes(
                 copying = perf_counter()
                 data += [whole[low:high] for low, high in spans[i : i + at_once]]
                 copied_s += perf_counter() - copying
-                crcs += map(crc32c, data[i:])
+                crcs += map(value, data[i:])
             found.update(zip(mine.tolist(), data, strict=True))
             bad = mine[np.array(crcs) != at.crc32c[mine]].tolist()
         verified_s = perf_counter() - start - copied_s
@@ -134,9 +135,10 @@ def _filled(places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]) ->
     rows = one.rows[np.searchsorted(one.numbers, numbers)]
     wanted = at.crc32c[numbers].astype(np.uint32) ^ moved_crc(crc32c(one.head), n_row)
     copied_s, checked = 0.0, RowChecks(one.memory, wanted)
+    copy = _copier([shard.whole for shard in shards], which, values, one.memory, rows)
     for first in range(0, len(rows), at_once := max(1, min(ROWS_AT_ONCE, CACHED_BYTES // n_row))):
         block, copying = slice(first, first + at_once), perf_counter()
-        _copy([shard.whole for shard in shards], which[block], values[block], one.memory, rows[block])
+        copy(block)
         copied_s += perf_counter() - copying
         checked.add(rows[block])
     odd = np.union1d(np.flatnonzero(~same), checked.wrong())
@@ -167,19 +169,29 @@ def _begin_with(head: bytes, shard: _Shard) -> NDArray[np.bool_]:
     return same
 
 
-def _copy(
+def _copier(
     wholes: Sequence[np.ndarray], which: Int64s, begin: Int64s, memory: np.ndarray, rows: Int64s
-) -> None:
-    """Bytes of `wholes[which]` from each `begin` on into whole rows."""
+) -> Callable[[slice], None]:
+    """Copies, of some of the rows, the bytes of `wholes[which]` from each `begin` on."""
     n_row = memory.shape[1]
-    if n_row < GATHERED_BYTES:
-        for number, mine in members(which, len(wholes)):
+
+    def gather(block: slice) -> None:
+        to, start = rows[block], begin[block]
+        for number, mine in members(which[block], len(wholes)):
             if len(mine):
-                memory[_as_slice(rows[mine])] = _windows(wholes[number], n_row)[begin[mine]]
-        return
-    sources, target = [whole.data for whole in wholes], memory.reshape(-1).data
-    for row, source, start in zip((rows * n_row).tolist(), which.tolist(), begin.tolist(), strict=True):
-        target[row : row + n_row] = sources[source][start : start + n_row]
+                memory[_as_slice(to[mine])] = _windows(wholes[number], n_row)[start[mine]]
+
+    if n_row < GATHERED_BYTES:
+        return gather
+    target, data = memory.reshape(-1).data, [whole.data for whole in wholes]
+    places, sources = (rows * n_row).tolist(), [data[number] for number in which.tolist()]
+    starts = begin.tolist()
+
+    def copy(block: slice) -> None:
+        for to, source, start in zip(places[block], sources[block], starts[block], strict=True):
+            target[to : to + n_row] = source[start : start + n_row]
+
+    return copy
 
 
 def _as_slice(rows: Int64s) -> slice | Int64s:

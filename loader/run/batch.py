@@ -157,7 +157,9 @@ def fields_nbytes(fields: Mapping[str, Any]) -> int:
 
 def _nbytes(value: Any) -> int:
     if isinstance(value, list):
-        return sum(_nbytes(item) for item in value)
+        if set(map(type, value)) <= {bytes, str}:
+            return sum(map(len, value))
+        return sum(map(_nbytes, value))
     if isinstance(value, bytes | str):
         return len(value)
     return int(getattr(value, "nbytes", 0))

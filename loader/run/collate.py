@@ -56,12 +56,11 @@ def gathered(
         return fields, mask
     for name in columns.names():
         whole = columns.whole(name)
-        values = [] if whole is not None else columns.values(name)
-        fields[name] = (
-            _field(values, [value for value in values if value is not PADDED], torch)
-            if whole is None
-            else whole
-        )
+        if whole is not None:
+            fields[name] = whole
+            continue
+        values = columns.values(name)
+        fields[name] = _field(values, [value for value in values if value is not PADDED], torch)
     return fields, mask
 
 
@@ -77,7 +76,9 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
 
 def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
     """`values` with padding as one array, stack of tensors or list; `examples`, at least one, are those without it."""
-    first = examples[0]
+    first, kinds = examples[0], set(map(type, examples))
+    if kinds == {bytes} or kinds == {str}:
+        return [type(first)() if value is PADDED else value for value in values]
     if isinstance(first, np.ndarray | np.generic):
         if _alike(examples, np.ndarray | np.generic) and not first.dtype.hasobject:
             return _stacked(values, first.shape, first.dtype.newbyteorder("="))
@@ -85,12 +86,10 @@ def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
         if _alike(examples, torch.Tensor):
             return torch.stack([torch.zeros_like(first) if value is PADDED else value for value in values])
     else:
-        dtype = _number_dtype(examples)
+        dtype = _number_dtype(examples, kinds)
         if dtype is not None:
             return _stacked(values, (), dtype)
-    kind = type(first)
-    blank = kind() if kind in (str, bytes) and all(type(value) is kind for value in examples) else None
-    return [blank if value is PADDED else value for value in values]
+    return [None if value is PADDED else value for value in values]
 
 
 def _alike(values: list[Any], kinds: Any) -> bool:
@@ -102,9 +101,8 @@ def _alike(values: list[Any], kinds: Any) -> bool:
     )
 
 
-def _number_dtype(values: list[Any]) -> np.dtype[Any] | None:
-    """What holds these Python numbers; None where they are something else, or ints beyond int64."""
-    kinds = {type(value) for value in values}
+def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
+    """What holds these Python numbers of these types; None where they are something else, or ints beyond int64."""
     if kinds == {bool}:
         return np.dtype(np.bool_)
     if kinds == {int} and all(_INT64.min <= value <= _INT64.max for value in values):

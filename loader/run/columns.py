@@ -119,6 +119,8 @@ class Columns:
 
     def values(self, field: str) -> list[Any]:
         """Per slot, its value; None where the sample lacks the field, PADDED where there is no sample."""
+        if field not in self._filled and self.mask().all():
+            return list(self._of(field))
         filled = self._filled[field].tolist() if field in self._filled else [False] * len(self)
         return [
             PADDED if order == _PADDING else self._rows[field][slot, ...] if in_row else value

@@ -45,42 +45,48 @@ def map_bytes(
     reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s
 ) -> tuple[dict[int, bytes | Corrupt], Int64s]:
     """(number of a sample -> its bytes, verified, or why it has none; the numbers of those to be read instead). Raises:
-    as `read_rows`."""
+    as `read_rows`. What a shard costs is a look at its file: what can be worked out of all shards is, in one go."""
     at, found, left = places.fields[field], dict[int, bytes | Corrupt](), list[Int64s]()
-    for shard, mine in at.by_shard(numbers):
-        reading, path = reading_of(shard.of), shard.path
-        maps = reading.maps
-        if maps is None or int(at.nbytes[mine].sum()) > len(mine) * MAPPED_BYTES:
-            left.append(mine)
+    ordered, shares = at.shares(numbers)
+    if not shares:
+        return found, ordered
+    begin, nbytes = at.offset[ordered], at.nbytes[ordered]
+    starts = [share.start for share in shares]
+    lows = np.minimum.reduceat(begin, starts).tolist()
+    ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
+    totals = np.add.reduceat(nbytes, starts).tolist()
+    spans = list(zip(begin.tolist(), (begin + nbytes).tolist(), strict=True))
+    who, wanted, reads = ordered.tolist(), at.crc32c[ordered].tolist(), list[tuple[Reading, ShardRead]]()
+    for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
+        mine, reading, path = slice(first, stop), reading_of(shard.of), shard.path
+        if reading.maps is None or total > (stop - first) * MAPPED_BYTES:
+            left.append(ordered[mine])
             continue
-        start, first = perf_counter(), partial(places.address, int(mine[0]))
-        with reading.told(first, field), maps.using(path, reading.pins.get(path)) as mapped:
-            begin, end = at.offset[mine], at.offset[mine] + at.nbytes[mine]
-            if mapped is None or int(end.max()) > len(mapped[0].data):
-                left.append(mine)
+        start, first_of = perf_counter(), partial(places.address, who[first])
+        with reading.told(first_of, field), reading.maps.using(path, reading.pins.get(path)) as mapped:
+            if mapped is None or end > len(mapped[0].data):
+                left.append(ordered[mine])
                 continue
             reading.pin(path, mapped[1])
             count_request()
-            copied_s = 0.0
-            whole, spans, crcs = (
-                mapped[0].data,
-                [*zip(begin.tolist(), end.tolist(), strict=True)],
-                list[int](),
-            )
-            at_once = max(1, CACHED_BYTES * len(mine) // max(1, int((end - begin).sum())))
-            data = list[bytes]()
-            for i in range(0, len(mine), at_once):
-                copying = perf_counter()
-                data += [whole[low:high] for low, high in spans[i : i + at_once]]
+            whole, data, crcs, copied_s = mapped[0].data, list[bytes](), list[int](), 0.0
+            at_once = max(1, CACHED_BYTES * (stop - first) // max(1, total))
+            for i in range(first, stop, at_once):
+                copying, copied = perf_counter(), len(data)
+                data += [whole[low:high] for low, high in spans[i : min(i + at_once, stop)]]
                 copied_s += perf_counter() - copying
-                crcs += map(value, data[i:])
-            found.update(zip(mine.tolist(), data, strict=True))
-            bad = mine[np.array(crcs) != at.crc32c[mine]].tolist()
+                crcs += map(value, data[copied:])
+        found.update(zip(who[mine], data, strict=True))
         verified_s = perf_counter() - start - copied_s
-        for number in bad:
-            found[number] = reading.again_or_error(places.address(number), field)
-        span = Span(int(begin.min()), int(end.max() - begin.min()))
-        reading.on_read(ShardRead(first, path, span, perf_counter() - start - verified_s, verified_s))
+        if crcs != wanted[mine]:
+            for number, crc, right in zip(who[mine], crcs, wanted[mine], strict=True):
+                if crc != right:
+                    found[number] = reading.again_or_error(places.address(number), field)
+        fetched_s = perf_counter() - start - verified_s
+        reads.append((reading, ShardRead(first_of, path, Span(low, end - low), fetched_s, verified_s)))
+    # The slowest first: whoever keeps the slowest asks for its address, and for no other.
+    for reading, read in sorted(reads, key=lambda one: -one[1].fetch_s):
+        reading.on_read(read)
     return found, np.sort(np.concatenate(left)) if left else np.zeros(0, np.int64)
 
 

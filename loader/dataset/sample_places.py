@@ -47,12 +47,34 @@ class FieldPlaces:
             crc32c=int(self.crc32c[number]),
         )
 
+    def shares(self, numbers: Int64s | None = None) -> tuple[Int64s, list["Share"]]:
+        """The numbers of all samples, or of those in `numbers`, ascending too, shard by shard; and the shards'
+        shares."""
+        shard = self.shard if numbers is None else self.shard[numbers]
+        if len(self.shards) == 1:
+            ordered = np.arange(len(shard)) if numbers is None else numbers
+            return ordered, [Share(self.shards[0], 0, len(ordered))] if len(ordered) else []
+        order = np.argsort(shard, kind="stable")
+        sorted_shards = shard[order]
+        starts = np.flatnonzero(np.diff(sorted_shards, prepend=-1))
+        stops = [*starts[1:].tolist(), len(order)]
+        which = sorted_shards[starts].tolist()
+        shares = [Share(self.shards[at], *ends) for at, *ends in zip(which, starts.tolist(), stops, strict=False)]
+        return order if numbers is None else numbers[order], shares
+
     def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:
         """(shard, the numbers of its samples, ascending), of all samples or of those in `numbers`, ascending too."""
-        shard = self.shard if numbers is None else self.shard[numbers]
-        for index, mine in members(shard, len(self.shards)):
-            if len(mine):
-                yield self.shards[index], mine if numbers is None else numbers[mine]
+        ordered, shares = self.shares(numbers)
+        for shard, start, stop in shares:
+            yield shard, ordered[start:stop]
+
+
+class Share(NamedTuple):
+    """Samples [start, stop), in the order of `FieldPlaces.shares`, lie in one shard."""
+
+    shard: Shard
+    start: int
+    stop: int
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:

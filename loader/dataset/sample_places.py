@@ -59,7 +59,9 @@ class FieldPlaces:
         starts = np.flatnonzero(np.diff(sorted_shards, prepend=-1))
         stops = [*starts[1:].tolist(), len(order)]
         which = sorted_shards[starts].tolist()
-        shares = [Share(self.shards[at], *ends) for at, *ends in zip(which, starts.tolist(), stops, strict=False)]
+        shares = [
+            Share(self.shards[at], *ends) for at, *ends in zip(which, starts.tolist(), stops, strict=False)
+        ]
         return order if numbers is None else numbers[order], shares
 
     def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:

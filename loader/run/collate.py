@@ -47,14 +47,14 @@ def gathered(
     somebody who imported torch can have made, are stacked for torch.)"""
     torch = sys.modules.get("torch") if framework == "torch" else None
     torch = torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
-    mask = columns.mask()
+    mask, names = columns.mask(), columns.names()
     fields: dict[str, Any] = {}
-    if not mask.any():
+    if not names:
         if like is not None:
             for name in like.names():
                 fields[name] = _field([PADDED] * len(columns), like.values(name), torch)
         return fields, mask
-    for name in columns.names():
+    for name in names:
         whole = columns.whole(name)
         if whole is not None:
             fields[name] = whole

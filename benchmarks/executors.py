@@ -1,4 +1,4 @@
-"""`python -m benchmarks.executors`: batches per second while the training does nothing, and while it computes in Python.
+"""`python -m benchmarks.executors`: batches per second for a training that idles, or computes in Python.
 
 Each run is a process of its own, and they take turns: threads, worker processes, the training's own thread, `auto`. The
 training's Python is a fixed amount of work, which alone takes BUSY_MS per step: 1000 / BUSY_MS batches/s is the most
@@ -127,8 +127,8 @@ def page(found: dict[tuple[str, bool, str], list[dict[str, Any]]], rounds: int, 
         "",
         "Batches per second that one training gets: 64 JPEGs of 256 px, decoded or as bytes, and 32 rows of 2048",
         f"tokens. It does nothing with them, or computes in Python for {BUSY_MS:.0f} ms per step, beside which at most",
-        f"{1000 / BUSY_MS:.0f} batches/s are possible. Medians of rounds, in which all take turns, with their range; of",
-        "`auto` also what it came to.",
+        f"{1000 / BUSY_MS:.0f} batches/s are possible. Medians of rounds, in which all take turns, with their range;",
+        "of `auto` also what it came to.",
         "",
         "| batches of | the training | " + " | ".join(EXECUTORS) + " |",
         "| --- | --- |" + " --- |" * len(EXECUTORS),

@@ -563,6 +563,27 @@ PROPERTIES = [
         ("tests/order/test_golden.py::test_the_code_gives_the_golden_file",),
     ),
     Bug(
+        "the index of the first source of a mixture is taken for that of all",
+        "run/located.py",
+        "(view.fields, layout_of(view.version, view.fields), other)",
+        "(view.fields, other)",
+        ("tests/run/test_mixture.py::test_every_sample_is_its_sources",),
+    ),
+    Bug(
+        "sources of one version are taken for one source",
+        "dataset/lookup.py",
+        "first_name=np.cumsum(n_parts[which]) - n_parts[which]",
+        "first_name=first_part[which]",
+        ("tests/run/test_mixture.py::test_versions_listed_twice_are_joined_once",),
+    ),
+    Bug(
+        "every source of a mixture is looked up and read by itself",
+        "run/located.py",
+        "(view.fields, layout_of(view.version, view.fields), other)",
+        "(view.fields, layout_of(view.version, view.fields), other, source)",
+        ("tests/run/test_mixture.py::test_what_a_source_costs",),
+    ),
+    Bug(
         "a stack goes on over a schedule's step",
         "order/slots.py",
         "before[1] is segment and ",

@@ -142,7 +142,7 @@ ROWS: dict[str, Row] = {
             samples=20_000,
             aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=1),),
             limit="",
-            bound="what a source costs per steps made together: its places are looked up and its spans read apart.",
+            bound="what each source costs: a look at its shard's file, at its index and at its view.",
         ),
         Row(
             name="latents",

@@ -128,7 +128,7 @@ class Lookup:
     def _with_parts_of(self, of: Int64s, run: Map) -> "_Parts":
         """The parts of these versions, and of all that were asked for before. Raises: what `Version.parts` does."""
         parts = self._parts
-        new = np.unique(of[~parts.known[of]]).tolist()
+        new = sorted(set(of[~parts.known[of]].tolist()))
         if new:
             tables = dict(zip(new, run(lambda number: self._versions[number].parts, new), strict=True))
             with self._lock:

@@ -149,7 +149,7 @@ def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s
     O(n log parts), and O(n) for each part with exclusions that occurs."""
     part = np.searchsorted(first, ordinals, side="right") - 1
     row = ordinals - first[part]
-    for position in np.unique(part).tolist() if live_rows else ():
+    for position in sorted(set(part.tolist())) if live_rows else ():
         if position in live_rows:
             mine = np.flatnonzero(part == position)
             row[mine] = live_rows[position].select(row[mine])

@@ -67,7 +67,7 @@ def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
     """Write substitutes into the slots whose samples are held back."""
     planned = list(plan.sources.values())
-    for index in np.unique(slots.source).tolist():
+    for index in sorted(set(slots.source.tolist())):
         name, mine = planned[index].source, np.flatnonzero(slots.source == index)
         for slot in mine[held_back(plan, index, step, slots.ordinal[mine])].tolist():
             position = int(slots.position[slot])

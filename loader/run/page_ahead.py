@@ -82,5 +82,5 @@ def pages_of(extents: Extents, page_bytes: int) -> list[int]:
     low = extents.offset[some] // page_bytes
     high = (extents.offset[some] + extents.nbytes[some] - 1) // page_bytes
     most = int((high - low).max(initial=0))
-    numbers = np.unique(np.minimum(low[:, None] + np.arange(most + 1), high[:, None]))
-    return [int(number) for number in numbers]
+    numbers = np.minimum(low[:, None] + np.arange(most + 1), high[:, None])
+    return sorted(set(numbers.ravel().tolist()))

@@ -82,7 +82,7 @@ class ReadAhead(Generic[U]):
         self._first: int | None = None  # the first step after a start or a seek, until it has been read
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
-        # Their threads are started by the first batch: a Loader that refuses its arguments has none.
+        # Their threads are begun when the first batch has been read: starting dozens would delay it.
         self._planner: Crew[None, None] | None = None
         self._fetchers: Crew[tuple[int, U], None] | None = None
 
@@ -90,9 +90,6 @@ class ReadAhead(Generic[U]):
         """The batches of these steps, ascending, are being made together. Returns whether they are the first after a
         start or a seek; others wait until those have been read."""
         with self._lock:
-            if self._planner is None and not self._stopped:
-                self._fetchers = Crew(self._fetch, self._in_flight, name="penstock-ahead")
-                self._planner = Crew(lambda _: self._plan(), 1, name="penstock-plan")
             if self._last is None or abs(steps[0] - self._last) > NEAR:
                 self._start(steps[0])
             first = steps[0] == self._first
@@ -127,9 +124,10 @@ class ReadAhead(Generic[U]):
     def close(self) -> None:
         """Stop, and wait for what is being fetched."""
         self.dismiss()
-        for crew in (self._planner, self._fetchers):
-            if crew is not None:
-                crew.join()
+        if self._planner is not None:
+            self._planner.join()
+        if self._fetchers is not None:  # which the planner has begun
+            self._fetchers.join()
 
     def _start(self, step: int) -> None:
         self._run += 1
@@ -142,13 +140,18 @@ class ReadAhead(Generic[U]):
     def _wake(self) -> None:
         with self._lock:
             self._again = True
-            if self._planning or self._stopped:
+            if self._planning or not self._may_plan():
                 return
             self._planning = True
-        assert self._planner is not None  # `begin` came before
-        self._planner.submit(None)
+            if self._planner is None:
+                self._planner = Crew(lambda _: self._plan(), 1, name="penstock-plan")
+            self._planner.submit(None)
 
     def _plan(self) -> None:
+        if self._fetchers is None:
+            self._fetchers = Crew(self._fetch, self._in_flight, name="penstock-ahead")
+            if self._stopped:  # before there was anybody to dismiss
+                self._fetchers.dismiss()
         while True:
             with self._lock:
                 self._again = False
@@ -198,7 +201,7 @@ class ReadAhead(Generic[U]):
             if claimed is Claim.NEEDLESS:
                 return True
             self._busy += 1
-        assert self._fetchers is not None  # `begin` started it before the planner
+        assert self._fetchers is not None  # `_plan` began it
         fetched = self._fetchers.submit((run, unit))
         # A batch that is still being made may wait for what will not come.
         fetched.add_done_callback(lambda done: self._source.give_back(unit) if done.cancelled() else None)

@@ -511,6 +511,27 @@ ASSEMBLY = in_files(
         "test_recycled.py::test_a_forked_child_keeps_its_own",
     ),
     (
+        "slots that were given out are given out again",
+        "planned.py",
+        "self._kept.pop(step, None)",
+        "self._kept.get(step)",
+        "test_planned.py::test_whatever_steps_are_asked_for",
+    ),
+    (
+        "steps get the slots of the step that others begin at",
+        "rank_slots.py",
+        "slots=self.slots.part(rows),",
+        "slots=self.slots.part(slice(0, rows.stop - rows.start)),",
+        "test_planned.py::test_whatever_steps_are_asked_for",
+    ),
+    (
+        "every step is planned alone",
+        "planned.py",
+        "0 < step - before <= AHEAD",
+        "False",
+        "test_planned.py::test_steps_in_a_row_are_planned_together",
+    ),
+    (
         "what lies beside its row counts as in it",
         "many_samples.py",
         "if value is rows.given:",

@@ -26,7 +26,8 @@ from .metrics import Metrics
 from .node_reads import NodeReads
 from .one_sample import OneSample
 from .packed_slots import PackedSlots
-from .rank_slots import RankSlots, rank_slots
+from .planned import Planned
+from .rank_slots import RankSlots
 from .recipe import Recipe
 from .recycled import Recycled
 from .step_metrics import StepMetrics
@@ -64,6 +65,7 @@ class Assembler:
         packed = recipe.plan.pack is not None
         self._packed = PackedSlots(recipe, by_field, self._fetch, run) if packed else None
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
+        self._planned = Planned(recipe, end)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
 
     def dismiss(self) -> None:
@@ -106,7 +108,7 @@ class Assembler:
         try:
             with counted(seen.traffic), waiting_for_no_page() if first else nullcontext():
                 with seen.timed("plan"):
-                    planned = rank_slots(self.recipe, steps)
+                    planned = self._planned(steps)
                 batches = [batch for mine in planned for batch in self._made(mine, seen)]
             made = True
         finally:

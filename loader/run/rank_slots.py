@@ -45,6 +45,21 @@ class RankSlots:
         for step, (start, stop) in zip(self.steps, pairwise(self.starts), strict=True):
             yield step, slice(start, stop)
 
+    def apart(self) -> "Iterator[RankSlots]":
+        """Each step by itself, in the same memory."""
+        if len(self.steps) == 1:
+            yield self
+            return
+        for (step, rows), batch in zip(self.parts(), self.batches, strict=True):
+            yield RankSlots(
+                steps=[step],
+                slots=self.slots.part(rows),
+                number=self.number[rows],
+                starts=[0, rows.stop - rows.start],
+                batches=[batch],
+                valid=self.valid[rows],
+            )
+
     def step_of(self, row: int) -> int:
         """The step that a row is of."""
         return self.steps[int(np.searchsorted(self.starts, row, side="right")) - 1]

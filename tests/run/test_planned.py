@@ -1,0 +1,94 @@
+"""Slots that were planned several steps at once are those of each step planned by itself."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.run import planned
+from loader.run.planned import AHEAD, Planned
+from loader.run.rank_slots import rank_slots
+from loader.run.recipe import Recipe
+from loader.run.world import World
+
+N_STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory, samples):
+    """Without padding, and with steps that are short at their end."""
+    root = loader.Root(str(tmp_path_factory.mktemp("planned") / "root"))
+    photos = samples.write(root, "photos", range(47), fields=("cls",))
+    web = samples.write(root, "web", range(30), fields=("cls",))
+    both = {"photos": photos, "web": web}
+    return {
+        "fill": loader.plan(both, seed=4, global_batch=6, allow_repeats=True),
+        "mask": loader.plan({"photos": photos}, seed=4, global_batch=6, boundary="mask"),
+    }
+
+
+def recipe(plan, rank):
+    return Recipe(
+        plan=plan,
+        world=World.of(rank, 2),
+        decode=True,
+        transform=None,
+        framework="numpy",
+        position_limit=None,
+        substitute=True,
+    )
+
+
+def plain(value):
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.tolist()
+    if dataclasses.is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    return list(value) if isinstance(value, list | tuple | range) else value
+
+
+MOVES = st.lists(st.one_of(st.just(1), st.integers(-5, 2 * AHEAD)), min_size=1, max_size=40)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.sampled_from(["fill", "mask"]), st.integers(0, 1), MOVES, st.booleans())
+def test_whatever_steps_are_asked_for(plans, boundary, rank, moves, bounded):
+    """Also where what was given out has been changed, as it is for substitutes."""
+    mine = recipe(plans[boundary], rank)
+    get, step = Planned(mine, N_STEPS if bounded else None), 0
+    for move in moves:
+        step = min(max(0, step + move), N_STEPS - 1)
+        found = get([step])
+        assert [plain(one) for one in found] == [plain(one) for one in rank_slots(mine, [step])]
+        for one in found:
+            one.slots.attempt[...] = 7
+
+
+def test_steps_in_a_row_are_planned_together(plans, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        planned, "rank_slots", lambda mine, steps: asked.append(len(steps)) or rank_slots(mine, steps)
+    )
+    get = Planned(recipe(plans["fill"], 0), 3 * AHEAD)
+    for step in range(3 * AHEAD):
+        get([step])
+    assert asked == [1, AHEAD, AHEAD, AHEAD - 1]
+    get([2])
+    assert asked[4:] == [1], "after a move back a step is planned alone"
+
+
+def test_an_error_comes_at_its_own_step(plans, monkeypatch):
+    def failing(mine, steps):
+        if 20 in steps:
+            raise ValueError("of step 20")
+        return rank_slots(mine, steps)
+
+    monkeypatch.setattr(planned, "rank_slots", failing)
+    get = Planned(recipe(plans["fill"], 0))
+    for step in range(20):
+        get([step])
+    with pytest.raises(ValueError, match="of step 20"):
+        get([20])

@@ -268,10 +268,10 @@ AHEAD = in_files(
         "test_node_cache.py::test_what_does_not_fit_is_not_fetched_in_pages",
     ),
     (
-        "what is read lies at the samples' places in the view",
+        "of a step the first sample alone is known ahead",
         "rank_future.py",
-        "mine = slots.ordinal[",
-        "mine = slots.view_ordinal[",
+        "self._locate(slots, wanted, self._run)",
+        "self._locate(slots, wanted[:1], self._run)",
         "test_planned_reads.py::test_what_is_planned_is_what_the_steps_ask_for",
     ),
     (
@@ -586,8 +586,8 @@ PROPERTIES = [
     Bug(
         "the index of the first source of a mixture is taken for that of all",
         "run/located.py",
-        "(view.fields, layout_of(view.version, view.fields), other)",
-        "(view.fields, other)",
+        "(some, layout_of(view.version, some), other)",
+        "(some, other)",
         ("tests/run/test_mixture.py::test_every_sample_is_its_sources",),
     ),
     Bug(
@@ -600,8 +600,8 @@ PROPERTIES = [
     Bug(
         "every source of a mixture is looked up and read by itself",
         "run/located.py",
-        "(view.fields, layout_of(view.version, view.fields), other)",
-        "(view.fields, layout_of(view.version, view.fields), other, source)",
+        "(some, layout_of(view.version, some), other)",
+        "(some, layout_of(view.version, some), other, source)",
         ("tests/run/test_mixture.py::test_what_a_source_costs",),
     ),
     Bug(

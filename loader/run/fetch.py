@@ -64,8 +64,10 @@ class Fetch:
             self._maps,
             strict=True,
         )
+        fields = [view.fields for view in self._views]
         self.locate = Locate(
             self._views,
+            fields,
             [(video, maps is None, id(own)) for (video, maps), own in zip(apart, decoders, strict=True)],
         )
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]

@@ -37,23 +37,26 @@ class Located(NamedTuple):
 
 
 class Locate:
-    """Finds where the samples of slots lie; thread-safe. apart: of each view, what else must be the same of sources
-    that are read alike."""
+    """Finds where the samples of slots lie; thread-safe. fields: of each view, those that are read of it, of which
+    there may be none; apart: what else must be the same of sources that are read alike."""
 
-    def __init__(self, views: Sequence[View], apart: Sequence[Hashable]) -> None:
+    def __init__(
+        self, views: Sequence[View], fields: Sequence[tuple[str, ...]], apart: Sequence[Hashable]
+    ) -> None:
         alike: dict[Hashable, list[int]] = {}
-        for source, (view, other) in enumerate(zip(views, apart, strict=True)):
-            alike.setdefault((view.fields, layout_of(view.version, view.fields), other), []).append(source)
+        for source, (view, some, other) in enumerate(zip(views, fields, apart, strict=True)):
+            if some:
+                alike.setdefault((some, layout_of(view.version, some), other), []).append(source)
         self.kinds = [
             Kind(
                 number=number,
-                fields=views[sources[0]].fields,
+                fields=fields[sources[0]],
                 sources=sources,
-                lookup=Lookup([views[source].version for source in sources], views[sources[0]].fields),
+                lookup=Lookup([views[source].version for source in sources], fields[sources[0]]),
             )
             for number, sources in enumerate(alike.values())
         ]
-        self._kind, self._number = np.zeros((2, len(views)), np.int64)
+        self._kind, self._number = np.full((2, len(views)), -1)
         for kind in self.kinds:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
@@ -63,7 +66,8 @@ class Locate:
         out = []
         source = slots.source[wanted].astype(np.int64)
         for kind in self.kinds:
-            mine = slice(None) if len(self.kinds) == 1 else np.flatnonzero(self._kind[source] == kind.number)
+            all_of_them = len(kind.sources) == len(self._kind)
+            mine = slice(None) if all_of_them else np.flatnonzero(self._kind[source] == kind.number)
             of, rows = source[mine], wanted[mine]
             if len(rows):
                 places = kind.lookup.places(self._number[of], slots.ordinal[rows], run)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..dataset.read import Map
-from ..dataset.sample_places import SamplePlaces
 from ..modalities.packets import SUFFIX
 from ..order.keys import I64
+from .located import Locate, Located
 from .pieces import pieces_of
 from .rank_slots import real_slots
 from .recipe import Recipe
@@ -35,10 +35,11 @@ class RankFuture:
 
     def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
         self._recipe, self._end, self._run = recipe, end, run
-        self._fields: list[list[str]] = []
+        fields: list[tuple[str, ...]] = []
         for view, groups in zip(recipe.views, videos, strict=True):
             parted = {field for group in groups for field in group if field + SUFFIX in view.version.fields}
-            self._fields.append([field for field in view.fields if field not in parted])
+            fields.append(tuple(field for field in view.fields if field not in parted))
+        self._locate = Locate(recipe.views, fields, [None] * len(fields))
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
         """view -> shard path -> ranges; None after the last step. Raises: what planning and reading indexes raise."""
@@ -51,20 +52,22 @@ class RankFuture:
             pieces = pieces_of(self._recipe.plan, step, slots, wanted)
             slots, wanted = pieces.documents, np.flatnonzero(~pieces.held)
         out = {}
-        for number, (view, fields) in enumerate(zip(self._recipe.views, self._fields, strict=True)):
-            mine = slots.ordinal[wanted[slots.source[wanted] == number]]
-            if len(mine) and fields:
-                out[number] = by_path(view.version.places(mine, fields, self._run))
-        return out
+        for one in self._locate(slots, wanted, self._run):
+            out.update(by_path(one))
+        return dict(sorted(out.items()))
 
 
-def by_path(places: SamplePlaces) -> dict[str, Extents]:
-    """Shard path -> where the fields lie in it."""
-    found: dict[str, list[Extents]] = {}
-    for at in places.fields.values():
+def by_path(wanted: Located) -> dict[int, dict[str, Extents]]:
+    """View -> shard path -> where the fields lie in it."""
+    found: dict[int, dict[str, list[Extents]]] = {}
+    for at in wanted.places.fields.values():
         for shard, mine in at.by_shard():
-            found.setdefault(shard.path, []).append(Extents(at.offset[mine], at.nbytes[mine]))
+            paths = found.setdefault(wanted.kind.sources[shard.of], {})
+            paths.setdefault(shard.path, []).append(Extents(at.offset[mine], at.nbytes[mine]))
     return {
-        path: Extents(*(np.concatenate(some) for some in zip(*extents, strict=True)))
-        for path, extents in found.items()
+        source: {
+            path: Extents(*(np.concatenate(some) for some in zip(*extents, strict=True)))
+            for path, extents in paths.items()
+        }
+        for source, paths in found.items()
     }

@@ -59,6 +59,7 @@ class ShotDetector:
         self._std: Floats = np.zeros(0)
         self._change: Whole = np.zeros(0, np.int64)
         self._pts: list[int] = []
+        self._start = 0  # pts of the first frame of all
         self._first = 0  # number of the first frame that is held
         self._next = 0  # of the first that is not decided
         self._cuts: list[tuple[int, int]] = []
@@ -70,6 +71,8 @@ class ShotDetector:
     def feed(self, frames: Frames, pts: Sequence[int]) -> Levels:
         """frames: uint8 [n, 36, 64], luma, full range; pts: n times. What was measured of each of them."""
         levels = levels_of(frames, self._frames[-1] if len(self._frames) else None)
+        if not self._first and not self._pts and pts:
+            self._start = pts[0]
         self._frames = np.concatenate([self._frames, frames])
         self._std = np.concatenate([self._std, levels.std])
         self._change = np.concatenate([self._change, levels.change])
@@ -99,17 +102,19 @@ class ShotDetector:
         return [pts for pts in found if pts < front], front
 
     def _kept(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        """Times of the boundaries between shots of `_SHORTEST` frames or more."""
+        """Times of the boundaries between shots of `_SHORTEST` frames or more. A frame that is shown no later than one
+        before it, as damaged timestamps say, begins no shot."""
         slow = {
             (one.at, one.pts)
             for one in self._dissolves
             if all(abs(one.at - number) > one.lag for number, _ in sharp)
         }
-        kept: list[tuple[int, int]] = []
+        kept = [(0, self._start)]
         for number, pts in sorted(sharp | slow):
-            if number - (kept[-1][0] if kept else 0) >= _SHORTEST <= n_frames - number:
+            before, latest = kept[-1]
+            if number - before >= _SHORTEST <= n_frames - number and pts > latest:
                 kept.append((number, pts))
-        return [pts for _, pts in kept]
+        return [pts for _, pts in kept[1:]]
 
     def _decide(self, stop: int) -> None:
         """Decide on the frames below number `stop`, and let go of those that later ones do not need."""

@@ -175,6 +175,17 @@ def test_frame_by_frame_it_is_the_same() -> None:
     assert detect(frames, tuple(range(1, len(frames)))) == found
 
 
+@FEW
+@given(times=st.lists(st.integers(-100, 100), min_size=90, max_size=90))
+def test_boundaries_ascend_whatever_the_timestamps_say(times: list[int]) -> None:
+    """Damaged ones go back and stand still; a shot begins after all before it."""
+    detector = ShotDetector()
+    detector.feed(np.concatenate([scene(15, seed) for seed in range(6)]), times)
+    found = detector.finish()
+    assert all(one < other for one, other in pairwise([times[0], *found]))
+    assert set(found) <= {times[number] for number in range(15, 90, 15)}
+
+
 def test_pictures_that_all_differ_are_one_shot() -> None:
     """A slide show at one picture a frame has no place where it begins anew."""
     assert detect(np.concatenate(scenes([1] * 60, 5))) == []

@@ -99,7 +99,7 @@ ROWS: dict[str, Row] = {
             limit="Two processes, each reading JPEGs at random places of one file and decoding them into one and the "
             "same buffer, with the decoder that everybody has here (simplejpeg).",
             bound="the decoder, most of it; then memory: a picture takes 195 us where one buffer stays in the "
-            "processor's cache, as the limit's does, 213 in the rows of batches, and 245 in the Loader with its checksum "
+            "processor's cache, as the limit's does, 213 in the rows of batches, and 245 in the Loader with checksum "
             "and Python. Tried: memory used again on large pages (no page faults are left; 290 us without), one loop "
             "around the decoder, heads of JPEGs walked once; of no use: rows touched before, smaller batches ahead, "
             "decoding into one buffer and copying (a fifth slower).",
@@ -115,9 +115,9 @@ ROWS: dict[str, Row] = {
             ),
             limit="Two processes, each reading JPEGs at random places of one file; nothing is kept.",
             bound="one core: bytes objects are made, copied and verified under the interpreter's lock, 5 us a sample. "
-            "From worker processes they are copied twice more. Tried: maps in place of reads, checksums while the bytes "
-            "are in the cache, stacks of steps, all strings of a stack in one buffer (2.4 times as fast as pickled), ids "
-            "listed when somebody looks. Peers in process verify nothing, and hand out what lies in the map.",
+            "From worker processes they are copied twice more. Tried: maps in place of reads, checksums while bytes "
+            "are in the cache, stacks of steps, all strings of a stack in one buffer (2.4 times as fast as a pickle), "
+            "ids listed when somebody looks. Peers in process verify nothing, and hand out what lies in the map.",
         ),
         Store(
             name="store",
@@ -180,7 +180,7 @@ ROWS: dict[str, Row] = {
             aims=(Aim(of="any", at_least=2), Aim(of="workers", at_least=10)),
             limit="Two processes, each copying random records of one mapped file into one and the same batch.",
             bound="100 us of one core per batch: 35 copy the rows, 10 verify them and their heads, 10 plan, 11 look "
-            "places and keys up, 14 make the batch. The fastest peer's gather out of a map takes 40 and is all it does. "
+            "places and keys up, 14 make the batch. The fastest peer's gather out of a map takes 40, all it does. "
             "Tried: 64 steps at once, one checksum per 64 rows, ids listed when somebody looks, maps of all shards in "
             "one pass.",
         ),

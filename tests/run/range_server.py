@@ -1,5 +1,6 @@
 """A real HTTP server of objects, which may hold its answers back."""
 
+import contextlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -60,4 +61,5 @@ class Handler(BaseHTTPRequestHandler):
         if content_range:
             self.send_header("Content-Range", content_range)
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # a client that was stopped has gone
+            self.wfile.write(body)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from . import meter
-from .data import GROUPS, Data, crcs
+from .data import GROUPS, Data, checksums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class Contestant:
         known = self.task.data.samples(self.task.form)
         per_group, spread, wrong = max(1, len(self.task.data) // GROUPS), [], 0
         for _ in range(n):
-            seen = [known.get(crc) for crc in crcs(next(self.batches))]
+            seen = [known.get(one) for one in checksums(next(self.batches))]
             wrong += seen.count(None)
             spread.append(len({one // per_group for one in seen if one is not None}))
         return {"groups": sum(spread) / n, "wrong": wrong}

@@ -4,12 +4,16 @@ The property tests run them on many inputs; test_mutants.py runs them on a loade
 """
 
 import json
+import struct
 from contextlib import ExitStack
 
+import google_crc32c
 import numpy as np
 
 import loader
 from loader import order
+from loader.order.digest import identity_hash
+from loader.order.keys import hash_fields, sub
 
 MODULUS = 2**64
 
@@ -26,6 +30,20 @@ def uninterrupted(plan, steps, **options):
     options = {"workers": 0, "framework": "numpy", **options}
     with loader.Loader(plan, 0, 1, steps=steps, **options) as batches:
         return {batch.step: batch.digest for batch in batches}
+
+
+def packed_digest(plan, step, source, fields):
+    """The delivered digest of a step of packed sequences of one source, by its formula. fields: of its documents."""
+    identity, total = identity_hash(plan.sources[source].view.identity), 0
+    for slot, one in enumerate(loader.explain(plan, step)):
+        packed = b""
+        for piece in one.pieces:
+            crcs = [piece.address.fields[field].crc32c for field in fields]
+            where = (piece.address.ordinal, piece.start, piece.stop - piece.start)
+            packed += struct.pack(f"<QQI{len(crcs)}I", *where, *crcs)
+        own = sub(identity, one.address.ordinal)
+        total += sub(sub(sub(sub(hash_fields("delivered"), step), slot), own), google_crc32c.value(packed))
+    return total % MODULUS
 
 
 def cells(batch):

@@ -7,11 +7,9 @@ import itertools
 import json
 import operator
 import pickle
-import struct
 from dataclasses import replace
 from itertools import islice
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -32,8 +30,6 @@ from loader.errors import (
     TooManyCorrupt,
     TransformFailed,
 )
-from loader.order.digest import identity_hash
-from loader.order.keys import hash_fields, sub
 from loader.run import packed_slots
 from loader.run.node_reads import working_set_bytes
 
@@ -179,20 +175,10 @@ def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(docs, worl
     assert state["step"] == step
 
 
-def test_the_delivered_digest_is_the_formula(docs):
+def test_the_delivered_digest_is_the_formula(docs, properties):
     plan = plan_of(docs)
-    view = plan.sources["docs"].view
     with numpy_loader(plan) as batches:
-        batch = batches.batch_at(2)
-    total = 0
-    for slot, one in enumerate(loader.explain(plan, 2)):
-        packed = b""
-        for piece in one.pieces:
-            crc = piece.address.fields[FIELD].crc32c
-            packed += struct.pack("<QQII", piece.address.ordinal, piece.start, piece.stop - piece.start, crc)
-        own = sub(identity_hash(view.identity), one.address.ordinal)
-        total += sub(sub(sub(sub(hash_fields("delivered"), 2), slot), own), google_crc32c.value(packed))
-    assert batch.digest == total % 2**64
+        assert batches.batch_at(2).digest == properties.packed_digest(plan, 2, "docs", [FIELD])
 
 
 def test_frameworks_and_padded_slots(docs):

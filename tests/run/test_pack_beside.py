@@ -2,10 +2,8 @@
 
 import inspect
 import itertools
-import struct
 from itertools import islice
 
-import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,8 +11,6 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import InvalidPlan
-from loader.order.digest import identity_hash
-from loader.order.keys import hash_fields, sub
 from loader.order.pack import Packing
 from loader.run import packed_slots
 
@@ -121,21 +117,10 @@ def test_the_tokens_are_those_of_a_plan_without(docs):
                 assert np.array_equal(one[name], other[name])
 
 
-def test_the_delivered_digest_knows_every_field(docs):
-    plan = plan_of(docs)
+def test_the_delivered_digest_knows_every_field(docs, properties):
+    plan, fields = plan_of(docs), (FIELD, LABELS, ANSWER, WEIGHT)
     with numpy_loader(plan) as batches:
-        batch = batches.batch_at(2)
-    total = 0
-    for slot, one in enumerate(loader.explain(plan, 2)):
-        packed = b""
-        for piece in one.pieces:
-            crcs = [piece.address.fields[field].crc32c for field in (FIELD, LABELS, ANSWER, WEIGHT)]
-            packed += struct.pack(
-                "<QQIIIII", piece.address.ordinal, piece.start, piece.stop - piece.start, *crcs
-            )
-        own = sub(identity_hash(plan.sources["docs"].view.identity), one.address.ordinal)
-        total += sub(sub(sub(sub(hash_fields("delivered"), 2), slot), own), google_crc32c.value(packed))
-    assert batch.digest == total % 2**64
+        assert batches.batch_at(2).digest == properties.packed_digest(plan, 2, "docs", fields)
 
 
 def test_a_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watched):
@@ -252,9 +237,9 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_caught(bug, docs, monkeypatch):
+def test_a_planted_bug_is_caught(bug, docs, properties, monkeypatch):
     plant, check = BUGS[bug]
+    given = {"docs": docs, "properties": properties, "options": {"workers": 0}}
     plant(monkeypatch)
-    more = {"options": {"workers": 0}} if "options" in inspect.signature(check).parameters else {}
     with pytest.raises(AssertionError):
-        check(docs, **more)
+        check(**{name: given[name] for name in inspect.signature(check).parameters})

@@ -157,18 +157,18 @@ def test_samples_are_known_by_what_is_delivered(kind: str, tmp_path: Path) -> No
     again = data.make(kind, tmp_path / "again", 24)
     assert list(made) == list(again)
     stored = made.samples("stored")
-    assert [stored[crc] for crc in data.crcs(list(made))] == list(range(24))
+    assert [stored[known_by] for known_by in data.checksums(list(made))] == list(range(24))
     if kind == "images":
         import simplejpeg
 
         decoded = np.stack([simplejpeg.decode_jpeg(made[i]) for i in range(24)])
         known = made.samples("decoded")
-        assert [known[crc] for crc in data.crcs(decoded)] == list(range(24))
+        assert [known[known_by] for known_by in data.checksums(decoded)] == list(range(24))
         return
     fields = tuple(map(np.stack, zip(*map(made.arrays, range(24)), strict=True)))
-    assert [stored[crc] for crc in data.crcs(fields)] == list(range(24))
+    assert [stored[known_by] for known_by in data.checksums(fields)] == list(range(24))
     swapped = tuple(field[::-1] if at else field for at, field in enumerate(fields))
-    assert len(fields) == 1 or set(data.crcs(swapped)).isdisjoint(stored)
+    assert len(fields) == 1 or set(data.checksums(swapped)).isdisjoint(stored)
 
 
 def test_a_peer_that_does_not_import_says_why(log: Path) -> None:

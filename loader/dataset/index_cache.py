@@ -1,9 +1,9 @@
 """Open indexes and their row groups, the ones used last, bounded in bytes."""
 
-import threading
 from collections import OrderedDict
 
 from ..storage import Store
+from ..storage.fork import lock
 from ..storage.threads import Turns
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 
@@ -15,7 +15,7 @@ class IndexCache:
 
     def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
         self._store, self._capacity = store, capacity_bytes
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._files: OrderedDict[str, IndexFile] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], tuple[IndexRows, int]] = OrderedDict()
         self._held_bytes = 0

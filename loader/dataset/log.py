@@ -4,13 +4,13 @@
 """
 
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
 from ..errors import Corrupt
+from ..storage.fork import lock
 from ..storage.store import Store
 from ..storage.threads import beside
 from ..storage.together import Together
@@ -34,7 +34,7 @@ class Log:
 
     def __init__(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
         self._store, self._check = store, check
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._known: State | None = None
 
     @property

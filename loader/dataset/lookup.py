@@ -1,11 +1,11 @@
 """Where samples of several versions lie, looked up in one go: what a version costs is a stretch of its index."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..storage.fork import lock
 from .bitmap import Bools, SelectTable
 from .index import ROW_GROUP_ROWS, IndexRows
 from .parts_table import PartsTable, locate
@@ -52,7 +52,7 @@ class Lookup:
         self._versions, self._fields = versions, tuple(fields)
         self._layout = layout_of(versions[0], fields)
         self._groups = [list(groups_of(version, fields)) for version in versions]
-        self._lock = Lock()
+        self._lock = lock()
         self._parts = _joined([None] * len(versions))
 
     def places(self, of: Int64s, ordinals: Int64s, run: Map = map) -> SamplePlaces:

@@ -147,10 +147,11 @@ def _filled(places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]) ->
         copy(block)
         copied_s += perf_counter() - copying
         checked.add(rows[block])
-    odd = np.union1d(np.flatnonzero(~same), checked.wrong())
+    odd = ~same
+    odd[checked.wrong()] = True
     verified_s = perf_counter() - start - copied_s
     out = []
-    for i in odd.tolist():
+    for i in np.flatnonzero(odd).tolist():
         number, begin = int(numbers[i]), int(values[i]) - len(one.head)
         data = shards[which[i]].whole[begin : begin + len(one.head) + n_row].tobytes()
         good = crc32c(data) == at.crc32c[number]

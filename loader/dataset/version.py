@@ -1,7 +1,6 @@
 """An open version: immutable, thread-safe, picklable. Nothing but the manifest, and the tables of its parts where they
 are small, is read until it is needed."""
 
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from ..errors import Corrupt, FieldNotFound, PenstockError
 from ..storage import Store
+from ..storage.fork import lock
 from ..storage.together import Together
 from .address import SampleAddress
 from .index import ROW_GROUP_ROWS, IndexPlace
@@ -44,7 +44,7 @@ class Version:
         self.store = store
         self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
         self.reader: object = None  # whoever opened it and holds its lease; kept alive with it, not pickled
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._parts: PartsTable | None = None
         self._indexes: IndexCache | None = None
         self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from ..errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from ..order.views import Delta
+from ..storage.fork import lock
 from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
 from .find import live_ordinals
@@ -50,7 +50,7 @@ class View:
             )
         self.fields = tuple(dict.fromkeys(fields))
         self._groups = sorted({version.group_of(field) for field in self.fields})
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._members: SelectTable | None = None
         self._partial = [
             group for group in self._groups if self._coverage(group) < version.manifest["n_parts"]

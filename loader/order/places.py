@@ -14,7 +14,7 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
     n = np.array([one.shape.n for one in plan.sources.values()], np.int64)[k]
     index, epoch = k.copy(), position // n
     inside = position - epoch * n
-    for source in np.unique(k).tolist() if plan.grown_streams else ():
+    for source in np.flatnonzero(np.bincount(k)).tolist() if plan.grown_streams else ():
         name = plan.source_names[source]
         if name not in plan.grown_streams:
             continue

@@ -9,7 +9,6 @@ import mmap
 import os
 import resource
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .fork import lock
 from .local import LocalStore
 
 KEPT_FILES = 4096 if sys.version_info >= (3, 13) else 128
@@ -52,7 +52,7 @@ class MappedFiles:
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._files: OrderedDict[str, _Kept] = OrderedDict()  # those used last in the end
         self._uses = 0
         self._rests = 0

@@ -14,6 +14,8 @@ from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from . import fork
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -125,6 +127,11 @@ class Turns:
     """One thread at a time for each key: what several want to read at once is read by one, and found by the others."""
 
     def __init__(self) -> None:
+        self.begin_anew()
+        fork.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nobody has a turn: as in a forked child, where the threads that had one are not."""
         self._changed = Condition()
         self._taken: set[Hashable] = set()
 

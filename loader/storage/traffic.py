@@ -8,7 +8,8 @@ thread pool has contexts of its own: work is given to it as `copy_context().run`
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Lock
+
+from .fork import lock
 
 
 class Traffic:
@@ -16,7 +17,7 @@ class Traffic:
     Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = lock()
         self.requests = 0
         self.retries = 0
 

@@ -69,3 +69,32 @@ def test_every_verb_in_a_forked_child_raises_at_once(tmp_path):
 
 def test_a_child_of_a_parent_without_native_clients_may_open_one(tmp_path):
     assert outcome(tmp_path, "unused") == "100"
+
+
+HELD = """
+import faulthandler, os, sys, threading
+faulthandler.dump_traceback_later(20, exit=True)
+from loader.storage.fork import lock
+from loader.storage.threads import Turns
+
+shared, turns, reached, over = lock(), Turns(), threading.Event(), threading.Event()
+
+def hold():
+    with shared, turns.of("index"):
+        reached.set()
+        over.wait()
+
+threading.Thread(target=hold).start()
+reached.wait()
+child = os.fork()
+if child == 0:
+    with shared, turns.of("index"):
+        os._exit(100)
+over.set()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_what_a_thread_of_the_parent_held_is_free_in_a_child():
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "100"), done.stderr

@@ -1,0 +1,17 @@
+"""The verbs of `penstock`, a file each. A new one is its file and a line here."""
+
+from . import bench, card, diff, explain, lease, ls, order, retire, show, verify
+from .verb import Verb
+
+VERBS: dict[str, Verb] = {
+    "ls": ls.VERB,
+    "show": show.VERB,
+    "diff": diff.VERB,
+    "verify": verify.VERB,
+    "order": order.VERB,
+    "explain": explain.VERB,
+    "card": card.VERB,
+    "bench": bench.VERB,
+    "retire": retire.VERB,
+    "lease": lease.VERB,
+}

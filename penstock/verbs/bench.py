@@ -1,0 +1,39 @@
+"""`penstock bench REF`."""
+
+from argparse import ArgumentParser, Namespace
+
+import loader
+
+from .verb import Answer, Verb, fields_of_all
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("ref", help="e.g. photos@3")
+    parser.add_argument(
+        "--fields", default=None, metavar="A,B", help="fields to load (default: those all samples have)"
+    )
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long (default: 10)")
+    parser.add_argument(
+        "--workers", type=int, default=None, metavar="N", help="threads (default: one per core)"
+    )
+
+
+def run(arguments: Namespace) -> Answer:
+    """How fast a version can be loaded here, and what limits."""
+    from ..bench import bench as measure
+
+    version = loader.Root(arguments.root).open(arguments.ref)
+    fields = arguments.fields.split(",") if arguments.fields else fields_of_all(version)
+    found = measure(
+        version, fields, batch=arguments.batch, seconds=arguments.seconds, workers=arguments.workers
+    )
+    return found.to_json(), found.to_text(), 0
+
+
+VERB = Verb(
+    text="how fast a version can be loaded here, which stage limits, what to change",
+    run=run,
+    arguments=arguments,
+)

@@ -1,0 +1,37 @@
+"""`penstock ls`: what is under a root."""
+
+from argparse import ArgumentParser, Namespace
+
+import loader
+
+from .verb import Answer, Verb
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("dataset", nargs="?", help="only this dataset")
+
+
+def run(arguments: Namespace) -> Answer:
+    """Datasets, their versions, tags and aliases."""
+    root = loader.Root(arguments.root)
+    state = root.state
+    names = [arguments.dataset] if arguments.dataset else root.datasets()
+    body, lines = [], []
+    for name in names:
+        refs: dict[int, list[str]] = {}
+        for (dataset, ref), target in state.refs.items():
+            if dataset == name:
+                refs.setdefault(target.number, []).append(ref)
+        for record in root.versions(name):
+            named = sorted(refs.get(record.number, []))
+            body.append(
+                {"name": record.name, "id": record.id, "retired": record.retired, "refs": list(named)}
+            )
+            if record.retired is not None:
+                named.append(f"(retired: {record.retired})")
+            lines.append(f"{record.name:<24} {record.id[:18]}  {' '.join(named)}".rstrip())
+    return body, "\n".join(lines) or f"{root.url} has no versions yet", 0
+
+
+VERB = Verb(text="datasets and versions", run=run, arguments=arguments)

@@ -1,0 +1,46 @@
+"""`penstock show REF`: what a version is made of."""
+
+from argparse import ArgumentParser, Namespace
+from datetime import UTC, datetime
+
+import loader
+
+from ..words import size
+from .verb import Answer, Verb
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("ref", help="e.g. photos@3")
+
+
+def run(arguments: Namespace) -> Answer:
+    """One version."""
+    version = loader.Root(arguments.root).open(arguments.ref)
+    manifest = version.manifest
+    created = datetime.fromtimestamp(manifest["created_us"] / 1e6, UTC)
+    lines = [
+        f"{version.name}  {version.id}",
+        f"created {created:%Y-%m-%d %H:%M:%S} UTC, parent {manifest['parent'] or 'none'}",
+        f"{len(version)} samples ({manifest['n_rows'] - len(version)} excluded) in {manifest['n_parts']} parts",
+        "",
+        f"{'group':<16} {'samples':>10} {'parts':>7} {'bytes':>10}  fields",
+    ]
+    for name, group in manifest["groups"].items():
+        fields = ", ".join(sorted(group["field_nbytes"]))
+        lines.append(
+            f"{name:<16} {group['n_rows']:>10} {group['n_parts']:>7} {size(group['nbytes']):>10}  {fields}"
+        )
+    lines += ["", f"{'column':<24} type"]
+    lines += [
+        f"{name:<24} {column['type']}"
+        for name, column in manifest["columns"].items()
+        if column["type"] != "null"
+    ]
+    if manifest["producer"]:
+        lines += ["", *(f"{name}: {value}" for name, value in manifest["producer"].items())]
+    body = {"name": version.name, "id": version.id, "fields": list(version.fields), "manifest": manifest}
+    return body, "\n".join(lines), 0
+
+
+VERB = Verb(text="one version: fields, groups, columns, parts", run=run, arguments=arguments)

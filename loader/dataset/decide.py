@@ -5,11 +5,13 @@ that every append can be repeated), or raises. `Log.append` asks again whenever 
 """
 
 import re
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ..errors import Conflict, Fenced, InvalidName, TransactionNotFound, VersionNotFound, VersionRetired
+from .denied import Target, hashes
 from .history import Deny, Ref, RefKind, State, Txn, VersionRecord
 from .names import check_dataset_name, check_ref_name, what_there_is
 
@@ -192,6 +194,30 @@ def decide_ref(
         "number": number,
         "was": was,
     }
+
+
+def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
+    """Take down what `targets` name, for ever. All of it denied by one entry already: that entry.
+
+    One salt serves a whole log, so that a writer hashes a name once for all takedowns.
+    Raises: InvalidName without targets, reason or name, and where these say in plain text what the entry hides.
+    """
+    if not (targets and reason and by):
+        raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
+    for one in targets:
+        if len(one.value) > 2 and (one.value in reason or one.value in by):
+            raise InvalidName(
+                f"the reason or name given holds the {one.kind} itself, and the log is never rewritten; use a ticket's "
+                "number"
+            )
+    salt = state.denies[-1].salt if state.denies else ""
+    salt = salt or secrets.token_hex(16)
+    asked = hashes(salt, targets)
+    for deny in state.denies:
+        if deny.salt == salt and set(asked) <= set(deny.hashes):
+            return Done(deny)
+    scope = " ".join(sorted({one.kind for one in targets}))
+    return {"kind": "deny", "salt": salt, "hashes": asked, "scope": scope, "reason": reason, "by": by}
 
 
 def _txn(state: State, txn: str) -> Txn:

@@ -64,11 +64,18 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
-    """A takedown: keyed hashes that every later commit has to redact. scope: what was hashed."""
+    """A takedown, entry n: keyed hashes that every later commit has to redact (`denied.py` makes and tests them).
+
+    scope: the kinds of what was hashed, with a space between; salt: the key of the hashes, hex; reason, by: why, and
+    who asked.
+    """
 
     n: int
     hashes: tuple[str, ...]
     scope: str
+    salt: str = ""
+    reason: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

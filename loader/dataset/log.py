@@ -4,7 +4,7 @@
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -17,10 +17,11 @@ from ..storage.together import Together
 from . import decide as rules
 from .append import Decide, Outcome, append
 from .decide import CommitBody, Done
+from .denied import Target
 from .entries import Entry, edited, entry_key
 from .fold import fold_all
 from .hints import HINT_EVERY, listed, newest_hint, write_hint
-from .history import Ref, RefKind, State, Txn, VersionRecord
+from .history import Deny, Ref, RefKind, State, Txn, VersionRecord
 from .names import LATEST
 from .tail import read_tail
 
@@ -145,6 +146,12 @@ class Log:
         """Retire a version (again: no change). Raises: VersionNotFound; as `append`."""
         state = self.append(lambda state: rules.decide_retire(state, dataset, number, reason)).state
         return state.versions(dataset)[number - 1]
+
+    def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
+        """Take down what `targets` name: every later commit applies it. It cannot be undone. Denying it again gives
+        the entry that there is. Raises: InvalidName; as `append`."""
+        outcome = self.append(lambda state: rules.decide_deny(state, targets, reason, by))
+        return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
 
     def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
         """Name version `number`: a tag (never moves), or an alias (moves if it still names version `was`).

@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -65,11 +65,20 @@ def table_bytes(
 
 def put_table(store: Store, path: str, table: pa.Table, kind: str) -> TableFile:
     """Write a table under a new key and say how to find and check it."""
+    return _put(store, table, kind, lambda sha256: path)
+
+
+def put_named_table(store: Store, prefix: str, table: pa.Table, kind: str) -> TableFile:
+    """As `put_table`, named after its content: several of one kind may lie under a prefix."""
+    return _put(store, table, kind, lambda sha256: f"{prefix}/{kind}-{sha256[:16]}.parquet")
+
+
+def _put(store: Store, table: pa.Table, kind: str, path_of: Callable[[str], str]) -> TableFile:
     data = table_bytes(table, kind)
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = path_of(sha256)
     store.put_if_absent(path, data)
-    return TableFile(
-        path=path, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest(), n_rows=table.num_rows
-    )
+    return TableFile(path=path, nbytes=len(data), sha256=sha256, n_rows=table.num_rows)
 
 
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:

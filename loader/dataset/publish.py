@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from ..errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
 from ..storage import Store
+from .apply_denies import Applied, apply_denies
 from .decide import CommitBody
 from .entries import canonical
 from .history import State, VersionRecord
@@ -59,28 +60,25 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     """Publish what passes every check. Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey,
-    FieldMismatch when the change does not go onto the newest version; Denied."""
+    FieldMismatch when the change does not go onto the newest version; as `apply_denies`. Samples that were taken down
+    are left out, and `taken_down` in the version's producer says how many of the change's own were."""
+    applied: dict[tuple[str, int], Applied] = {}
 
     def build(state: State) -> CommitBody:
-        if state.last_deny:
-            raise Denied(
-                f"the log of {store.url} has a takedown at entry {state.last_deny}; this penstock cannot redact new "
-                "samples, and does not publish past a takedown it has not applied. Upgrade: pip install -U penstock"
-            )
         newest = state.newest(pending.dataset)
         parent = open_record(store, newest) if newest else None
         for check in checks:
             check(parent)
-        body = child(
-            parent.manifest if parent else None,
-            pending.change,
-            dataset=pending.dataset,
-            parent_id=parent.id if parent else None,
-            txn=pending.txn,
-            denies=state.last_deny,
-            producer=pending.producer,
-        )
+        base = (newest.id if newest else "", state.last_deny)
+        if base not in applied:
+            applied[base] = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
+        body = _manifest(parent, applied[base], pending, state.last_deny)
         if body["n_live"] <= 0:
+            if applied[base].n_dropped:
+                raise Denied(
+                    f"every sample of {pending.dataset} was taken down: the next version would have none. Log entries "
+                    f"{[deny.n for deny in state.denies]} of {store.url} say which they are"
+                )
             raise EmptyVersion(
                 f"the next version of {pending.dataset} would have no live samples; keep at least one"
             )
@@ -97,6 +95,24 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
         )
 
     return open_record(store, log.commit(pending.txn, build))
+
+
+def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies: int) -> dict[str, Any]:
+    dropped = {"taken_down": applied.n_dropped} if applied.n_dropped else {}
+
+    def on(under: Mapping[str, Any] | None, change: Change) -> dict[str, Any]:
+        return child(
+            under,
+            change,
+            dataset=pending.dataset,
+            parent_id=parent.id if parent else None,
+            txn=pending.txn,
+            denies=denies,
+            producer={**pending.producer, **dropped},
+        )
+
+    under = parent.manifest if parent else None
+    return on(on(under, applied.before) if applied.before else under, applied.change)
 
 
 class NewKeys:

@@ -9,7 +9,6 @@ from loader.dataset.publish import NewKeys
 from loader.errors import (
     Conflict,
     Corrupt,
-    Denied,
     DuplicateKey,
     EmptyVersion,
     Fenced,
@@ -204,14 +203,6 @@ def test_a_column_that_changed_type_meanwhile(root, properties):
         properties.overtaken(root, mine, overtake)
     # The transaction is still open: published again, the column is fitted to what is there now.
     assert len(root.publish("d", [mine])) == 2
-
-
-def test_nothing_is_published_past_a_takedown(root):
-    version(root, "a")
-    root.log.append(lambda state: {"kind": "deny", "hashes": ["00"], "scope": "key"})
-    with pytest.raises(Denied, match="takedown at entry 3"):
-        version(root, "b")
-    assert len(root.versions("d")) == 1
 
 
 def test_shards_of_a_part_that_disagree(root):

@@ -286,7 +286,7 @@ AHEAD = in_files(
 ROUNDS = "test_rounds.py::test_rounds_to_the_first_batch[1-4-0]"
 MANY = "test_rounds.py::test_rounds_to_the_first_batch[25-2-7]"
 
-LEASE_AND_LOG = """lease.beat()
+LEASE_AND_LOG = """if self._lease.add(record.id):  # the first of several threads leaves one
                 # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
                 resolve(self.state, record.id)"""
 
@@ -346,7 +346,7 @@ STARTS = [
         "the log is read again before the lease is there",
         "dataset/root.py",
         LEASE_AND_LOG,
-        "resolve(self.state, record.id)\n                lease.beat()",
+        "resolve(self.state, record.id)\n            self._lease.add(record.id)",
         (
             "tests/dataset/test_leases_of_readers.py::"
             "test_a_version_that_is_retired_before_the_lease_is_there_is_not_handed_out[False]",

@@ -1,7 +1,6 @@
-"""Signs of life: a publisher's heartbeat, a reader's lease. Small objects that count, and carry no time.
+"""A publisher's sign of life: a small object that counts, and carries no time.
 
-    heartbeats/<txn>.json                    {"beat": 17, "holder": "..."}   an open transaction is worked on
-    leases/<version id>/<holder>.json        the same                        a version is being read
+    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is worked on
 
 A collector compares what it saw with what it sees later, on its own clock: no writer's clock is trusted. So a
 beat that cannot be written is logged and never fatal; `Fenced` at the commit is what protects the data.
@@ -14,13 +13,12 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from types import TracebackType
 from typing import Self
 
-from ..errors import Forbidden, InvalidName, ObjectNotFound, StoreError
+from ..errors import InvalidName, ObjectNotFound, StoreError
 from ..storage.store import Store
 from .entries import canonical
 
@@ -35,15 +33,6 @@ class Beat:
 
     beat: int
     holder: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRecord:
-    """A lease that is in the store: `holder` reads the version `version_id`."""
-
-    version_id: str
-    holder: str
-    beat: Beat
 
 
 def new_holder() -> str:
@@ -70,11 +59,14 @@ class _Pulse:
         self._thread.join()
 
 
-class _Sign:
-    """An object that is put again and again, with a counter; the base of both signs of life."""
+class Heartbeat:
+    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`. It is left in the store:
+    the collector removes it with the transaction's leftovers."""
 
-    def __init__(self, store: Store, key: str, holder: str, every_s: float) -> None:
-        self.key, self.holder, self.every_s = key, holder, every_s
+    def __init__(
+        self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
+    ) -> None:
+        self.key, self.holder, self.every_s = heartbeat_key(txn), holder or new_holder(), every_s
         self._store = store
         self._count = 0
         self._lock = threading.Lock()  # beats from the thread and from the caller never overtake each other
@@ -87,7 +79,7 @@ class _Sign:
             try:
                 self._store.put(self.key, canonical({"beat": self._count, "holder": self.holder}))
             except StoreError as e:
-                self._failed(e)
+                _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
                 return False
         return True
 
@@ -112,80 +104,19 @@ class _Sign:
     ) -> None:
         self.close()
 
-    def _failed(self, error: StoreError) -> None:
-        _log.warning("%s in %s was not written: %s", self.key, self._store.url, error)
 
-
-class Heartbeat(_Sign):
-    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`. It is left in the store:
-    the collector removes it with the transaction's leftovers."""
-
-    def __init__(
-        self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
-    ) -> None:
-        super().__init__(store, f"heartbeats/{_segment(txn)}.json", holder or new_holder(), every_s)
-
-
-class Lease(_Sign):
-    """A reader's claim on a version: `with Lease(store, version_id): read()`; removed on close.
-
-    Without the right to write (Forbidden) there is one warning per root and then no lease: such readers are
-    protected by the collector's grace and by holds only. `active` says whether the lease was written.
-    """
-
-    def __init__(
-        self, store: Store, version_id: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
-    ) -> None:
-        name = holder or new_holder()
-        super().__init__(store, f"leases/{_segment(version_id)}/{_segment(name)}.json", name, every_s)
-        self.active = False
-        self._read_only = False
-
-    def beat(self) -> bool:
-        """Write or renew the lease; False when the store refused it."""
-        if self._read_only:
-            return False
-        written = super().beat()
-        self.active = self.active or written
-        return written
-
-    def close(self) -> None:
-        """Stop renewing and remove the lease."""
-        super().close()
-        if self._read_only or self._count == 0:
-            return
-        self.active = False
-        try:
-            self._store.delete_many([self.key])
-        except StoreError as e:  # it stops moving, so the collector sees through it
-            _log.warning("%s in %s was not removed: %s", self.key, self._store.url, e)
-
-    def _failed(self, error: StoreError) -> None:
-        if isinstance(error, Forbidden):
-            self._read_only = True
-            _warn_read_only(self._store.url)
-        else:
-            super()._failed(error)
-
-
-@cache
-def _warn_read_only(url: str) -> None:
-    _log.warning(
-        "%s may not be written with these credentials: versions are read without a lease; they stay as long "
-        "as the collector's grace or a hold keeps them",
-        url,
-    )
-
-
-def _segment(name: str) -> str:
-    if not _SEGMENT.fullmatch(name):
+def heartbeat_key(txn: str) -> str:
+    """Where a transaction's heartbeat lies. Raises: InvalidName."""
+    if not _SEGMENT.fullmatch(txn):
         raise InvalidName(
-            f"{name!r} cannot be part of a key: 1 to 200 of A-Z a-z 0-9 . _ -, the first no sign"
+            f"{txn!r} cannot be part of a key: 1 to 200 of A-Z a-z 0-9 . _ -, the first no sign"
         )
-    return name
+    return f"heartbeats/{txn}.json"
 
 
-def _read(store: Store, key: str) -> Beat | None:
+def read_heartbeat(store: Store, txn: str) -> Beat | None:
+    """The newest beat of a transaction; None when it never had one. Raises: StoreError."""
+    key = heartbeat_key(txn)
     try:
         body = json.loads(store.get(key).data)
         return Beat(beat=int(body["beat"]), holder=str(body["holder"]))
@@ -194,17 +125,3 @@ def _read(store: Store, key: str) -> Beat | None:
     except (ValueError, KeyError, TypeError) as e:
         _log.warning("%s in %s is no sign of life (%s): read as beat 0", key, store.url, e)
         return Beat(beat=0, holder="")
-
-
-def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """The newest beat of a transaction; None when it never had one. Raises: StoreError."""
-    return _read(store, f"heartbeats/{_segment(txn)}.json")
-
-
-def list_leases(store: Store) -> Iterator[LeaseRecord]:
-    """Every lease in the store, by version. Raises: StoreError."""
-    for info in store.list("leases/"):
-        version_id, _, name = info.key.removeprefix("leases/").partition("/")
-        beat = _read(store, info.key)
-        if beat is not None and name.endswith(".json"):
-            yield LeaseRecord(version_id=version_id, holder=name.removesuffix(".json"), beat=beat)

@@ -9,8 +9,9 @@ from ..errors import Conflict, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
 from ..storage.threads import beside
 from .changes import publish_exclusions, publish_group, publish_parts
-from .heartbeat import Heartbeat, Lease
+from .heartbeat import Heartbeat
 from .history import RefKind, State, VersionRecord
+from .lease import Lease
 from .log import Log
 from .marker import Marker
 from .names import check_dataset_name, resolve
@@ -41,8 +42,8 @@ class Root:
         self.store = store
         self._marker = Marker(store)
         self._log = Log(store, self._marker.check)
-        self._leases: dict[str, Lease] = {}
-        weakref.finalize(self, _release, self._leases)  # also at the end of the process
+        self._lease = Lease(store)
+        weakref.finalize(self, self._lease.close)  # also at the end of the process
 
     def __reduce__(self) -> Any:
         return _rebuild, (self.store,)
@@ -75,11 +76,9 @@ class Root:
         warning is logged. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
         """
         record = resolve(self.state, ref)
-        lease = Lease(self.store, record.id)
         # What is read beside the lease is checked against its sha256, and nobody has it before the lease is good.
         with beside(_read, self.store, record) as reading:
-            if self._leases.setdefault(record.id, lease) is lease:  # the first of several threads leaves one
-                lease.beat()
+            if self._lease.add(record.id):  # the first of several threads leaves one
                 # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
                 resolve(self.state, record.id)
             version = reading.result()
@@ -226,8 +225,8 @@ class Root:
         self._ref(ref, name, "alias")
 
     def close(self) -> None:
-        """Give the leases back and release connections."""
-        _release(self._leases)
+        """Give the lease back and release connections."""
+        self._lease.close()
         self.store.close()
 
     def __enter__(self) -> "Root":
@@ -237,9 +236,9 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Show a collector that the versions opened here are still being read."""
-        for lease in list(self._leases.values()):
-            lease.beat()
+        """Show a collector now that the versions opened here are still being read; a thread does it every five minutes
+        at most, as long as this root or one of them is there."""
+        self._lease.beat()
 
     def _ref(self, ref: str, name: str, kind: RefKind) -> None:
         state = self.state
@@ -259,9 +258,3 @@ def _read(store: Store, record: VersionRecord) -> Version:
     version = open_record(store, record)
     version.prepare()
     return version
-
-
-def _release(leases: dict[str, Lease]) -> None:
-    """Give leases back. One that cannot be given back stops moving, which a collector sees."""
-    while leases:
-        leases.popitem()[1].close()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.heartbeat import list_leases
+from loader.dataset.lease import list_leases
 from loader.errors import ObjectNotFound, VersionRetired
 
 
@@ -20,7 +20,7 @@ def test_a_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> N
     store, version = root.store, root.open("photos@1")
     del root, writer
     gc.collect()
-    assert [lease.version_id for lease in list_leases(store)] == [version.id]
+    assert [lease.versions for lease in list_leases(store)] == [(version.id,)]
     view = version.select("cls")
     del version
     gc.collect()
@@ -84,7 +84,7 @@ def test_a_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
     reader._use(Sees(reader.store, before))
     version = reader.open("photos@1")
     assert (log[0], log[-1]) == ("none", "lease")
-    assert [lease.version_id for lease in list_leases(root.store)] == [version.id]
+    assert [lease.versions for lease in list_leases(root.store)] == [(version.id,)]
 
 
 def test_an_open_does_not_fail_for_tables_that_it_reads_ahead_of_their_use(url: str) -> None:

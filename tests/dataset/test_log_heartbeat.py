@@ -1,4 +1,4 @@
-"""Heartbeats and leases: they count, they end, and no failure of theirs is fatal."""
+"""Heartbeats: they count, they end, and no failure of theirs is fatal."""
 
 import logging
 import threading
@@ -6,13 +6,13 @@ from uuid import uuid4
 
 import pytest
 
-from loader.dataset.heartbeat import Beat, Heartbeat, Lease, list_leases, new_holder, read_heartbeat
-from loader.errors import Forbidden, InvalidName, Transient
+from loader.dataset.heartbeat import Beat, Heartbeat, new_holder, read_heartbeat
+from loader.errors import InvalidName, Transient
 from loader.storage import open_store
 
 
 class Refusing:
-    """A store whose puts and deletes raise `error` while it is set; `beaten` is set by each put."""
+    """A store whose puts raise `error` while it is set; `beaten` is set by each put."""
 
     def __init__(self, store):
         self.store, self.url, self.error, self.puts = store, store.url, None, 0
@@ -25,16 +25,8 @@ class Refusing:
             raise self.error("no")
         self.store.put(key, data)
 
-    def delete_many(self, keys):
-        if self.error:
-            raise self.error("no")
-        self.store.delete_many(keys)
-
     def get(self, key):
         return self.store.get(key)
-
-    def list(self, prefix="", start_after=None):
-        return self.store.list(prefix, start_after)
 
 
 @pytest.fixture
@@ -85,37 +77,6 @@ def test_a_beat_that_fails_is_logged_and_the_next_one_counts(store, caplog):
     assert read_heartbeat(store, "t1").beat == 2
 
 
-def test_a_lease_is_there_while_it_is_held(store):
-    with Lease(store, "v-1", holder="a") as one, Lease(store, "v-2") as two:
-        assert one.active
-        one.beat()
-        assert [(r.version_id, r.holder, r.beat.beat) for r in list_leases(store)] == [
-            ("v-1", "a", 2),
-            ("v-2", two.holder, 1),
-        ]
-    assert list(list_leases(store)) == []
-    assert not one.active
-
-
-def test_read_only_credentials_are_warned_once(store, caplog):
-    store.error = Forbidden
-    for _ in range(3):
-        with Lease(store, "v-1") as lease:
-            assert not lease.active
-            assert not lease.beat()
-    assert store.puts == 3
-    assert len(warned(caplog)) == 1
-    assert "without a lease" in warned(caplog)[0]
-
-
-def test_a_lease_that_cannot_be_removed_is_logged(store, caplog):
-    lease = Lease(store, "v-1")
-    lease.beat()
-    store.error = Transient
-    lease.close()
-    assert "was not removed" in warned(caplog)[0]
-
-
 def test_a_sign_of_life_that_was_damaged_never_moves(store, caplog):
     store.put("heartbeats/t1.json", b"{")
     assert read_heartbeat(store, "t1") == Beat(beat=0, holder="")
@@ -126,6 +87,4 @@ def test_names_in_keys_are_checked():
     for name in ("", "../x", "a/b", "a" * 201):
         with pytest.raises(InvalidName):
             read_heartbeat(None, name)
-        with pytest.raises(InvalidName):
-            Lease(None, "v-1", holder=name or "/")
     assert new_holder() != new_holder()

@@ -27,8 +27,9 @@ def local(tmp_path, samples):
 
 
 def mine():
-    """Threads that a loader may have started."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
+    """Threads that a loader may have started; leases are renewed for whoever has a version open."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
+    return [thread for thread in threads if thread.name != "penstock-leases"]
 
 
 def open_files():

@@ -1,0 +1,176 @@
+"""Leases: which versions a process has open, said in one small object that counts.
+
+    leases/<holder>.json    {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
+
+One object of each root that a process reads, whatever the number of its versions: renewing them is one request. A
+collector sees on its own clock whether the counter moves. Whoever opened a version renews its lease, for the workers
+that it sends the version to as well.
+"""
+
+import json
+import logging
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from threading import RLock
+
+from ..errors import Forbidden, ObjectNotFound, StoreError
+from ..storage import fork
+from ..storage.store import Store
+from .entries import canonical
+from .heartbeat import new_holder
+from .renewal import renew_in_background, stop_renewing
+
+FOLDER = "leases/"
+READ_AHEAD = 32
+"""Leases read at once."""
+_log = logging.getLogger(__name__)
+
+
+class Lease:
+    """What one root of this process reads. Thread-safe; a forked child has none of its parent's versions.
+
+    `active`: whether the store has it. Without the right to write (Forbidden) there is one warning per root and no
+    lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and the
+    next beat makes it good.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.begin_anew()
+        fork.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """In a forked child: what stands in the store is the parent's."""
+        # Reentrant: in the middle of a beat the garbage collector may find the root that has this lease, and close it.
+        self._lock = RLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._versions: dict[str, None] = {}
+        self._holder, self._count = "", 0
+        self.active = self._read_only = False
+
+    @property
+    def key(self) -> str:
+        """Where it lies; "leases/.json" before the first version."""
+        return f"{FOLDER}{self._holder}.json"
+
+    def add(self, version_id: str) -> bool:
+        """Claim a version as well; False when it is claimed already. One request."""
+        with self._lock:
+            if version_id in self._versions:
+                return False
+            self._holder = self._holder or new_holder()
+            self._versions[version_id] = None
+            self.beat()
+            if not self._read_only:
+                renew_in_background(self)
+            return True
+
+    def beat(self) -> bool:
+        """Write it with the next number; False when there is nothing to claim, or the store refused it. One request."""
+        with self._lock:
+            if self._read_only or not self._versions:
+                return False
+            self._count += 1
+            body = {"beat": self._count, "holder": self._holder, "host": socket.gethostname()}
+            try:
+                self._store.put(self.key, canonical({**body, "versions": sorted(self._versions)}))
+            except Forbidden:
+                self._read_only = not self.active  # rights that come and go are not this
+                _warn_read_only(self._store.url)
+                return False
+            except StoreError as e:
+                _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
+                return False
+            self.active = True
+            return True
+
+    def close(self) -> None:
+        """Give the versions back: the object is removed. One that cannot be stops moving, which a collector sees."""
+        stop_renewing(self)
+        with self._lock:
+            key, there = self.key, self.active
+            self._forget()
+        if there:
+            try:
+                self._store.delete_many([key])
+            except StoreError as e:
+                _log.warning("%s in %s was not removed: %s", key, self._store.url, e)
+
+
+@cache
+def _warn_read_only(url: str) -> None:
+    _log.warning(
+        "%s may not be written with these credentials: versions are read without a lease; they stay as long "
+        "as the collector's grace or a hold keeps them",
+        url,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """A lease that is in the store: `holder`, a process on `host`, reads `versions` (ids). Moved means: another `beat`.
+    etag: of the object, which changes with it."""
+
+    key: str
+    holder: str
+    host: str
+    beat: int
+    versions: tuple[str, ...]
+    etag: str
+
+
+class Leases:
+    """The leases of a root, read again at little cost: a listing, and those that moved."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, LeaseRecord] = {}
+
+    def read(self) -> list[LeaseRecord]:
+        """Every lease there is, by key. Raises: StoreError."""
+        there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
+        new = [key for key, etag in there.items() if not self._holds(key, etag)]
+        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-leases") as pool:
+            found = dict(zip(new, pool.map(self._get, new), strict=True))
+        kept = {key: found[key] if key in found else self._known[key] for key in there}
+        self._known = {key: one for key, one in kept.items() if one is not None}
+        return list(self._known.values())
+
+    def _holds(self, key: str, etag: str) -> bool:
+        return key in self._known and self._known[key].etag == etag
+
+    def _get(self, key: str) -> LeaseRecord | None:
+        try:
+            data, etag = self._store.get(key)
+        except ObjectNotFound:  # given back this moment
+            return None
+        return parse_lease(key, data, etag)
+
+
+def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
+    """A lease's bytes. What is not one is read as beat 0 of no version, and logged: it never moves, and goes.
+
+    `leases/<version id>/<holder>.json`, without `versions`, is how an earlier penstock claims one version.
+    """
+    older, _, name = key.removeprefix(FOLDER).rpartition("/")
+    holder = name.removesuffix(".json")
+    try:
+        body: Mapping[str, object] = json.loads(data)
+        versions = [older] if older else body["versions"]
+        if not isinstance(versions, list) or not all(isinstance(one, str) for one in versions):
+            raise TypeError(f"versions is {versions!r}")
+        beat, host = int(str(body["beat"])), str(body.get("host", ""))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        _log.warning("%s is no lease (%s): it claims nothing", key, e)
+        versions, beat, host = [], 0, ""
+    return LeaseRecord(key=key, holder=holder, host=host, beat=beat, versions=tuple(versions), etag=etag)
+
+
+def list_leases(store: Store) -> Iterator[LeaseRecord]:
+    """Every lease in the store, by key. A listing, and a request for each. Raises: StoreError."""
+    yield from Leases(store).read()

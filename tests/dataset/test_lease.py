@@ -1,0 +1,297 @@
+"""Leases: one object of each process and root, renewed in the background, given back; no failure of theirs is fatal."""
+
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from uuid import uuid4
+
+import pytest
+
+import loader
+from loader.dataset import renewal
+from loader.dataset.lease import Lease, Leases, list_leases, parse_lease
+from loader.errors import Forbidden, Transient
+from loader.storage import open_store
+
+IDS = [f"v-{number:064x}" for number in range(40)]
+
+
+class Refusing:
+    """A store whose puts and deletes raise `error` while it is set; `beaten` is set by each put."""
+
+    def __init__(self, store):
+        self.store, self.url, self.error, self.puts = store, store.url, None, 0
+        self.gets, self.beaten = [], threading.Semaphore(0)
+
+    def put(self, key, data):
+        self.puts += 1
+        if self.error:
+            raise self.error("no")
+        self.store.put(key, data)
+        self.beaten.release()
+
+    def delete_many(self, keys):
+        if self.error:
+            raise self.error("no")
+        self.store.delete_many(keys)
+
+    def get(self, key):
+        self.gets.append(key)
+        return self.store.get(key)
+
+    def list(self, prefix="", start_after=None):
+        return self.store.list(prefix, start_after)
+
+
+@pytest.fixture
+def store():
+    return Refusing(open_store(f"memory://leases-{uuid4().hex}"))
+
+
+@pytest.fixture
+def lease(store):
+    made = Lease(store)
+    yield made
+    store.error = None
+    made.close()
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Renewals follow one another without a pause."""
+    monkeypatch.setattr(renewal, "RENEW_EVERY_S", 0.001)
+
+
+def warned(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def renewing():
+    return [thread for thread in threading.enumerate() if thread.name == "penstock-leases"]
+
+
+def claimed(store):
+    return [(one.versions, one.beat) for one in list_leases(store)]
+
+
+def test_one_object_claims_all_versions(store, lease):
+    assert lease.add(IDS[1])
+    assert lease.add(IDS[0])
+    assert not lease.add(IDS[1])
+    assert store.puts == 2
+    (one,) = list_leases(store)
+    assert (one.versions, one.beat) == ((IDS[0], IDS[1]), 2)
+    assert one.key == lease.key == f"leases/{one.holder}.json"
+    assert one.holder.startswith(one.host[:10])
+    lease.close()
+    assert list(list_leases(store)) == []
+    assert not lease.active
+    assert lease.add(IDS[0])
+    assert claimed(store) == [((IDS[0],), 1)]
+
+
+def test_renewing_a_mixture_of_32_versions_is_one_request(store, lease):
+    for one in IDS[:32]:
+        lease.add(one)
+    before = store.puts
+    assert lease.beat()
+    assert store.puts == before + 1
+    assert [len(versions) for versions, _ in claimed(store)] == [32]
+
+
+def test_a_thread_renews_and_is_gone_with_the_last_lease(store, at_once):
+    before = renewing()
+    one, two = Lease(store), Lease(store)
+    one.add(IDS[0])
+    two.add(IDS[1])
+    for _ in range(8):
+        assert store.beaten.acquire(timeout=60)
+    assert len(renewing()) == 1
+    one.close()
+    assert renewing()
+    two.close()
+    assert renewing() == before
+    assert list(store.list("leases/")) == []
+
+
+def test_nothing_is_renewed_before_a_version_is_opened_or_after_the_root_is_closed(url):
+    root = loader.Root(url)
+    with root.write("d") as writer:
+        writer.add("a", {"cls": 1})
+    others = renewing()
+    root.open("d")
+    assert len(renewing()) == 1
+    root.close()
+    assert renewing() == others
+
+
+def test_a_running_loader_renews_whatever_its_batch_rate(tmp_path, at_once):
+    """And the lease is that of the root that opened the version: made once, however many batches are made."""
+    root = loader.Root(tmp_path)
+    with root.write("d") as writer:
+        for i in range(50):
+            writer.add(f"k{i}", {"cls": i})
+    plan = loader.plan({"d": root.open("d")}, seed=0, global_batch=2)
+    (first,) = list_leases(root.store)
+    with loader.Loader(plan, 0, 1, workers=2) as batches:
+        for _ in range(10_000):
+            next(batches)
+            (now,) = list_leases(root.store)
+            if now.beat > first.beat + 3:
+                break
+    assert (now.key, now.versions) == (first.key, first.versions)
+    assert now.beat > first.beat + 3
+
+
+def test_the_thread_takes_over_what_a_failing_store_did_not_take(store, lease, at_once, caplog):
+    store.error = Transient
+    assert lease.add(IDS[0])
+    assert not lease.active
+    assert "was not written" in warned(caplog)[0]
+    store.error = None
+    assert store.beaten.acquire(timeout=60)
+    assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
+
+
+def test_read_only_credentials_are_warned_once(store, caplog):
+    store.error = Forbidden
+    before = renewing()
+    for _ in range(3):
+        lease = Lease(store)
+        lease.add(IDS[0])
+        assert not lease.active
+        assert not lease.beat()
+        lease.close()
+    assert store.puts == 3
+    assert renewing() == before
+    assert len(warned(caplog)) == 1
+    assert "without a lease" in warned(caplog)[0]
+
+
+def test_a_lease_that_cannot_be_removed_is_logged(store, lease, caplog):
+    lease.add(IDS[0])
+    store.error = Transient
+    lease.close()
+    assert "was not removed" in warned(caplog)[0]
+
+
+def test_leases_are_read_again_only_where_they_moved(store):
+    held = [Lease(store) for _ in range(5)]
+    for number, one in enumerate(held):
+        one.add(IDS[number])
+    leases = Leases(store)
+    assert sorted(one.versions for one in leases.read()) == [(one,) for one in IDS[:5]]
+    assert len(store.gets) == 5
+    held[3].beat()
+    held[4].close()
+    assert sorted((one.versions[0], one.beat) for one in leases.read()) == [
+        *((one, 1) for one in IDS[:3]),
+        (IDS[3], 2),
+    ]
+    assert store.gets[5:] == [held[3].key]
+    for one in held:
+        one.close()
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"beat":1}', b'{"beat":"x","versions":[]}', b'{"beat":1,"versions":[1]}'])
+def test_what_is_no_lease_claims_nothing(data, caplog):
+    found = parse_lease("leases/x.json", data, "e")
+    assert (found.holder, found.versions, found.beat) == ("x", (), 0)
+    assert "leases/x.json is no lease" in warned(caplog)[0]
+
+
+def test_leases_of_an_earlier_release_are_read():
+    found = parse_lease(f"leases/{IDS[0]}/host-7.json", b'{"beat":4,"holder":"host-7"}', "e")
+    assert (found.holder, found.versions, found.beat) == ("host-7", (IDS[0],), 4)
+
+
+def write(path):
+    root = loader.Root(path)
+    with root.write("d") as writer:
+        for i in range(8):
+            writer.add(f"k{i}", {"cls": i})
+    return root
+
+
+def test_a_forked_child_neither_renews_nor_gives_back_what_its_parent_holds(tmp_path):
+    root = write(tmp_path)
+    version = root.open("d")
+    before = claimed(root.store)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            root.renew_leases()
+            assert not renewing()
+            root.open("d")  # a reader of its own
+            assert sorted(claimed(root.store)) == sorted([*before, ((version.id,), 1)])
+            root.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert claimed(root.store) == before
+    root.close()
+    assert claimed(root.store) == []
+
+
+def leases_in_a_worker(plan, path):
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+        next(batches)
+    assert len(list(loader.Root(path).store.list("leases/"))) == 1
+    assert not renewing()
+
+
+def test_worker_processes_hold_no_leases(tmp_path):
+    """Whoever sent them the version does: a Loader's own, and those that somebody spawns."""
+    root = write(tmp_path)
+    plan = loader.plan({"d": root.open("d")}, seed=0, global_batch=2)
+    with loader.Loader(plan, 0, 1, executor="processes", workers=2) as batches:
+        for _ in range(3):
+            next(batches)
+        assert len(list(list_leases(root.store))) == 1
+    process = multiprocessing.get_context("spawn").Process(
+        target=leases_in_a_worker, args=(plan, str(tmp_path))
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    root.close()
+
+
+def test_the_lease_of_a_killed_reader_stays_and_moves_no_more(tmp_path):
+    root = write(tmp_path)
+    code = (
+        "import sys, loader; from loader.dataset import renewal; renewal.RENEW_EVERY_S = 0.001\n"
+        "version = loader.Root(sys.argv[1]).open('d'); print('open', flush=True); sys.stdin.read()"
+    )
+    reader = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with reader:
+        assert reader.stdout.readline() == b"open\n"
+        leases = Leases(root.store)
+        (first,) = leases.read()
+        while leases.read()[0].beat < first.beat + 3:
+            pass
+        reader.send_signal(signal.SIGKILL)
+        reader.wait()
+    (last,) = leases.read()
+    assert json.loads(root.store.get(last.key).data)["host"] == last.host
+    assert leases.read() == [last]
+
+
+def test_a_dropped_root_is_renewed_as_long_as_its_version(store, tmp_path):
+    root = write(tmp_path)
+    version = root.open("d")
+    del root
+    gc.collect()
+    assert renewing()
+    version.reader.renew_leases()
+    assert [beat for _, beat in claimed(version.store)] == [2]

@@ -336,7 +336,7 @@ STARTS = [
         "a version is handed out though it was retired before the lease was there",
         "dataset/root.py",
         "                resolve(self.state, record.id)\n",
-        "",
+        "                pass\n",
         (
             "tests/dataset/test_leases_of_readers.py::"
             "test_a_version_that_is_retired_before_the_lease_is_there_is_not_handed_out[False]",

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from ..errors import Conflict, Fenced, InvalidName, TransactionNotFound, VersionNotFound, VersionRetired
 from .denied import Target, hashes
-from .history import Deny, Ref, RefKind, State, Txn, VersionRecord
+from .history import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
 from .names import check_dataset_name, check_ref_name, what_there_is
 
 Body = Mapping[str, object]
@@ -156,7 +156,7 @@ def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body 
     record = _version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
-    return {"kind": "retire", "dataset": dataset, "number": number, "id": record.id, "reason": reason}
+    return {"kind": "retire", **_named(record), "reason": reason}
 
 
 def decide_ref(
@@ -218,6 +218,43 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
             return Done(deny)
     scope = " ".join(sorted({one.kind for one in targets}))
     return {"kind": "deny", "salt": salt, "hashes": asked, "scope": scope, "reason": reason, "by": by}
+
+
+def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> Body | Done[Hold]:
+    """Hold a version that is not retired: what is retired may be deleted at any time. Somebody who holds it already
+    keeps the first reason.
+
+    Raises: VersionNotFound; VersionRetired; InvalidName without `by` or `why`.
+    """
+    record = _version(state, dataset, number)
+    if not by or not why:
+        raise InvalidName(
+            f"a hold by {by!r} because {why!r}: both are needed, for those who wonder later what may go"
+        )
+    known = _held(state, record, by)
+    if known:
+        return Done(known[0])
+    _refuse_retired(state, record)
+    return {"kind": "hold", "action": "place", **_named(record), "by": by, "why": why}
+
+
+def decide_release(state: State, dataset: str, number: int, by: str) -> Body | Done[None]:
+    """Release the hold that somebody has on a version, retired or not; one who has none is done.
+
+    Raises: VersionNotFound.
+    """
+    record = _version(state, dataset, number)
+    if not _held(state, record, by):
+        return Done(None)
+    return {"kind": "hold", "action": "release", **_named(record), "by": by}
+
+
+def _held(state: State, record: VersionRecord, by: str) -> list[Hold]:
+    return [one for one in state.holds_of(record.dataset, record.number) if one.by == by]
+
+
+def _named(record: VersionRecord) -> dict[str, object]:
+    return {"dataset": record.dataset, "number": record.number, "id": record.id}
 
 
 def _txn(state: State, txn: str) -> Txn:

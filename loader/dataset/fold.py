@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from ..errors import Corrupt
 from .entries import Entry, entry_key
-from .history import Deny, Ref, RefKind, State, Txn, VersionRecord
+from .history import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
 
 
 def fold(state: State, entry: Entry) -> State:
@@ -191,7 +191,23 @@ def _deny(d: _Draft, e: Entry) -> None:
 
 
 def _hold(d: _Draft, e: Entry) -> None:
-    d.holds.append({**e.body, "n": e.n})
+    record, by, action = _target(d, e), _text(e, "by"), _text(e, "action")
+    if record is None or record.id != _text(e, "id"):
+        _refuse(e, f"{e.body['dataset']} has no version {e.body['number']} with that id")
+    if action == "place":
+        if record.retired is not None:
+            _refuse(e, f"{record.name} was retired: a collector may be deleting it")
+        hold = Hold(n=e.n, dataset=record.dataset, number=record.number, by=by, why=_text(e, "why"))
+        d.holds.append(hold)
+    elif action == "release":
+        kept = [
+            one for one in d.holds if (one.dataset, one.number, one.by) != (record.dataset, record.number, by)
+        ]
+        if len(kept) == len(d.holds):
+            _refuse(e, f"{by!r} does not hold {record.name}")
+        d.holds = kept
+    else:
+        _refuse(e, f"action {action!r}, expected 'place' or 'release'")
 
 
 def _mirror(d: _Draft, e: Entry) -> None:

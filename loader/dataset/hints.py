@@ -17,7 +17,7 @@ from ..errors import FormatTooNew, StoreError
 from ..storage.store import Store
 from ..storage.together import Objects
 from .entries import entry_key
-from .history import Deny, Ref, State, Txn, VersionRecord
+from .history import Deny, Hold, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
 FORMAT = 1
@@ -43,7 +43,7 @@ def dump_state(state: State) -> bytes:
         "versions": _plain(chain.from_iterable(state.datasets.values()), VersionRecord),
         "refs": _plain(state.refs.values(), Ref),
         "denies": _plain(state.denies, Deny),
-        "holds": state.holds,
+        "holds": _plain(state.holds, Hold),
         "mirrors": state.mirrors,
     }
     # Not `canonical`: everything here came out of canonical entries, and this may be 100,000 rows.
@@ -89,7 +89,7 @@ def _load(body: dict[str, Any]) -> State:
         ids={v.id: (v.dataset, v.number) for versions in datasets.values() for v in versions},
         refs={(r.dataset, r.name): r for r in refs},
         denies=tuple(Deny(**{**row, "hashes": tuple(row["hashes"])}) for row in body["denies"]),
-        holds=tuple(body["holds"]),
+        holds=tuple(Hold(**row) for row in body["holds"]),
         mirrors=tuple(body["mirrors"]),
     )
 

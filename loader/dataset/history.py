@@ -79,11 +79,23 @@ class Deny:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Somebody's wish that a version's bytes stay. n: the entry that placed it; by: a person, a job, a matter."""
+
+    n: int
+    dataset: str
+    number: int
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The whole history up to entry n. Treated as immutable: its mappings are never changed after it is made.
 
     prev: sha256 hex of entry n's bytes ("" at n = 0); datasets: versions by number, number i at index i - 1;
-    ids: version id -> (dataset, number); holds, mirrors: the bodies of those entries, with "n".
+    ids: version id -> (dataset, number); holds: those that were not released, oldest first; mirrors: the bodies of
+    those entries, with "n".
     """
 
     n: int = 0
@@ -93,7 +105,7 @@ class State:
     ids: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     refs: Mapping[tuple[str, str], Ref] = field(default_factory=dict)
     denies: tuple[Deny, ...] = ()
-    holds: tuple[Mapping[str, object], ...] = ()
+    holds: tuple[Hold, ...] = ()
     mirrors: tuple[Mapping[str, object], ...] = ()
 
     @property
@@ -117,6 +129,10 @@ class State:
     def by_id(self, version_id: str) -> VersionRecord | None:
         """The version with exactly this id, or None."""
         return self.version(*self.ids[version_id]) if version_id in self.ids else None
+
+    def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:
+        """Who holds the version, oldest first; empty for nobody."""
+        return tuple(one for one in self.holds if (one.dataset, one.number) == (dataset, number))
 
     def committed(self, txn: str) -> VersionRecord | None:
         """The version that the transaction committed, or None."""

@@ -153,6 +153,15 @@ class Log:
         outcome = self.append(lambda state: rules.decide_deny(state, targets, reason, by))
         return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
 
+    def hold(self, dataset: str, number: int, by: str, why: str) -> None:
+        """Keep a version's bytes until `release` (again: no change). Raises: VersionNotFound; VersionRetired;
+        InvalidName; as `append`."""
+        self.append(lambda state: rules.decide_hold(state, dataset, number, by, why))
+
+    def release(self, dataset: str, number: int, by: str) -> bool:
+        """Release somebody's hold; False where there was none. Raises: VersionNotFound; as `append`."""
+        return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
+
     def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
         """Name version `number`: a tag (never moves), or an alias (moves if it still names version `was`).
 

@@ -224,6 +224,17 @@ class Root:
         """A name that may move later. Raises: Conflict when somebody moved it meanwhile; InvalidName."""
         self._ref(ref, name, "alias")
 
+    def hold(self, ref: str, *, by: str, why: str) -> None:
+        """Keep a version's bytes until `release`, though it be retired later: no collector deletes them, and no policy
+        retires it. by: a person, a job, a matter; holding again is no change. Raises: VersionRetired."""
+        record = resolve(self.state, ref)
+        self._log.hold(record.dataset, record.number, by, why)
+
+    def release(self, ref: str, *, by: str) -> bool:
+        """Release somebody's hold on a version; False where there was none."""
+        record = resolve(self.state, ref, retired=True)
+        return self._log.release(record.dataset, record.number, by)
+
     def close(self) -> None:
         """Give the lease back and release connections."""
         self._lease.close()

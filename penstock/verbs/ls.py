@@ -13,7 +13,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Datasets, their versions, tags and aliases."""
+    """Datasets, their versions, tags, aliases and holds."""
     root = loader.Root(arguments.root)
     state = root.state
     names = [arguments.dataset] if arguments.dataset else root.datasets()
@@ -25,9 +25,17 @@ def run(arguments: Namespace) -> Answer:
                 refs.setdefault(target.number, []).append(ref)
         for record in root.versions(name):
             named = sorted(refs.get(record.number, []))
+            holds = state.holds_of(name, record.number)
             body.append(
-                {"name": record.name, "id": record.id, "retired": record.retired, "refs": list(named)}
+                {
+                    "name": record.name,
+                    "id": record.id,
+                    "retired": record.retired,
+                    "refs": list(named),
+                    "holds": [{"by": one.by, "why": one.why} for one in holds],
+                }
             )
+            named += [f"(held by {one.by}: {one.why})" for one in holds]
             if record.retired is not None:
                 named.append(f"(retired: {record.retired})")
             lines.append(f"{record.name:<24} {record.id[:18]}  {' '.join(named)}".rstrip())

@@ -16,13 +16,16 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """One version."""
-    version = loader.Root(arguments.root).open(arguments.ref)
+    root = loader.Root(arguments.root)
+    version = root.open(arguments.ref)
     manifest = version.manifest
+    holds = root.state.holds_of(version.dataset, version.number)
     created = datetime.fromtimestamp(manifest["created_us"] / 1e6, UTC)
     lines = [
         f"{version.name}  {version.id}",
         f"created {created:%Y-%m-%d %H:%M:%S} UTC, parent {manifest['parent'] or 'none'}",
         f"{len(version)} samples ({manifest['n_rows'] - len(version)} excluded) in {manifest['n_parts']} parts",
+        *(f"held by {one.by}: {one.why}" for one in holds),
         "",
         f"{'group':<16} {'samples':>10} {'parts':>7} {'bytes':>10}  fields",
     ]
@@ -39,7 +42,13 @@ def run(arguments: Namespace) -> Answer:
     ]
     if manifest["producer"]:
         lines += ["", *(f"{name}: {value}" for name, value in manifest["producer"].items())]
-    body = {"name": version.name, "id": version.id, "fields": list(version.fields), "manifest": manifest}
+    body = {
+        "name": version.name,
+        "id": version.id,
+        "fields": list(version.fields),
+        "holds": [{"by": one.by, "why": one.why} for one in holds],
+        "manifest": manifest,
+    }
     return body, "\n".join(lines), 0
 
 

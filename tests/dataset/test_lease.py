@@ -199,7 +199,9 @@ def test_leases_are_read_again_only_where_they_moved(store):
         one.close()
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", b'{"beat":1}', b'{"beat":"x","versions":[]}', b'{"beat":1,"versions":[1]}'])
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b'{"beat":1}', b'{"beat":"x","versions":[]}', b'{"beat":1,"versions":[1]}']
+)
 def test_what_is_no_lease_claims_nothing(data, caplog):
     found = parse_lease("leases/x.json", data, "e")
     assert (found.holder, found.versions, found.beat) == ("x", (), 0)
@@ -272,7 +274,9 @@ def test_the_lease_of_a_killed_reader_stays_and_moves_no_more(tmp_path):
         "version = loader.Root(sys.argv[1]).open('d'); print('open', flush=True); sys.stdin.read()"
     )
     reader = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     with reader:
         assert reader.stdout.readline() == b"open\n"

@@ -379,7 +379,69 @@ def test_a_deleted_entry_is_missed(store, k):
         Log(store).refresh()
 
 
+# --- holds
+
+
+def test_a_hold_is_placed_once_and_released(store):
+    log = Log(store)
+    publish(log)
+    publish(log)
+    log.hold("photos", 1, "alice", "audit 2026")
+    n = log.state.n
+    log.hold("photos", 1, "alice", "another reason")
+    assert log.state.n == n
+    log.hold("photos", 1, "bob", "appeal")
+    assert [(one.by, one.why, one.n) for one in log.state.holds_of("photos", 1)] == [
+        ("alice", "audit 2026", n),
+        ("bob", "appeal", n + 1),
+    ]
+    assert log.state.holds_of("photos", 2) == ()
+    assert not log.release("photos", 1, "carol")
+    assert log.release("photos", 1, "alice")
+    assert not log.release("photos", 1, "alice")
+    assert [one.by for one in log.state.holds] == ["bob"]
+    assert Log(store).verify() == log.state == Log(store).state
+
+
+def test_what_is_retired_is_not_held_any_more_but_may_be_released(store):
+    log = Log(store)
+    publish(log)
+    log.hold("photos", 1, "alice", "audit")
+    log.retire("photos", 1, "bad")
+    assert [one.by for one in log.state.holds_of("photos", 1)] == ["alice"]
+    with pytest.raises(VersionRetired, match="bad"):
+        log.hold("photos", 1, "bob", "audit")
+    assert log.release("photos", 1, "alice")
+    with pytest.raises(VersionNotFound):
+        log.hold("photos", 2, "bob", "audit")
+    with pytest.raises(VersionNotFound):
+        log.release("photos", 2, "bob")
+    for by, why in (("", "audit"), ("bob", "")):
+        with pytest.raises(InvalidName, match="both are needed"):
+            log.hold("photos", 1, by, why)
+
+
+def test_readers_refuse_holds_that_break_a_rule(store):
+    log = Log(store)
+    known = publish(log)
+    named = {"kind": "hold", "dataset": "photos", "number": 1, "id": known.id, "by": "alice"}
+    for body, why in (
+        ({**named, "action": "place", "number": 2, "why": "x"}, "no version 2 with that id"),
+        ({**named, "action": "place", "id": "v-1", "why": "x"}, "no version 1 with that id"),
+        ({**named, "action": "place"}, "why None, expected text"),
+        ({**named, "action": "release"}, "'alice' does not hold photos@1"),
+        ({**named, "action": "keep", "why": "x"}, "action 'keep', expected 'place' or 'release'"),
+    ):
+        with pytest.raises(Corrupt, match=why):
+            log.append(lambda state, body=body: body)
+    log.retire("photos", 1, "bad")
+    with pytest.raises(Corrupt, match="photos@1 was retired"):
+        log.append(lambda state: {**named, "action": "place", "why": "x"})
+
+
 # --- folding is one function of the entries
+
+VERBS = {"publish", "begin", "abort", "retire", "tag", "deny", "hold", "release"}
 
 
 @settings(max_examples=25, derandomize=True, deadline=None)
@@ -389,7 +451,7 @@ def test_any_cut_of_any_history_folds_to_the_same_state(data):
     log, datasets = Log(store), ("a", "b")
     for _ in range(data.draw(st.integers(0, 12))):
         dataset = data.draw(st.sampled_from(datasets))
-        verb = data.draw(st.sampled_from(["publish", "begin", "abort", "retire", "tag", "deny", "hold"]))
+        verb = data.draw(st.sampled_from(sorted(VERBS)))
         newest = log.state.newest(dataset)
         if verb == "publish":
             publish(log, dataset)
@@ -401,9 +463,12 @@ def test_any_cut_of_any_history_folds_to_the_same_state(data):
             log.retire(dataset, newest.number, "old")
         elif verb == "tag" and newest:
             log.ref(dataset, f"t{log.state.n}", "tag", newest.number)
-        elif verb in ("deny", "hold"):
-            body = deny(None) if verb == "deny" else {"kind": "hold", "by": dataset}
-            log.append(lambda state, body=body: body)
+        elif verb == "deny":
+            log.append(deny)
+        elif verb == "hold" and newest:
+            log.hold(dataset, newest.number, data.draw(st.sampled_from("ab")), "ü")
+        elif verb == "release" and newest:
+            log.release(dataset, newest.number, "a")
     entries = all_entries(store)
     cut = data.draw(st.integers(0, len(entries)))
     half = fold_all(State(), entries[:cut])

@@ -86,9 +86,9 @@ def kinds(store):
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_a_write_with_a_wrong_answer_happens_once(store, fault, k):
     log = Log(Faulty(store, {("put_if_absent", k): fault, ("put_if_absent", k + 1): fault}))
-    log.append(lambda state: {"kind": "hold", "by": "x"})
+    log.append(lambda state: {"kind": "begin", "txn": "x", "dataset": "x", "parent": None})
     version = publish(log)
-    assert (version.number, kinds(store)) == (1, ["hold", "begin", "commit"])
+    assert (version.number, kinds(store)) == (1, ["begin", "begin", "commit"])
     assert log.state == Log(store).verify()
 
 
@@ -118,16 +118,16 @@ def test_a_delayed_write_that_lands_before_the_next_try_is_our_own(store):
         return call()
 
     log = Log(Faulty(store, {("put_if_absent", 0): later, ("put_if_absent", 1): landed_meanwhile}))
-    outcome = log.append(lambda state: {"kind": "hold", "by": "x"})
+    outcome = log.append(lambda state: {"kind": "begin", "txn": "x", "dataset": "x", "parent": None})
     assert outcome.entry.n == 1
-    assert kinds(store) == ["hold"]
+    assert kinds(store) == ["begin"]
 
 
 def test_reads_that_fail_after_a_write_are_tried_again(store):
     faults = {("put_if_absent", 0): lost_after} | {("get", k): lost_before for k in range(1, TRIES)}
     log = Log(Faulty(store, faults))
-    log.append(lambda state: {"kind": "hold", "by": "x"})
-    assert kinds(store) == ["hold"]
+    log.append(lambda state: {"kind": "begin", "txn": "x", "dataset": "x", "parent": None})
+    assert kinds(store) == ["begin"]
 
 
 def test_a_store_that_is_gone_after_a_write_says_that_nothing_is_known(store):

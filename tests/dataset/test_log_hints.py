@@ -194,7 +194,7 @@ def test_a_hint_that_cannot_be_written_listed_or_read_is_done_without(store, err
 def test_a_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
     log = Log(store)
     grow(log, 6 * HINT_EVERY)
-    log.append(lambda state: {"kind": "hold", "by": "ü"})
+    log.append(lambda state: {"kind": "begin", "txn": "ü", "dataset": "d", "parent": None})
     for data in (store.get(hint_key(512)).data, dump_state(log.state)):
         assert data == canonical(json.loads(data))
     assert old_hints(store) == [hint_key(256), hint_key(512)]

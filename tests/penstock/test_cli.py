@@ -18,6 +18,7 @@ EVERY_VERB = [
     ("verify", "d@4", "--full"),
     ("order", "d@4", "--step", "3", "--batch", "6"),
     ("lease", "ls"),
+    ("hold", "ls"),
     ("card", "d@4"),
 ]
 
@@ -142,12 +143,43 @@ def test_retire(cli, own):
 def test_lease(cli, own):
     root = loader.Root(own)
     root.open("d@1")
-    (line,) = cli("lease", "ls", root=own).out.splitlines()
-    assert line.split()[0] == "d@1"
-    (row,) = cli("lease", "ls", "--json", root=own).json
-    assert row["version"] == "d@1"
+    root.open("d@4")
+    lines = cli("lease", "ls", root=own).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["d@1", "d@4"]
+    rows = cli("lease", "ls", "--json", root=own).json
+    assert [row["version"] for row in rows] == ["d@1", "d@4"]
+    (host,) = {row["host"] for row in rows}
+    assert all(line.endswith(f" on {host}") for line in lines)
     root.close()
     assert cli("lease", "ls", root=own).out == "no leases\n"
+
+
+def test_hold(cli, own):
+    assert cli("hold", "ls", root=own).out == "no holds\n"
+    done = cli("hold", "add", "d@prod", "--by", "alice", "--why", "audit 2026", root=own)
+    assert (done.code, done.out) == (0, "d@4 is held by alice: audit 2026\n")
+    assert cli("hold", "add", "d@4", "--by", "bob", "--why", "appeal", "--json", root=own).json["by"] == "bob"
+    assert cli("hold", "ls", root=own).out.splitlines() == [
+        f"{'d@4':<24} alice: audit 2026",
+        f"{'d@4':<24} bob: appeal",
+    ]
+    assert (
+        cli("ls", "d", root=own)
+        .out.splitlines()[3]
+        .endswith("prod (held by alice: audit 2026) (held by bob: appeal)")
+    )
+    holds = [{"by": "alice", "why": "audit 2026"}, {"by": "bob", "why": "appeal"}]
+    assert cli("ls", "d", "--json", root=own).json[3]["holds"] == holds
+    assert cli("show", "d@4", "--json", root=own).json["holds"] == holds
+    assert "\nheld by alice: audit 2026\nheld by bob: appeal\n" in cli("show", "d@4", root=own).out
+    cli("retire", "d@4", "--reason", "wrong crops", root=own)
+    again = cli("hold", "add", "d@4", "--by", "carol", "--why", "x", root=own)
+    assert (again.code, "VersionRetired" in again.err) == (2, True)
+    assert cli("hold", "release", "d@4", "--by", "alice", root=own).out == "d@4 is no longer held by alice\n"
+    none = cli("hold", "release", "d@4", "--by", "alice", root=own)
+    assert (none.code, none.out) == (2, "alice does not hold d@4; held by bob\n")
+    (row,) = cli("hold", "ls", "--json", root=own).json
+    assert (row["version"], row["by"], row["retired"]) == ("d@4", "bob", "wrong crops")
 
 
 CALLERS_MISTAKES = [
@@ -231,7 +263,7 @@ def test_usage_errors(cli, arguments):
 def test_help_lists_the_verbs(cli):
     run = cli("--help")
     assert run.code == 0
-    for verb in ("ls", "show", "diff", "verify", "order", "explain", "card", "retire", "lease"):
+    for verb in ("ls", "show", "diff", "verify", "order", "explain", "card", "retire", "lease", "hold"):
         assert f"\n    {verb} " in run.out
         assert cli(verb, "--help").code == 0
 

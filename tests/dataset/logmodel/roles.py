@@ -120,7 +120,13 @@ def collects(name: str, txn: str) -> Role:
 
 def holds(name: str) -> Role:
     """An append that is not idempotent by its content: only the nonce keeps it from happening twice."""
-    return Role(name, (lambda state, body: ({"kind": "hold", "by": name}, body),))
+
+    def decide(state: State, body: CommitBody | None):
+        version = state.versions(DATASET)[0]
+        named = {"dataset": DATASET, "number": version.number, "id": version.id}
+        return {"kind": "hold", "action": "place", **named, "by": name, "why": "audit"}, body
+
+    return Role(name, (decide,))
 
 
 def moves(name: str, alias: str, was: int | None, number: int) -> Role:

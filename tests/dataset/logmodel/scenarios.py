@@ -61,7 +61,7 @@ def scenarios(extra: int = 0) -> tuple[Scenario, ...]:
             lambda r: (adds_group(r, "G", "t1", "latents"), takes_down("D", "a"), retires("R", 2)),
             v2,
         ),
-        one("two holds", lambda r: (holds("hold1"), holds("hold2")), faults=2),
+        one("two holds", lambda r: (holds("hold1"), holds("hold2")), v1, faults=2),
         one(
             "an alias there and back",
             lambda r: (moves("move1", "prod", 1, 2), moves("move2", "prod", 2, 1)),

@@ -48,6 +48,7 @@ check: $(READY) ## lint, types, architecture
 
 ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
 	scripts/install-peers.sh
+	scripts/install-servers.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
 	$(PYTEST) $(PARALLEL) -m 'not ceph and not mutants' --durations=15
 	$(MAKE) mutants

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
+    "false"  # else gcsfs looks for a kind of bucket first, up to 60 s each
+)
+
 settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
 
 
@@ -100,3 +104,21 @@ def s3():
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture(scope="session")
+def gcs(shared):
+    """Options of a Google Cloud Storage of the tests' own (`servers/gcs.py`) with one bucket, "bucket"."""
+    origin = shared("servers/gcs").Gcs("bucket")
+    origin.bearer = "PLANTEDtokenPLANTED"
+    server = shared("servers/http").HttpServer(origin)
+    yield {"endpoint_url": server.endpoint, "bearer_token": origin.bearer}
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def azure(shared, tmp_path_factory):
+    """Options of Azurite with one container, "bucket"; for tests marked `server`."""
+    module = shared("servers/azurite")
+    with module.azurite(tmp_path_factory.mktemp("azurite"), "bucket") as endpoint:
+        yield {"account_name": module.ACCOUNT, "account_key": module.ACCOUNT_KEY, "endpoint": endpoint}

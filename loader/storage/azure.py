@@ -47,7 +47,7 @@ def open_azure(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
     runtime = runtime_of(shown, options)
     config, provider = azure_config(shown, options, host)
     connect = connector("AzureStore", container, config, provider, runtime)
-    return RemoteStore(connect, prefix, spec, shown, runtime)
+    return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=256)
 
 
 def azure_config(url: str, options: Mapping[str, object], host: str = "") -> tuple[dict[str, Any], Any]:

@@ -64,6 +64,13 @@ def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
     return lambda path, data: fs.pipe_file(path, data, mode="create")
 
 
+def strips(fs: Any, path: str) -> Callable[[str], str] | None:
+    """What the file system makes of a path of its own before it uses it (adlfs ends it at a '?'); None where that is
+    always something else than the path, as `path` shows."""
+    strip: Callable[[str], str] = fs._strip_protocol
+    return strip if strip(path) == path else None
+
+
 def change_token(info: Mapping[str, Any]) -> str:
     """What of a file system's `info` changes with the object: the best that it has, and the size."""
     found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")

@@ -25,7 +25,7 @@ from ..errors import (
 )
 from . import fork
 from .disk_errors import upload_size
-from .fsspec_open import atomic_create, change_token, filesystem_errors, open_filesystem, translate
+from .fsspec_open import atomic_create, change_token, filesystem_errors, open_filesystem, strips, translate
 from .keys import check_key, check_prefix, check_span
 from .options import RETRY_OPTIONS, runtime_of
 from .ranges import plan_reads, slice_reads
@@ -69,6 +69,7 @@ class FsspecStore(Opened):
         self._fs, root = open_filesystem(url, own, self._runtime.secrets)
         self._base = f"{root.rstrip('/')}/"
         self._create = atomic_create(self._fs)
+        self._strip = strips(self._fs, f"{self._base}x")
 
     def get(self, key: str) -> Blob:
         for _ in range(WHOLE_READ_TRIES):
@@ -83,7 +84,7 @@ class FsspecStore(Opened):
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)
-        path = self._base + check_key(key)
+        path = self._path(key)
         pin = etag if etag is not None else self.head(key).etag
 
         def attempt() -> Blob:
@@ -119,12 +120,12 @@ class FsspecStore(Opened):
         return [Blob(piece, pin) for piece in slice_reads(spans, reads, data)]
 
     def put(self, key: str, data: bytes) -> None:
-        path = self._base + check_key(key)
+        path = self._path(key)
         self._call("write", key, lambda: self._put(path, data))
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Raises: AlreadyExists; InvalidStore where the file system has no atomic create."""
-        path = self._base + check_key(key)
+        path = self._path(key)
         if self._create is None:
             raise InvalidStore(
                 f"{self._url} ({type(self._fs).__name__}) cannot create atomically, so publishing there is "
@@ -159,12 +160,12 @@ class FsspecStore(Opened):
         self._call("create", key, attempt)
 
     def put_file(self, key: str, path: str) -> None:
-        target = self._base + check_key(key)
+        target = self._path(key)
         upload_size(path, f"{self._url}/{key}")
         self._call("upload", key, lambda: self._put_file(path, target))
 
     def head(self, key: str) -> ObjectInfo:
-        path = self._base + check_key(key)
+        path = self._path(key)
         return self._call("look up", key, lambda: self._info(key, path))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
@@ -178,14 +179,14 @@ class FsspecStore(Opened):
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
-            path = self._base + check_key(key)
+            path = self._path(key)
             try:
                 self._call("delete", key, lambda path=path: self._fs.rm_file(path))  # type: ignore[misc]
             except ObjectNotFound:
                 continue
 
     def copy(self, src: str, dst: str) -> None:
-        from_, to = self._base + check_key(src), self._base + check_key(dst)
+        from_, to = self._path(src), self._path(dst)
 
         def attempt() -> None:
             self._info(src, from_)  # some file systems copy nothing without a word
@@ -199,6 +200,15 @@ class FsspecStore(Opened):
 
     def close(self) -> None:
         """fsspec closes its sessions with the process; nothing to release here."""
+
+    def _path(self, key: str) -> str:
+        path = self._base + check_key(key)
+        if self._strip is not None and self._strip(path) != path:
+            raise InvalidStore(
+                f"{self._url}: {type(self._fs).__name__} would take the key {key!r} for {self._strip(path)!r}, and "
+                "could meet another object; choose another key, or open the URL without fsspec options"
+            )
+        return path
 
     def _info(self, key: str, path: str) -> ObjectInfo:
         info = self._fs.info(path)

@@ -57,9 +57,9 @@ def is_conflict(error: Exception) -> bool:
 
 
 def is_past_end(error: Exception) -> bool:
-    """A range that begins behind the last byte (HTTP 416)."""
+    """A range that begins behind the last byte: HTTP 416, or a whole object instead, which obstore notices."""
     found = _STATUS.search(str(error))
-    return found is not None and found.group(1) == "416"
+    return (found is not None and found.group(1) == "416") or "Wanted range starting at" in str(error)
 
 
 def _brief(text: str, status: int, code: str) -> str:

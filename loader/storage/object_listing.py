@@ -53,4 +53,10 @@ def list_objects(connection: Connection, base: str, prefix: str, start_after: st
             previous = key
             if key > last:
                 last = key
-                yield ObjectInfo(key=key, nbytes=meta["size"], etag=meta["e_tag"] or "")
+                yield ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta))
+
+
+def etag_of(meta: Any) -> str:
+    """The ETag of what obstore says of an object, in quotes: Azure's listings have none, and its answers do."""
+    found: str = meta["e_tag"] or ""
+    return found if not found or found.endswith('"') else f'"{found}"'

@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..errors import AlreadyExists, Changed, Corrupt, ObjectNotFound, Transient
+from ..errors import AlreadyExists, Changed, Corrupt, Transient
 from .connection import Connection, client_errors
 from .disk_errors import upload_size
 from .keys import check_key, check_prefix, check_span
+from .object_deletes import delete_objects
 from .object_errors import is_conflict, is_past_end
-from .object_listing import list_objects
+from .object_listing import etag_of, list_objects
 from .options import Runtime
 from .ranges import plan_reads, slice_reads
 from .spec import Opened, StoreSpec
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and uploaded in such pieces
 SINGLE_PUT_BYTES = 64 * 2**20  # a larger file is uploaded in parts
 MAX_PARTS = 9_000  # S3 takes 10 000
-DELETE_BATCH = 1_000
 WHOLE_READ_TRIES = 5
 
 
@@ -39,20 +39,31 @@ class RemoteStore(Opened):
     """One bucket and prefix. `connect(max_retries)` makes a client; its errors are mapped here."""
 
     def __init__(
-        self, connect: Callable[[int], Client], prefix: str, spec: StoreSpec, url: str, runtime: Runtime
+        self,
+        connect: Callable[[int], Client],
+        prefix: str,
+        spec: StoreSpec,
+        url: str,
+        runtime: Runtime,
+        *,
+        delete_keys: int,
     ) -> None:
-        """Raises: ForkedStore; InvalidStore when the client refuses its configuration."""
+        """delete_keys: how many keys the provider deletes in one request.
+
+        Raises: ForkedStore; InvalidStore when the client refuses its configuration.
+        """
         super().__init__(spec, url)
         self._prefix = f"{prefix}/" if prefix else ""
         self._connection = Connection(connect, url, spec, runtime)
         self._call = self._connection.call
+        self._delete_keys = delete_keys
 
     def get(self, key: str) -> Blob:
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> Blob | ObjectInfo:
             answer = obstore.get(client, path)
-            size, etag = answer.meta["size"], answer.meta["e_tag"] or ""
+            size, etag = answer.meta["size"], etag_of(answer.meta)
             if size > BOUNDED_BYTES:
                 return ObjectInfo(key=key, nbytes=size, etag=etag)  # the body is abandoned
             return Blob(self._whole(key, answer.bytes().to_bytes(), size), etag)
@@ -83,7 +94,7 @@ class RemoteStore(Opened):
                     raise self._short(key, offset, nbytes) from None
                 raise
             meta = answer.meta
-            found = self._pinned(key, meta["e_tag"] or "", etag)
+            found = self._pinned(key, etag_of(meta), etag)
             if meta["size"] < offset + nbytes:
                 raise self._short(key, offset, nbytes, meta["size"])
             return Blob(self._whole(key, answer.bytes().to_bytes(), nbytes), found)
@@ -157,21 +168,14 @@ class RemoteStore(Opened):
     def head(self, key: str) -> ObjectInfo:
         path = self._prefix + check_key(key)
         meta = self._call("look up", key, lambda obs, client: obs.head(client, path))
-        return ObjectInfo(key=key, nbytes=meta["size"], etag=meta["e_tag"] or "")
+        return ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """As everywhere; an empty folder marker ('sub/') that a console made is listed as an empty 'sub'."""
         return list_objects(self._connection, self._prefix, check_prefix(prefix), start_after or "")
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        paths = [self._prefix + check_key(key) for key in keys]
-        for start in range(0, len(paths), DELETE_BATCH):
-            batch = paths[start : start + DELETE_BATCH]
-            try:
-                self._call("delete", f"({len(batch)} keys)", partial(_delete, batch))
-            except ObjectNotFound:  # GCS and Azure complain of one missing key among many
-                for path in batch:
-                    self._delete_one(path)
+        delete_objects(self._connection, [self._prefix + check_key(key) for key in keys], self._delete_keys)
 
     def copy(self, src: str, dst: str) -> None:
         from_, to = self._prefix + check_key(src), self._prefix + check_key(dst)
@@ -202,12 +206,6 @@ class RemoteStore(Opened):
             raise self._short(key, offset, 0, info.nbytes)
         return Blob(b"", found)
 
-    def _delete_one(self, path: str) -> None:
-        try:
-            self._call("delete", path, partial(_delete, [path]))
-        except ObjectNotFound:
-            return  # what was asked for
-
     def _pinned(self, key: str, found: str, etag: str | None) -> str:
         if etag is not None and etag != found:
             raise Changed(
@@ -224,7 +222,3 @@ class RemoteStore(Opened):
     def _short(self, key: str, offset: int, nbytes: int, size: int | None = None) -> Corrupt:
         end = "before that range" if size is None else f"at byte {size}"
         return Corrupt(f"{self._url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}")
-
-
-def _delete(paths: Sequence[str], obstore: Any, client: Client) -> None:
-    obstore.delete(client, paths)

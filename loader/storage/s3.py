@@ -57,7 +57,8 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = s3_config(shown, options, os.environ)
     connect = connector("S3Store", bucket, config, provider, runtime)
-    return RemoteStore(connect, prefix, spec, shown, runtime)
+    delete_keys = 1 if config.get("disable_bulk_delete") else 1000
+    return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=delete_keys)
 
 
 def s3_config(

@@ -16,6 +16,8 @@ from loader.errors import (
 )
 from loader.storage import BACKENDS, Blob, Span, Store
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs over aiohttp
+
 DATA = bytes(random.Random(1).randbytes(200_000))
 BAD_KEYS = [
     "",
@@ -281,6 +283,10 @@ def test_a_closed_store_can_be_used_again(store: Store):
     ["a b", "é/ü", "日本/語", "50%/a%20b", "a#b", "a+b", "a&b=c", "a'b", "~a", "..a", "a:b@c", "a[1]*?"],
 )
 def test_a_key_is_any_text(backend, store: Store, key: str):
+    if backend.name == "azure-fsspec" and "?" in key:  # adlfs would end it there, and meet other objects
+        with pytest.raises(InvalidStore, match="would take the key"):
+            store.put(key, b"x")
+        return
     store.put(key, b"x")
     assert store.get(key).data == b"x"
     assert [info.key for info in store.list()] == [key]
@@ -319,13 +325,11 @@ def test_stores_of_one_url_share_objects(backend, store: Store):
     assert backend.open().get("k").data == b"x"
 
 
-def test_it_pickles_and_prints_without_secrets(backend, store: Store, monkeypatch: pytest.MonkeyPatch):
-    from_outside = {"AWS_ACCESS_KEY_ID": "AKIAPLANTEDKEY", "AWS_SECRET_ACCESS_KEY": "PLANTEDsecretPLANTED"}
-    for name, value in from_outside.items():
-        monkeypatch.setenv(name, value)
+def test_it_pickles_and_prints_without_secrets(store: Store, credentials_outside):
     store.put("k", b"x")
     pickled = pickle.dumps(store)
     assert b"PLANTED" not in pickled
+    assert b"UExBTlRFRH" not in pickled, "in base64"
     assert "PLANTED" not in repr(store) + str(store) + store.url
     again = pickle.loads(pickled)  # noqa: S301 - our own bytes
     assert again.get("k").data == b"x"

@@ -67,7 +67,7 @@ def test_explicit_keys(options):
 
 def test_explicit_keys_are_not_mixed_with_the_environments_token(s3_options, faulty, monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-somebody-else")
-    faulty.objects["k"] = b"x"
+    faulty.origin.objects["k"] = b"x"
     open_store("s3://bucket", {**s3_options, "endpoint_url": faulty.endpoint}).get("k")
     assert "x-amz-security-token" not in faulty.headers[-1]
 
@@ -136,6 +136,9 @@ def test_the_default_profile_is_found(tmp_path, monkeypatch):
     assert s3_config("s3://b", {}, here)[1]()["access_key_id"] == "AKDEF"
 
 
+NOWHERE = {"CLOUDSDK_CONFIG": "/no/such/folder"}
+
+
 @pytest.mark.parametrize(
     ("options", "config"),
     [
@@ -143,7 +146,6 @@ def test_the_default_profile_is_found(tmp_path, monkeypatch):
         ({"token": "anon"}, {"skip_signature": True}),
         ({"anon": True}, {"skip_signature": True}),
         ({"token": "google_default", "project": "p"}, {}),
-        ({"token": "/etc/gcs.json"}, {"application_credentials": "/etc/gcs.json"}),
         ({"token": {"private_key": "x"}}, {"service_account_key": '{"private_key": "x"}'}),
         (
             {"endpoint_url": "http://h", "google_bearer_token": "t"},
@@ -152,7 +154,7 @@ def test_the_default_profile_is_found(tmp_path, monkeypatch):
     ],
 )
 def test_gcs_options(options, config):
-    assert gcs_config("gs://b", options) == (config, None)
+    assert gcs_config("gs://b", options, NOWHERE) == (config, None)
 
 
 @pytest.mark.parametrize(

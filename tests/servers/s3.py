@@ -1,0 +1,98 @@
+"""As much of S3 as a client needs, for tests that count requests or break them: an origin for `http.py`.
+
+What real servers do beyond this is tested against moto and Ceph.
+"""
+
+import hashlib
+import threading
+
+Answer = tuple[int, bytes, dict[str, str]]
+_WHEN = "Wed, 21 Oct 2015 07:28:00 GMT"
+
+
+class SmallS3:
+    """One bucket, no signatures. page_keys: how many keys a page of a listing holds."""
+
+    def __init__(self, bucket: str = "bucket") -> None:
+        self.bucket = bucket
+        self.objects: dict[str, bytes] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self.page_keys = 3
+        self._begun = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, request) -> Answer:
+        with self._lock:
+            return self.answer(request)
+
+    def answer(self, request) -> Answer:
+        key, query = request.path[len(self.bucket) + 2 :], request.query
+        if request.method == "POST" or "partNumber" in query:
+            return self._upload(request.method, key, query, request.body)
+        if request.method == "DELETE":
+            self.uploads.pop(query["uploadId"], None)
+            return said(204)
+        if request.method == "PUT":
+            if request.headers.get("if-none-match") == "*" and key in self.objects:
+                return refused(412, "PreconditionFailed")
+            self.objects[key] = request.body
+            return said(200, b"", request.body)
+        if not key:
+            return self.list(query)
+        if key not in self.objects:
+            return refused(404, "NoSuchKey")
+        data = self.objects[key]
+        if "range" in request.headers and request.method == "GET":
+            low, high = (int(number) for number in request.headers["range"].removeprefix("bytes=").split("-"))
+            piece = data[low : high + 1]
+            where = {"content-range": f"bytes {low}-{low + len(piece) - 1}/{len(data)}"}
+            return said(206, piece, data, where)
+        return said(200, data, data)
+
+    def list(self, query: dict[str, str]) -> Answer:
+        prefix, after = query.get("prefix", ""), query.get("continuation-token", "")
+        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        page, rest = keys[: self.page_keys], keys[self.page_keys :]
+        entries = "".join(
+            f"<Contents><Key>{key}</Key><Size>{len(self.objects[key])}</Size><LastModified>2015-10-21T07:28:00.000Z"
+            f"</LastModified><ETag>{etag(self.objects[key])}</ETag></Contents>"
+            for key in page
+        )
+        token = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if rest else ""
+        more = f"<IsTruncated>{str(bool(rest)).lower()}</IsTruncated>"
+        return said(200, f"<ListBucketResult>{more}{token}{entries}</ListBucketResult>".encode())
+
+    def _upload(self, method: str, key: str, query: dict[str, str], body: bytes) -> Answer:
+        if "uploads" in query:
+            self._begun += 1
+            name = f"upload-{self._begun}"
+            self.uploads[name] = {}
+            return said(
+                200,
+                f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId>"
+                "</InitiateMultipartUploadResult>".encode(),
+            )
+        if query["uploadId"] not in self.uploads:
+            return refused(404, "NoSuchUpload")
+        parts = self.uploads[query["uploadId"]]
+        if method == "PUT":
+            parts[int(query["partNumber"])] = body
+            return said(200, b"", body)
+        self.objects[key] = b"".join(parts[number] for number in sorted(parts))
+        del self.uploads[query["uploadId"]]
+        return said(200, b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
+
+
+def said(
+    status: int, body: bytes = b"", of: bytes | None = None, more: dict[str, str] | None = None
+) -> Answer:
+    """of: the object whose ETag goes along."""
+    return status, body, {"etag": '"e"' if of is None else etag(of), "last-modified": _WHEN, **(more or {})}
+
+
+def refused(status: int, code: str) -> Answer:
+    return said(status, f"<Error><Code>{code}</Code></Error>".encode())
+
+
+def etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

@@ -27,9 +27,11 @@
         InvalidName                  (ValueError)          a dataset, tag or alias name
         Denied                       (PermissionError)     a sample that was taken down
         StageNotPublished            (RuntimeError)        a stage that failed its check, or never ran
+        CheckpointNotFound           (LookupError)         no such step of a run
       InvalidPlan                    (ValueError)          a plan that cannot be made
         EmptyView BatchTooLarge
       PlanMismatch                   (ValueError)          a state that belongs to another plan
+      CheckpointMismatch             (ValueError)          a checkpoint that does not fit the state to load into
       InvalidRuntime                 (ValueError)          rank, world size, workers ...
         Unpicklable                  a transform that a worker process cannot receive
       TransformFailed                (RuntimeError)        the user's transform raised, or returned nothing
@@ -171,6 +173,10 @@ class StageNotPublished(RootError, RuntimeError):
     """A lifecycle stage whose current record for a partition is missing, or failed its check."""
 
 
+class CheckpointNotFound(RootError, LookupError):
+    """No complete checkpoint of that step, or no such run."""
+
+
 class InvalidPlan(PenstockError, ValueError):
     """A plan that cannot be made from these arguments."""
 
@@ -185,6 +191,10 @@ class BatchTooLarge(InvalidPlan):
 
 class PlanMismatch(PenstockError, ValueError):
     """A saved state whose past differs from this plan's; the differing fields are named."""
+
+
+class CheckpointMismatch(PenstockError, ValueError):
+    """A checkpoint with entries that the state to load into does not have, or the other way round."""
 
 
 class InvalidRuntime(PenstockError, ValueError):

@@ -1,6 +1,6 @@
 """The verbs of `penstock`, a file each. A new one is its file and a line here."""
 
-from . import bench, card, diff, explain, hold, lease, ls, order, retire, show, verify
+from . import bench, card, checkpoints, diff, explain, hold, lease, ls, order, retire, show, verify
 from .verb import Verb
 
 VERBS: dict[str, Verb] = {
@@ -15,4 +15,5 @@ VERBS: dict[str, Verb] = {
     "retire": retire.VERB,
     "lease": lease.VERB,
     "hold": hold.VERB,
+    "checkpoints": checkpoints.VERB,
 }

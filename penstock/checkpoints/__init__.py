@@ -1,0 +1,33 @@
+"""Checkpoints of trainings in the stores of the data.
+
+    from penstock.checkpoints import Checkpoints, TrainingState
+
+    checkpoints = Checkpoints("s3://bucket/root", "run-7", keep_last=3, keep_every=10_000)
+    state = {"train": TrainingState(model, optimizer)}
+    checkpoints.load(state, batches)  # the newest, at any number of ranks; None at the first start
+    for batch in batches:
+        ...
+        checkpoints.save(batches.step, state, batches, wait=False)
+    checkpoints.close()
+
+A checkpoint is there once its marker is, which is written last and never replaced (docs/format.md, "Checkpoints").
+Torch is imported when something is saved or loaded.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .marker import Checkpoint
+from .run import Checkpoints
+
+if TYPE_CHECKING:
+    from .training_state import TrainingState
+
+__all__ = ["Checkpoint", "Checkpoints", "TrainingState"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TrainingState":
+        from .training_state import TrainingState
+
+        return TrainingState
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

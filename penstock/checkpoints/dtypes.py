@@ -1,0 +1,65 @@
+"""torch's types of elements by the names that safetensors has for them, and bytes of tensors without a copy."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from loader.errors import InvalidField
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "C64": torch.complex64,
+    "BOOL": torch.bool,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def dtype_name(name: str, dtype: torch.dtype) -> str:
+    """What safetensors calls a tensor's type. Raises: InvalidField for one that it has no name for."""
+    if dtype not in _NAMES:
+        accepted = ", ".join(str(known).removeprefix("torch.") for known in _NAMES)
+        raise InvalidField(
+            f"{name} has elements of {dtype}; a checkpoint holds {accepted}: save it as one of these"
+        )
+    return _NAMES[dtype]
+
+
+def content(tensor: torch.Tensor) -> memoryview:
+    """A tensor's bytes in row-major order; copied only where they do not lie so in this machine's memory."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]") -> None:
+    """Copy words of memory into a tensor as elements of `dtype`, converted where it has others.
+
+    source: an array of the target's shape whose elements are as wide as `dtype`'s, of any type.
+    """
+    if target.device.type == "cpu" and target.dtype == dtype and not (target.is_conj() or target.is_neg()):
+        np.copyto(words(target), source)
+        return
+    beside = torch.empty(target.shape, dtype=dtype)
+    np.copyto(words(beside), source)
+    target.copy_(beside)
+
+
+def words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
+    """A CPU tensor's memory as whole numbers as wide as its elements; numpy has no bfloat16."""
+    return tensor.detach().view(_WORDS[tensor.element_size()]).numpy()

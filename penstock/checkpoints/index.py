@@ -1,0 +1,119 @@
+"""The index of a checkpoint: which piece of which tensor lies where in its parts. JSON, without torch.
+
+    {"index": 1, "block_bytes": 1048576,
+     "tensors": {name: {"dtype": "F32", "sizes": [768, 768],
+                        "pieces": [[part, offset, nbytes, offsets, sizes, crc32c], ...]}},
+     "values": {name: [part, offset, nbytes, crc32c]},
+     "paths": {name: ["optimizer", "state", ...]}}
+
+part: its number in the marker's list. crc32c: of each block of the piece. paths: where in the state, which may be
+nested, a name belongs.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader.errors import Corrupt, InvalidField
+
+from .marker import Stored
+from .parts import BLOCK_BYTES, ITEM_BYTES, Placed
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """dtype: safetensors' name; sizes: of the whole tensor; pieces: what it is stored as."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    pieces: tuple[Placed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """All that a checkpoint holds, by name."""
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Placed]
+    paths: Mapping[str, tuple[str | int, ...]]
+
+    def parts(self) -> list[Stored]:
+        """The parts that it speaks of, sorted by name."""
+        pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
+        return sorted({piece.part for piece in (*pieces, *self.values.values())})
+
+
+def encode(index: Index) -> bytes:
+    """Its bytes. Raises: InvalidField for a path that is not of names and numbers."""
+    numbers = {part: number for number, part in enumerate(index.parts())}
+    for name, path in index.paths.items():
+        if not all(isinstance(word, str | int) for word in path):
+            raise InvalidField(f"{name}: the keys of a nested state are texts or whole numbers, got {path!r}")
+    body = {
+        "index": FORMAT,
+        "block_bytes": BLOCK_BYTES,
+        "tensors": {
+            name: {
+                "dtype": tensor.dtype,
+                "sizes": tensor.sizes,
+                "pieces": [
+                    [numbers[one.part], one.offset, one.nbytes, one.offsets, one.sizes, one.crc32c]
+                    for one in tensor.pieces
+                ],
+            }
+            for name, tensor in index.tensors.items()
+        },
+        "values": {
+            name: [numbers[one.part], one.offset, one.nbytes, one.crc32c]
+            for name, one in index.values.items()
+        },
+        "paths": index.paths,
+    }
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode(data: bytes, parts: Sequence[Stored], where: str) -> Index:
+    """What was encoded. Raises: Corrupt."""
+    try:
+        body = json.loads(data)
+        if body["index"] != FORMAT or body["block_bytes"] != BLOCK_BYTES:
+            raise ValueError(f"index {body['index']} with blocks of {body['block_bytes']} bytes")
+        return Index(
+            tensors={name: _tensor(one, parts) for name, one in body["tensors"].items()},
+            values={
+                name: _placed(parts, part, offset, nbytes, (), (nbytes,), sums)
+                for name, (part, offset, nbytes, sums) in body["values"].items()
+            },
+            paths={name: tuple(path) for name, path in body["paths"].items()},
+        )
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise Corrupt(f"{where} is not an index that this penstock reads ({error!r})") from error
+
+
+def _tensor(body: Mapping[str, Any], parts: Sequence[Stored]) -> Tensor:
+    if body["dtype"] not in ITEM_BYTES:
+        raise ValueError(f"elements of type {body['dtype']!r}")
+    pieces = tuple(_placed(parts, *one) for one in body["pieces"])
+    return Tensor(dtype=body["dtype"], sizes=tuple(body["sizes"]), pieces=pieces)
+
+
+def _placed(
+    parts: Sequence[Stored],
+    part: int,
+    offset: int,
+    nbytes: int,
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    sums: Sequence[int],
+) -> Placed:
+    return Placed(
+        part=parts[part],
+        offset=offset,
+        nbytes=nbytes,
+        offsets=tuple(offsets),
+        sizes=tuple(sizes),
+        crc32c=tuple(sums),
+    )

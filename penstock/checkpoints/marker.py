@@ -1,0 +1,152 @@
+"""Where checkpoints lie, and the marker that makes one: whoever reads these needs no torch.
+
+    checkpoints/<run>/steps/<step>.json                          the marker: created once, last
+    checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      what one rank wrote in one try
+    checkpoints/<run>/parts/<step>/<16 hex>-index.json           which tensor lies where in them
+
+A step without a marker is no checkpoint. `step` has 12 digits, so keys sort by it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loader.dataset.entries import canonical
+from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
+from loader.storage import Store
+
+FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_STEP = re.compile(r"[0-9]{12}\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Stored:
+    """An object of a checkpoint: its name below `parts/<step>/`, its size, and the SHA-256 of its bytes."""
+
+    name: str
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a marker says.
+
+    step: how many steps were done. at_us: UTC microseconds, for people. world_size: ranks that saved it. plan: the hash
+    of the plan that it was trained on, or None; versions: what that plan reads, each {"source", "id", "name"}; loader:
+    the loader's state. index, parts: the objects that it is made of.
+    """
+
+    run: str
+    step: int
+    at_us: int
+    world_size: int
+    index: Stored
+    parts: Sequence[Stored]
+    plan: str | None = None
+    versions: Sequence[Mapping[str, str]] = ()
+    loader: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def objects(self) -> list[Stored]:
+        """Everything but the marker."""
+        return [self.index, *self.parts]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything but the marker."""
+        return sum(one.nbytes for one in self.objects)
+
+    def key(self, one: Stored) -> str:
+        """Where an object of it lies."""
+        return part_key(self.run, self.step, one.name)
+
+
+def sha256(data: bytes) -> str:
+    """Its hash, as markers have it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_run(run: str) -> str:
+    """The name itself. Raises: InvalidName."""
+    if not _NAME.fullmatch(run):
+        raise InvalidName(
+            f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"
+        )
+    return run
+
+
+def marker_key(run: str, step: int) -> str:
+    """The marker of a step."""
+    return f"checkpoints/{run}/steps/{step:012d}.json"
+
+
+def part_key(run: str, step: int, name: str) -> str:
+    """An object of a step; with the name "" what they all begin with."""
+    return f"checkpoints/{run}/parts/{step:012d}/{name}"
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The marker's bytes: canonical JSON, closed with the SHA-256 of what it says, so that an edit is noticed."""
+    body = {"checkpoint": FORMAT, **asdict(checkpoint)}
+    return canonical({**body, "sha256": sha256(canonical(body))})
+
+
+def decode(data: bytes, where: str) -> Checkpoint:
+    """What a marker says. Raises: Corrupt; FormatTooNew."""
+    try:
+        body = json.loads(data)
+        said = body.pop("sha256")
+        if sha256(canonical(body)) != said:
+            raise ValueError("its own sha256 does not fit what it says")
+        if body.pop("checkpoint") > FORMAT:
+            raise FormatTooNew(
+                f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"
+            )
+        index, parts = Stored(**body.pop("index")), tuple(Stored(**one) for one in body.pop("parts"))
+        versions = tuple(body.pop("versions"))
+        return Checkpoint(**body, index=index, parts=parts, versions=versions)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, FormatTooNew):
+            raise
+        raise Corrupt(
+            f"{where} is not the marker that was written ({error}); load another step, or restore the file"
+        ) from error
+
+
+def read(store: Store, run: str, step: int) -> Checkpoint:
+    """The checkpoint of a step: one request. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
+    key = marker_key(run, step)
+    try:
+        found = decode(store.get(key).data, f"{store.url}/{key}")
+    except ObjectNotFound as error:
+        have = ", ".join(map(str, steps(store, run)[-5:])) or "none"
+        raise CheckpointNotFound(
+            f"{store.url}: run {run!r} has no checkpoint of step {step}; the newest are: {have}"
+        ) from error
+    if (found.run, found.step) != (run, step):
+        raise Corrupt(
+            f"{store.url}/{key} is the marker of step {found.step} of run {found.run!r}: restore the file"
+        )
+    return found
+
+
+def steps(store: Store, run: str) -> list[int]:
+    """Steps that have a marker, ascending: a request for each 1,000 of them."""
+    prefix = marker_key(run, 0).rpartition("/")[0] + "/"
+    names = (one.key.removeprefix(prefix) for one in store.list(prefix))
+    return [int(name[:12]) for name in names if _STEP.fullmatch(name)]
+
+
+def runs(store: Store) -> Iterator[str]:
+    """Runs that have anything under this root, sorted: a listing of all checkpoints."""
+    last = None
+    for one in store.list("checkpoints/"):
+        run = one.key.split("/")[1]
+        if run != last and _NAME.fullmatch(run):
+            yield run
+        last = run

@@ -1,0 +1,118 @@
+"""A part: one safetensors file with pieces of tensors, and values as bytes.
+
+Any safetensors reader opens it; the pieces of a tensor that was saved by several ranks, or that is longer than a
+part, are called `name[first:last,...]`. Values that are no tensors are arrays of U8 and hold what torch.save made of
+them. Pieces with wide elements come first, so that each begins at a multiple of its element.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader.dataset.shard import crc32c
+
+from .marker import Stored
+
+PART_BYTES = 64 * 2**20
+"""What a part is at most, unless one value is larger: a single PUT, and what a thread holds in memory."""
+
+BLOCK_BYTES = 2**20
+"""Checksums are of so many bytes each, counted from where a piece begins: what a partial read is verified by."""
+
+ITEM_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ"), 1),
+}
+"""safetensors' names of the types of elements, and their bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A box of a tensor that is to be stored, or a value.
+
+    item: the write item that it is of. within: where it begins in what that item gives; offsets: where in the whole
+    tensor; a value has none of these. sizes: of the piece, in elements.
+    """
+
+    item: Any
+    label: str
+    dtype: str
+    within: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where a piece was stored: `nbytes` bytes from `offset` of a part, and the CRC-32C of each BLOCK_BYTES of them."""
+
+    part: Stored
+    offset: int
+    nbytes: int
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    crc32c: tuple[int, ...]
+
+
+def packed(pieces: Iterable[Piece], part_bytes: int) -> Iterator[list[Piece]]:
+    """Pieces of one part each, in the order given: as many as fit, and no two with one name."""
+    part: list[Piece] = []
+    labels: set[str] = set()
+    held = 0
+    for piece in pieces:
+        if part and (held + piece.nbytes > part_bytes or piece.label in labels):
+            yield _wide_first(part)
+            part, labels, held = [], set(), 0
+        part.append(piece)
+        labels.add(piece.label)
+        held += piece.nbytes
+    if part:
+        yield _wide_first(part)
+
+
+def header(pieces: Sequence[Piece]) -> bytes:
+    """What a safetensors file begins with; the bytes of the pieces follow it without gaps."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", "written_by": "penstock checkpoints 1"}}
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + piece.nbytes
+        entries[piece.label] = {"dtype": piece.dtype, "shape": piece.sizes, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def sealed(name: str, pieces: Sequence[Piece], contents: Sequence[memoryview]) -> tuple[bytes, list[Placed]]:
+    """A part's bytes, and where each piece lies in them. Time and memory: the part's bytes."""
+    begins = header(pieces)
+    data = b"".join([begins, *contents])
+    part = Stored(name=name, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    placed, offset = [], len(begins)
+    for piece in pieces:
+        sums = checksums(memoryview(data)[offset : offset + piece.nbytes])
+        placed.append(
+            Placed(
+                part=part,
+                offset=offset,
+                nbytes=piece.nbytes,
+                offsets=piece.offsets,
+                sizes=piece.sizes,
+                crc32c=sums,
+            )
+        )
+        offset += piece.nbytes
+    return data, placed
+
+
+def checksums(data: memoryview) -> tuple[int, ...]:
+    """The CRC-32C of each block."""
+    return tuple(crc32c(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES))
+
+
+def _wide_first(part: list[Piece]) -> list[Piece]:
+    return sorted(part, key=lambda piece: -ITEM_BYTES[piece.dtype])

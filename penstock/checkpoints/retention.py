@@ -1,0 +1,83 @@
+"""Which checkpoints of a run stay, and what is deleted after a commit.
+
+Steps of a run only go up: a save at or below the newest committed step is refused, at its beginning and at its
+commit. So whatever lies below the newest marker and belongs to no marker can never be committed any more: it is of a
+dead try, or of one that will be refused. No clock and no sign of life is needed to know it. What lies above may be
+being written.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from loader.errors import InvalidRuntime, StoreError
+from loader.storage import ObjectInfo, Store
+
+from .marker import Checkpoint, marker_key, part_key, steps
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """keep_last: the newest so many stay; None: all. keep_every: so does each step that it divides.
+
+    Raises: InvalidRuntime.
+    """
+
+    keep_last: int | None = None
+    keep_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("keep_last", "keep_every"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidRuntime(f"{name} = {value!r}; None or a whole number of at least 1 is needed")
+        if self.keep_every is not None and self.keep_last is None:
+            raise InvalidRuntime(
+                "keep_every without keep_last: all checkpoints stay; say keep_last too, or neither"
+            )
+
+    def kept(self, committed: Iterable[int]) -> set[int]:
+        """The steps that stay. The newest is always one of them."""
+        ordered = sorted(committed)
+        if self.keep_last is None:
+            return set(ordered)
+        every = self.keep_every
+        return {*ordered[-self.keep_last :], *(step for step in ordered if every and step % every == 0)}
+
+
+def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
+    """Delete what need not stay beside the newest checkpoint, which was just committed.
+
+    What cannot be deleted is logged, and tried again after the next commit: the checkpoint that was made is good. A
+    marker goes before its parts: whatever stops this, no marker is left whose parts are gone. Two listings, and a
+    request for each 1,000 objects deleted.
+    """
+    try:
+        committed = steps(store, newest.run)
+        kept = retention.kept(committed)
+        store.delete_many(marker_key(newest.run, step) for step in committed if step not in kept)
+        store.delete_many(_leftovers(store, newest, kept))
+    except StoreError as error:
+        _log.warning("old checkpoints of run %s in %s were not deleted: %s", newest.run, store.url, error)
+
+
+def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
+    """(step, object) of everything under a run's parts, by step."""
+    prefix = part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
+    for one in store.list(prefix):
+        step = one.key.removeprefix(prefix).partition("/")[0]
+        if len(step) == 12 and step.isdecimal():
+            yield int(step), one
+
+
+def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
+    """Keys at and below the newest committed step that no checkpoint has. (Other tries of an older step that stays were
+    deleted when that was the newest.)"""
+    own = {newest.key(one) for one in newest.objects}
+    for step, one in remains(store, newest.run):
+        if step > newest.step:
+            return
+        if step not in kept or (step == newest.step and one.key not in own):
+            yield one.key

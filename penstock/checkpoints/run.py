@@ -1,0 +1,238 @@
+"""The checkpoints of one run: save, beside the training if wanted, and load at any number of ranks."""
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import loader
+from loader.errors import Corrupt, InvalidRuntime, MissingDependency
+
+from . import index, marker
+from .marker import Checkpoint
+from .parts import PART_BYTES
+from .ranks import first_error, from_first_rank
+from .retention import Retention
+
+if TYPE_CHECKING:
+    from .reader import Reader
+    from .writer import Writer
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """`checkpoints/<run>/` under a root: a folder, or any store.
+
+    root: a loader.Root, or its path or URL; it need not be that of the data. run: a name; its steps only go up, so a
+    training that goes back to an earlier step and does it again is a run of its own. keep_last: delete all but the
+    newest so many after a save; keep_every: and but the steps that it divides. Nothing is deleted without keep_last
+    but what killed saves left. part_bytes: the size of the files; four at a time are in memory.
+
+    `save`, `load`, `wait` and `close` are called by every rank; where torch.distributed is initialized they use a gloo
+    group of their own, so a save beside the training meets none of its collectives. Not thread-safe. A context manager.
+    Raises: InvalidName; InvalidRuntime.
+    """
+
+    def __init__(
+        self,
+        root: "loader.Root | str | os.PathLike[str]",
+        run: str,
+        *,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._root = root if isinstance(root, loader.Root) else loader.Root(root)
+        self._keep = Retention(keep_last=keep_last, keep_every=keep_every)
+        if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes < 1:
+            raise InvalidRuntime(f"part_bytes = {part_bytes!r}; a whole number of at least 1 is needed")
+        self.run, self._part_bytes = marker.check_run(run), part_bytes
+        self._group: Any = None
+        self._pending: tuple[int, Future[Any]] | None = None
+
+    def __repr__(self) -> str:
+        return f"Checkpoints({self._root.url!r}, {self.run!r})"
+
+    # what is there: without torch
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, ascending."""
+        return marker.steps(self._root.store, self.run)
+
+    def at(self, step: int) -> Checkpoint:
+        """The checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
+        return marker.read(self._root.store, self.run, step)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest, or None. Raises: Corrupt; FormatTooNew."""
+        steps = self.steps()
+        return self.at(steps[-1]) if steps else None
+
+    # saving
+
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        batches: "loader.Loader | None" = None,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Save a state after `step` steps: tensors, plain values, dicts and lists of them, or what has a state_dict().
+
+        batches: the loader, whose position, plan and versions go with it. wait=False: copy the state into memory, and
+        upload while the training goes on; an error of that is logged when it happens and raised by the next call. At
+        most one save is on its way: this waits for the one before. Raises: Conflict for a step at or below the newest
+        one; InvalidField; StoreError; whatever another rank raised.
+        """
+        self.wait()
+        from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+        how: dict[str, Any] = {"storage_writer": self.writer(step, batches), **self._collective()}
+        if wait:
+            first_error(lambda: save(dict(state), **how))
+            return
+        going = first_error(lambda: async_save(dict(state), **how))
+        assert isinstance(going, Future)
+        going.add_done_callback(lambda done: _tell(done, step, self))
+        self._pending = step, going
+
+    def wait(self) -> None:
+        """Until the save beside the training is done. Raises: what that raised."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            first_error(pending[1].result)
+
+    def writer(self, step: int, batches: "loader.Loader | None" = None) -> "Writer":
+        """For torch.distributed.checkpoint.save and async_save. Raises: MissingDependency; InvalidRuntime."""
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
+            raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
+        try:
+            from .writer import Writer
+        except ImportError as error:
+            raise MissingDependency("checkpoints are torch's: pip install 'penstock[torch]'") from error
+        facts = _facts(batches) if batches is not None else {}
+        return Writer(self._root, self.run, step, facts=facts, keep=self._keep, part_bytes=self._part_bytes)
+
+    # loading
+
+    def load(
+        self,
+        state: dict[str, Any],
+        batches: "loader.Loader | None" = None,
+        *,
+        step: int | Literal["latest"] = "latest",
+        partial: bool = False,
+    ) -> Checkpoint | None:
+        """Fill a state, and move the loader to where it was. None, and nothing changed, where there is none yet.
+
+        state: as it was saved, its tensors sharded as they now are; those are filled in place. partial: leave out
+        what the checkpoint has and the state has not. The first rank reads marker and index for all. Raises:
+        PlanMismatch for another order of samples, before anything is filled; CheckpointMismatch; CheckpointNotFound
+        for a `step`; Corrupt, with the address; StoreError; whatever another rank raised.
+        """
+        self.wait()
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        how = self._collective()
+        found = from_first_rank(lambda: self._found(step), how.get("process_group"))
+        if found is None:
+            return None
+        checkpoint, made = found
+        if batches is not None:
+            if checkpoint.loader is None:
+                raise InvalidRuntime(
+                    f"{self!r}: step {checkpoint.step} was saved without a loader; leave batches out"
+                )
+            batches.load_state_dict(checkpoint.loader)
+        reader = self._reader(checkpoint, made, partial)
+        first_error(lambda: load(state, storage_reader=reader, **how))
+        return checkpoint
+
+    def reader(self, step: int, *, partial: bool = False) -> "Reader":
+        """For torch.distributed.checkpoint.load. Raises: MissingDependency; CheckpointNotFound; Corrupt."""
+        checkpoint = self.at(step)
+        return self._reader(checkpoint, self._index(checkpoint), partial)
+
+    def close(self) -> None:
+        """Wait for the save on its way, and give the group back. Raises: what that save raised."""
+        try:
+            self.wait()
+        finally:
+            group, self._group = self._group, None
+            if group is not None:
+                from torch import distributed
+
+                if distributed.is_initialized():
+                    distributed.destroy_process_group(group)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+            _log.exception("a save of %r failed too", self)
+
+    def _collective(self) -> dict[str, Any]:
+        """How torch.distributed.checkpoint shall talk: in a group of ours, or not at all."""
+        from torch import distributed
+
+        if not (distributed.is_available() and distributed.is_initialized()):
+            warnings.filterwarnings(
+                "ignore", "torch.distributed is disabled", UserWarning
+            )  # one process is fine
+            return {"no_dist": True}
+        if self._group is None:
+            self._group = distributed.new_group(backend="gloo")
+        return {"process_group": self._group}
+
+    def _found(self, step: int | Literal["latest"]) -> tuple[Checkpoint, index.Index] | None:
+        checkpoint = self.latest() if step == "latest" else self.at(step)
+        return None if checkpoint is None else (checkpoint, self._index(checkpoint))
+
+    def _index(self, checkpoint: Checkpoint) -> index.Index:
+        key = checkpoint.key(checkpoint.index)
+        data = self._root.store.get(key).data
+        where = f"{self._root.url}/{key}"
+        if marker.sha256(data) != checkpoint.index.sha256:
+            raise Corrupt(
+                f"{where} is not the index that was written; load an earlier step, or restore the file"
+            )
+        return index.decode(data, checkpoint.parts, where)
+
+    def _reader(self, checkpoint: Checkpoint, made: index.Index, partial: bool) -> "Reader":
+        from .reader import Reader
+
+        return Reader(self._root.store, checkpoint, made, partial=partial)
+
+
+def _facts(batches: "loader.Loader") -> dict[str, Any]:
+    """What of a loader goes into the marker."""
+    views = {(one.source, one.view_id): one.view for one in batches.plan.sources.values()}
+    versions = {
+        (source, view.version.id, view.version.name)
+        for (source, _), view in views.items()
+        if isinstance(view, loader.View)  # a synthetic one is of no version
+    }
+    return {
+        "plan": batches.plan.hash,
+        "versions": tuple(
+            {"source": source, "id": id, "name": name} for source, id, name in sorted(versions)
+        ),
+        "loader": batches.state_dict(),
+    }
+
+
+def _tell(done: "Future[Any]", step: int, who: Checkpoints) -> None:
+    if (error := done.exception()) is not None:
+        _log.error("%r: step %d was not saved; the next call raises it: %s", who, step, error)

@@ -1,0 +1,225 @@
+"""`torch.distributed.checkpoint`'s StorageWriter over a store: each rank writes parts, the coordinator the marker."""
+
+import io
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import metadata as dcp
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from loader import Root
+from loader.errors import Conflict, InvalidField, InvalidRuntime
+
+from . import index, marker, retention
+from .boxes import cut, named
+from .dtypes import content, dtype_name
+from .marker import Checkpoint, Stored
+from .parts import ITEM_BYTES, PART_BYTES, Piece, Placed, packed, sealed
+from .retention import Retention
+from .several import several
+
+
+class Writer(StorageWriter):
+    """Saves one step of a run: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
+
+    A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that nobody
+    else draws, and the marker is created last. It pickles, without credentials. facts: what of the training goes into
+    the marker.
+
+    Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest
+    checkpoint of the run; InvalidField for what a checkpoint does not hold; StoreError.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        run: str,
+        step: int,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        keep: Retention | None = None,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        super().__init__()
+        self._root, self._store = root, root.store
+        self._run, self._step = marker.check_run(run), step
+        self._facts, self._keep, self._part_bytes = dict(facts or {}), keep or Retention(), part_bytes
+        self._values: dict[dcp.MetadataIndex, memoryview] = {}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """No id alone says which store is meant."""
+        return False
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Raises: InvalidRuntime for an id other than the writer's step."""
+        if checkpoint_id is not None and str(checkpoint_id) != str(self._step):
+            raise InvalidRuntime(
+                f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
+            )
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Raises: InvalidRuntime for ranks that do not coordinate: each would make a checkpoint of its own."""
+        if not kwargs.get("use_collectives", True):
+            raise InvalidRuntime(
+                "use_collectives=False: a checkpoint has one marker for all ranks; leave it out"
+            )
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """On the coordinator, before anything is written. Raises: Conflict; NotARoot."""
+        self._root.create()
+        self._check_newest()
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's parts, several at once. Memory: that many parts, and the values that are no tensors."""
+        attempt = secrets.token_hex(8)
+        self._values = {}
+        stored: dict[dcp.MetadataIndex, list[Placed]] = {item.index: [] for item in plan.items}
+        parts = enumerate(packed(self._pieces(plan, planner), self._part_bytes))
+
+        def write(numbered: tuple[int, list[Piece]]) -> tuple[list[Piece], list[Placed]]:
+            number, pieces = numbered
+            name = f"{attempt}-{number:05d}.safetensors"
+            data, placed = sealed(name, pieces, [self._content(piece, planner) for piece in pieces])
+            self._store.put(marker.part_key(self._run, self._step, name), data)
+            return pieces, placed
+
+        for pieces, placed in several(write, parts):
+            for piece, where in zip(pieces, placed, strict=True):
+                stored[piece.item.index].append(where)
+        self._values = {}
+        results = [
+            WriteResult(index=name, size_in_bytes=sum(one.nbytes for one in places), storage_data=places)
+            for name, places in stored.items()
+        ]
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
+        """On the coordinator: write the index, then the marker, then delete what need not stay. Raises: Conflict."""
+        made = _index(metadata, [result for each in results for result in each])
+        data = index.encode(made)
+        stored = Stored(
+            name=f"{secrets.token_hex(8)}-index.json", nbytes=len(data), sha256=marker.sha256(data)
+        )
+        self._store.put(marker.part_key(self._run, self._step, stored.name), data)
+        found = Checkpoint(
+            run=self._run,
+            step=self._step,
+            at_us=time.time_ns() // 1000,
+            world_size=len(results),
+            index=stored,
+            parts=tuple(made.parts()),
+            **self._facts,
+        )
+        self._check_newest()
+        key = marker.marker_key(self._run, self._step)
+        self._store.put_if_absent(key, marker.encode(found))
+        if marker.steps(self._store, self._run)[-1] > self._step:
+            # Somebody went on while this save stood still, and may have deleted its parts already.
+            self._store.delete_many([key])
+            self._check_newest()
+        retention.apply(self._store, self._keep, found)
+
+    def _check_newest(self) -> None:
+        newest = max(marker.steps(self._store, self._run), default=None)
+        if newest is not None and newest >= self._step:
+            raise Conflict(
+                f"{self._store.url}: run {self._run!r} has a checkpoint of step {newest}, and its steps only go up; "
+                f"step {self._step} was not saved: a training that goes back to an earlier step is a run of its own"
+            )
+
+    def _pieces(self, plan: SavePlan, planner: SavePlanner) -> Iterator[Piece]:
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                yield self._value(item, planner)
+            else:
+                yield from _boxes(item, self._part_bytes)
+
+    def _value(self, item: WriteItem, planner: SavePlanner) -> Piece:
+        """The planner's bytes of what is no tensor. Raises: InvalidField for what could not be loaded again."""
+        made = planner.resolve_data(item)
+        assert isinstance(made, io.BytesIO)
+        name, data = item.index.fqn, bytes(made.getbuffer())
+        check_value(name, data)
+        self._values[item.index] = memoryview(data)
+        nbytes = len(data)
+        return Piece(item=item, label=name, dtype="U8", within=(), offsets=(), sizes=(nbytes,), nbytes=nbytes)
+
+    def _content(self, piece: Piece, planner: SavePlanner) -> memoryview:
+        if piece.item.type == WriteItemType.BYTE_IO:
+            return self._values[piece.item.index]
+        tensor = planner.resolve_data(piece.item)
+        assert isinstance(tensor, torch.Tensor)
+        for axis, (start, size) in enumerate(zip(piece.within, piece.sizes, strict=True)):
+            tensor = tensor.narrow(axis, start, size)
+        found = content(tensor)
+        if len(found) != piece.nbytes:
+            raise InvalidField(
+                f"{piece.label}: its planner said {piece.nbytes} bytes of {piece.dtype} and gave {len(found)} of "
+                f"{tensor.dtype}; let create_local_plan say what resolve_data gives"
+            )
+        return found
+
+
+def check_value(name: str, data: bytes) -> None:
+    """Raises: InvalidField where a value is not of plain types, which torch.load opens with weights_only=True."""
+    try:
+        torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+        raise InvalidField(
+            f"{name} is no tensor, and no number, text, list or dict of such: checkpoints hold nothing that runs code "
+            f"when it is loaded ({str(error).splitlines()[0]}); save its state_dict() instead"
+        ) from error
+
+
+def _boxes(item: WriteItem, part_bytes: int) -> Iterator[Piece]:
+    """What a tensor, or a rank's shard of one, is stored as."""
+    name, data = item.index.fqn, item.tensor_data
+    assert data is not None
+    if data.properties.layout != torch.strided:
+        raise InvalidField(f"{name} has the layout {data.properties.layout}; save it as a dense tensor")
+    dtype = dtype_name(name, data.properties.dtype)
+    width = ITEM_BYTES[dtype]
+    for within, sizes in cut(data.chunk.sizes, max(1, part_bytes // width)):
+        offsets = tuple(a + b for a, b in zip(data.chunk.offsets, within, strict=True))
+        yield Piece(
+            item=item,
+            label=named(name, offsets, sizes, data.size),
+            dtype=dtype,
+            within=within,
+            offsets=offsets,
+            sizes=sizes,
+            nbytes=prod(sizes) * width,
+        )
+
+
+def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> index.Index:
+    places: dict[str, list[Placed]] = {name: [] for name in metadata.state_dict_metadata}
+    for result in results:
+        places[result.index.fqn] += result.storage_data
+    tensors, values = {}, {}
+    for name, kind in metadata.state_dict_metadata.items():
+        if isinstance(kind, dcp.TensorStorageMetadata):
+            dtype = dtype_name(name, kind.properties.dtype)
+            tensors[name] = index.Tensor(dtype=dtype, sizes=tuple(kind.size), pieces=tuple(places[name]))
+        else:
+            (values[name],) = places[name]
+    paths = metadata.planner_data or {}
+    return index.Index(
+        tensors=tensors, values=values, paths={name: tuple(path) for name, path in paths.items()}
+    )

@@ -1,0 +1,103 @@
+"""`penstock checkpoints ls | verify`: what trainings saved under a root."""
+
+from argparse import ArgumentParser, Namespace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import loader
+
+from ..progress import progress
+from ..words import size
+from .verb import Answer, Verb
+
+if TYPE_CHECKING:
+    from ..checkpoints.listing import Listed
+
+
+def ls_arguments(parser: ArgumentParser) -> None:
+    """What `ls` takes."""
+    parser.add_argument("run", nargs="?", help="only this run")
+
+
+def ls(arguments: Namespace) -> Answer:
+    """Every step, complete or not. Exit status 1 when one with a marker cannot be loaded."""
+    from ..checkpoints.listing import listed
+
+    store = loader.Root(arguments.root).store
+    rows = list(listed(store, arguments.run))
+    body = [_row(one) for one in rows]
+    lines = (
+        [f"{'run':<20} {'step':>10} {'saved (UTC)':<19} {'bytes':>10} {'ranks':>5}  trained on"]
+        if body
+        else []
+    )
+    lines += [
+        f"{row['run']:<20} {row['step']:>10} {row['saved'] or '-':<19} {size(row['nbytes']):>10} "
+        f"{row['ranks'] or '-':>5}  {row['problem'] or _trained_on(row)}"
+        for row in body
+    ]
+    wrong = any(one.problem and not one.unfinished for one in rows)
+    return body, "\n".join(lines) or f"{store.url} has no checkpoints", 1 if wrong else 0
+
+
+def verify_arguments(parser: ArgumentParser) -> None:
+    """What `verify` takes."""
+    parser.add_argument("run")
+    parser.add_argument("--step", type=int, default=None, help="only this one (default: all)")
+
+
+def verify(arguments: Namespace) -> Answer:
+    """Read every byte of the checkpoints of a run. Exit status 1 when anything is wrong."""
+    from ..checkpoints import marker
+    from ..checkpoints.listing import damaged
+
+    store = loader.Root(arguments.root).store
+    steps = marker.steps(store, arguments.run) if arguments.step is None else [arguments.step]
+    found = [marker.read(store, arguments.run, step) for step in steps]
+    objects, nbytes = sum(len(one.objects) for one in found), sum(one.nbytes for one in found)
+    looked = progress(damaged(store, found), "verify", size=lambda one: one[1].nbytes, total=nbytes)
+    wrong = [
+        {"step": one.step, "object": f"{store.url}/{one.key(part)}", "problem": problem}
+        for one, part, problem in looked
+        if problem
+    ]
+    lines = [f"{row['object']}: {row['problem']}" for row in wrong]
+    lines.append(
+        f"{arguments.run}: {len(found)} checkpoints, {objects} objects, {size(nbytes)}; "
+        + (f"{len(wrong)} problems" if wrong else "nothing wrong")
+    )
+    body = {"run": arguments.run, "steps": steps, "objects": objects, "nbytes": nbytes, "problems": wrong}
+    return body, "\n".join(lines), 1 if wrong else 0
+
+
+def _row(one: "Listed") -> dict[str, Any]:
+    found = one.found
+    return {
+        "run": one.run,
+        "step": one.step,
+        "complete": not one.problem,
+        "problem": one.problem,
+        "nbytes": one.nbytes,
+        "saved": f"{datetime.fromtimestamp(found.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}" if found else None,
+        "ranks": found.world_size if found else None,
+        "plan": found.plan if found else None,
+        "versions": list(found.versions) if found else [],
+    }
+
+
+def _trained_on(row: dict[str, Any]) -> str:
+    names = ", ".join(sorted({version["name"] for version in row["versions"]}))
+    return f"{names} {row['plan'][:18]}".strip() if row["plan"] else ""
+
+
+VERB = Verb(
+    text="checkpoints of trainings",
+    verbs={
+        "ls": Verb(
+            text="runs and steps, complete or not, and what they were trained on",
+            run=ls,
+            arguments=ls_arguments,
+        ),
+        "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=verify_arguments),
+    },
+)

@@ -1,0 +1,172 @@
+"""Ranks of a training, as real processes. Reads a request per line, forks that many ranks, and answers with a line.
+
+A request: {"world": 2, "do": "save", ...}; the answer: for each rank {"code": exit status, "said": what it gave or its
+error}. Torch is imported once, here; each rank is forked before it has done anything with it.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from loader.dataset.shard import crc32c
+from loader.storage.traffic import Traffic, counted
+from penstock.checkpoints import Checkpoints, TrainingState
+
+SIZES = {"small": (1001, 32, 1), "100M": (20_001, 768, 12)}
+
+
+class Transformer(nn.Module):
+    """Words to words; 100.4 million parameters of float32 with (20_001, 768, 12)."""
+
+    def __init__(self, words, width, depth):
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+            for _ in range(depth)
+        )
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, words):
+        x = self.embed(words)
+        for layer in self.layers:
+            x = layer(x)
+        return x.mean()
+
+
+def made(request):
+    """(model, optimizer), the model's weights drawn from the request's seed; sharded where there are ranks."""
+    torch.manual_seed(request["seed"])
+    model = Transformer(*SIZES[request.get("size", "small")])
+    if distributed.is_initialized():
+        mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train(model, optimizer, steps, seed=0):
+    """So many steps over words that depend on the rank."""
+    rank = distributed.get_rank() if distributed.is_initialized() else 0
+    draw = torch.Generator().manual_seed(seed * 100 + rank)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randint(0, 1000, (2, 8), generator=draw)).backward()
+        optimizer.step()
+        model.seen += 1
+
+
+def digests(model, optimizer):
+    """Name -> shape and CRC-32C of the whole tensor, or the value itself, of all that a checkpoint must bring back."""
+    found = {}
+
+    def visit(name, value):
+        if isinstance(value, dict):
+            for key, item in value.items():
+                visit(f"{name}/{key}", item)
+        elif isinstance(value, torch.Tensor):
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            data = whole.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            found[name] = f"{list(whole.shape)} {crc32c(data.data):08x}"
+        else:
+            found[name] = repr(value)
+
+    visit("", TrainingState(model, optimizer).state_dict())
+    return found
+
+
+def checkpoints(request):
+    import loader
+
+    root = loader.Root(request["url"], options=request.get("options"))
+    names = ("keep_last", "keep_every", "part_bytes")
+    return Checkpoints(root, "run", **{name: request[name] for name in names if name in request})
+
+
+def die_at(store, suffix):
+    """This process ends by SIGKILL before its store's first write to a key that ends so."""
+
+    def deadly(write):
+        def wrapped(key, data):
+            if key.endswith(suffix):
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(key, data)
+
+        return wrapped
+
+    store.put, store.put_if_absent = deadly(store.put), deadly(store.put_if_absent)
+
+
+def save(request, rank):
+    """Trains, saves; with "after", goes on training while the save is on its way. Digests of what was to be saved."""
+    model, optimizer = made(request)
+    train(model, optimizer, request.get("train", 2))
+    saved = digests(model, optimizer)
+    with checkpoints(request) as kept:
+        if rank == request.get("die_rank"):
+            die_at(kept._root.store, request["die_at"])
+        kept.save(request["step"], {"t": TrainingState(model, optimizer)}, wait="after" not in request)
+        if "after" in request:
+            train(model, optimizer, request["after"], seed=1)
+            assert digests(model, optimizer) != saved
+    return saved
+
+
+def load(request, rank):
+    """Loads into a model of other weights. Digests, the step, and the requests that it took."""
+    model, optimizer = made(request)
+    traffic = Traffic()
+    with checkpoints(request) as kept, counted(traffic):
+        found = kept.load({"t": TrainingState(model, optimizer)}, step=request.get("step", "latest"))
+    return {"digests": digests(model, optimizer), "step": found and found.step, "requests": traffic.requests}
+
+
+def as_rank(request, rank, meet, answer):
+    """One rank, from its birth to its end."""
+    torch.set_num_threads(1)
+    try:
+        world = request["world"]
+        if world > 1:
+            distributed.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
+        answer.write_text(json.dumps(globals()[request["do"]](request, rank)))
+        if world > 1:
+            distributed.destroy_process_group()
+        code = 0
+    except Exception as error:  # noqa: BLE001 - it is this rank's answer
+        answer.write_text(json.dumps(f"{type(error).__name__}: {error}"))
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main():
+    for line in sys.stdin:
+        request = json.loads(line)
+        with tempfile.TemporaryDirectory() as folder:
+            children = {}
+            for rank in range(request["world"]):
+                if not (child := os.fork()):
+                    as_rank(request, rank, f"{folder}/meet", Path(folder, f"{rank}.json"))
+                children[rank] = child
+            out = []
+            for rank, child in children.items():
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                said = Path(folder, f"{rank}.json")
+                out.append({"code": code, "said": json.loads(said.read_text()) if said.exists() else None})
+        print(json.dumps(out), flush=True)
+
+
+if __name__ == "__main__":
+    main()

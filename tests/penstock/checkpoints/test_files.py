@@ -1,0 +1,180 @@
+"""The files of checkpoints, without torch: boxes, parts that other tools read, markers, and which stay."""
+
+import json
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load as load_safetensors
+
+from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, InvalidRuntime
+from loader.storage import open_store
+from penstock.checkpoints import marker, retention
+from penstock.checkpoints.boxes import cut, extent
+from penstock.checkpoints.marker import Checkpoint, Stored
+from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, packed, sealed
+from penstock.checkpoints.retention import Retention
+
+SIZES = st.lists(st.integers(0, 6), max_size=4).map(tuple)
+
+
+def checkpoint(step, *names, run="run"):
+    index, *parts = [Stored(name=name, nbytes=3, sha256=marker.sha256(b"abc")) for name in names]
+    return Checkpoint(run=run, step=step, at_us=1, world_size=2, index=index, parts=tuple(parts))
+
+
+@given(SIZES, st.integers(1, 50))
+@settings(derandomize=True, deadline=None)
+def test_boxes_fill_an_array_each_one_run_of_it(sizes, most):
+    whole = np.arange(prod(sizes)).reshape(sizes)
+    found = []
+    for offsets, inner in cut(sizes, most):
+        box = whole[tuple(slice(low, low + size) for low, size in zip(offsets, inner, strict=True))].reshape(
+            -1
+        )
+        assert 0 < len(box) <= max(most, 1)
+        assert list(box) == list(range(box[0], box[0] + len(box)))
+        found += list(box)
+    assert found == list(range(prod(sizes)))
+
+
+@given(st.data(), SIZES.filter(lambda sizes: 0 not in sizes))
+@settings(derandomize=True, deadline=None)
+def test_the_extent_of_a_box_is_the_shortest_run_that_holds_it(data, sizes):
+    offsets = [data.draw(st.integers(0, size - 1)) for size in sizes]
+    lengths = [data.draw(st.integers(1, size - low)) for size, low in zip(sizes, offsets, strict=True)]
+    whole = np.arange(prod(sizes)).reshape(sizes)
+    box = whole[tuple(slice(low, low + size) for low, size in zip(offsets, lengths, strict=True))]
+    first, count = extent(sizes, offsets, lengths)
+    assert (first, first + count - 1) == (box.min(), box.max())
+
+
+def piece(label, dtype, array):
+    return Piece(
+        item=array, label=label, dtype=dtype, within=(), offsets=(), sizes=array.shape, nbytes=array.nbytes
+    )
+
+
+def test_a_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
+    arrays = {
+        "odd": np.frombuffer(b"abc", np.uint8),
+        "wide": np.arange(7, dtype=np.float64),
+        "half[0:3]": np.arange(3, dtype=np.float16),
+        "many": np.arange(BLOCK_BYTES // 4 + 5, dtype=np.int32),
+    }
+    names = {"uint8": "U8", "float64": "F64", "float16": "F16", "int32": "I32"}
+    (part,) = packed([piece(label, names[str(a.dtype)], a) for label, a in arrays.items()], 2**30)
+    data, placed = sealed("x-0.safetensors", part, [one.item.data.cast("B") for one in part])
+    found = load_safetensors(data)
+    assert found.keys() == arrays.keys()
+    for one, where in zip(part, placed, strict=True):
+        assert (found[one.label] == one.item).all()
+        assert data[where.offset : where.offset + where.nbytes] == one.item.tobytes()
+        assert where.offset % one.item.itemsize == 0  # whoever maps the file finds it aligned
+        assert where.crc32c == checksums(memoryview(one.item.tobytes()))
+        assert where.part == Stored(name="x-0.safetensors", nbytes=len(data), sha256=marker.sha256(data))
+    assert [len(where.crc32c) for where in placed] == [1, 2, 1, 1]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30))), st.integers(1, 40))
+@settings(derandomize=True, deadline=None)
+def test_parts_keep_to_their_size_and_have_no_name_twice(drawn, most):
+    pieces = [piece(label, "U8", np.zeros(size, np.uint8)) for label, size in drawn]
+    parts = list(packed(pieces, most))
+    assert [one for part in parts for one in part] == pieces
+    for part in parts:
+        assert len(part) == 1 or sum(one.nbytes for one in part) <= most
+        assert len({one.label for one in part}) == len(part)
+
+
+def test_the_markers_bytes_are_these():
+    made = checkpoint(12, "a-index.json", "b-00000.safetensors")
+    assert marker.marker_key("run", 12) == "checkpoints/run/steps/000000000012.json"
+    assert made.key(made.parts[0]) == "checkpoints/run/parts/000000000012/b-00000.safetensors"
+    sha = '"sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"'
+    assert marker.encode(made).decode() == (
+        '{"at_us":1,"checkpoint":1,"index":{"name":"a-index.json","nbytes":3,' + sha + '},"loader":null,'
+        '"parts":[{"name":"b-00000.safetensors","nbytes":3,' + sha + '}],"plan":null,"run":"run",'
+        '"sha256":"' + json.loads(marker.encode(made))["sha256"] + '","step":12,"versions":[],"world_size":2}'
+    )
+    assert json.loads(marker.encode(made))["sha256"].startswith("47e07c2b")
+    assert marker.decode(marker.encode(made), "x") == made
+
+
+def test_a_marker_edited_by_hand_or_of_another_step_or_newer_is_refused():
+    store = open_store("memory://markers-refused")
+    data = marker.encode(checkpoint(12, "a-index.json"))
+    for step, bad in (
+        (1, data.replace(b'"nbytes":3', b'"nbytes":4')),
+        (2, b"{}"),
+        (3, b"\xff"),
+        (4, data),
+        (5, b"[]"),
+    ):
+        store.put(marker.marker_key("run", step), bad)
+        with pytest.raises(Corrupt, match=f"markers-refused.*{step:012d}"):
+            marker.read(store, "run", step)
+    body = {**json.loads(data), "checkpoint": 2}
+    del body["sha256"]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    body["sha256"] = marker.sha256(text.encode())
+    store.put(marker.marker_key("run", 6), json.dumps(body).encode())
+    with pytest.raises(FormatTooNew, match="newer penstock"):
+        marker.read(store, "run", 6)
+    with pytest.raises(CheckpointNotFound, match="step 7; the newest are: 2, 3, 4, 5, 6"):
+        marker.read(store, "run", 7)
+    for name in ("", "a/b", "../x", "-a", "a" * 129):
+        with pytest.raises(InvalidName):
+            marker.check_run(name)
+
+
+@given(
+    committed=st.sets(st.integers(0, 40), min_size=1, max_size=12),
+    torn=st.sets(st.integers(0, 60), max_size=8),
+    last=st.one_of(st.none(), st.integers(1, 6)),
+    every=st.integers(1, 12),
+)
+@settings(derandomize=True, deadline=None)
+def test_what_stays_after_a_commit(committed, torn, last, every):
+    store = open_store("memory://retention")
+    store.delete_many([one.key for one in store.list()])
+    other = checkpoint(7, "x-index.json", run="other")
+    made = {step: checkpoint(step, f"{step}-index.json", f"{step}-0.safetensors") for step in committed}
+    for one in [*made.values(), other]:
+        for part in one.objects:
+            store.put(one.key(part), b"abc")
+        store.put(marker.marker_key(one.run, one.step), marker.encode(one))
+    newest = max(committed)
+    for step in torn - (committed - {newest}):  # a save that died left something there
+        store.put(marker.part_key("run", step, "dead-0.safetensors"), b"xyz")
+    retention.apply(store, Retention(keep_last=last, keep_every=every if last else None), made[newest])
+
+    stay = {
+        step
+        for step in committed
+        if last is None or sum(other > step for other in committed) < last or step % every == 0
+    }
+    assert newest in stay
+    expected = {marker.marker_key("run", step) for step in stay}
+    expected |= {made[step].key(part) for step in stay for part in made[step].objects}
+    expected |= {marker.part_key("run", step, "dead-0.safetensors") for step in torn if step > newest}
+    expected |= {marker.marker_key("other", 7), other.key(other.index)}
+    assert {one.key for one in store.list()} == expected
+    assert list(marker.runs(store)) == ["other", "run"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"keep_last": 0},
+        {"keep_last": True},
+        {"keep_last": 2.5},
+        {"keep_every": 5},
+        {"keep_last": 1, "keep_every": 0},
+    ],
+)
+def test_retention_that_means_nothing_is_refused(wrong):
+    with pytest.raises(InvalidRuntime, match="keep_"):
+        Retention(**wrong)

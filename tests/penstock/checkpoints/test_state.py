@@ -1,0 +1,420 @@
+"""What one process saves and loads: every kind of value, what is refused, damage, and saves beside the training."""
+
+import copy
+import io
+import logging
+import queue
+import threading
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed import checkpoint as dcp
+
+import loader
+from loader.errors import (
+    CheckpointMismatch,
+    Conflict,
+    Corrupt,
+    InvalidField,
+    InvalidRuntime,
+    ObjectNotFound,
+    PlanMismatch,
+    StoreError,
+)
+from loader.storage import open_store
+from loader.storage.traffic import Traffic, counted
+from penstock.checkpoints import Checkpoints, TrainingState, marker
+from penstock.checkpoints.dtypes import DTYPES
+
+ALONE = "ignore:torch.distributed is disabled"
+
+
+def kinds():
+    """One of everything that a checkpoint holds."""
+    draw = torch.Generator().manual_seed(3)
+    data = torch.randint(0, 256, (24 * 8,), dtype=torch.uint8, generator=draw)
+    typed = {
+        name: (data.view(dtype) if dtype != torch.bool else data > 100).clone()
+        for name, dtype in DTYPES.items()
+    }
+    shapes = {
+        "scalar": torch.tensor(7),
+        "empty": torch.zeros(0, 3),
+        "strided": torch.arange(60.0).reshape(5, 12).t()[::2],
+        "expanded": torch.ones(1, 4).expand(3, 4),
+        "conjugate": torch.view_as_complex(torch.arange(6.0).view(3, 2)).conj(),
+        "long": torch.arange(40_000, dtype=torch.int32).reshape(1, 2, 20_000),
+    }
+    values = {"lr": 0.1, "name": "größer", "none": None, "flag": True, "betas": (0.9, 0.95), "big": 2**70}
+    return {"typed": typed, "shapes": shapes, "values": values, "list": [1, {"deep": torch.arange(3)}, [2.5]]}
+
+
+def blank(value):
+    """The same tree with other contents."""
+    if isinstance(value, torch.Tensor):
+        return torch.zeros(value.shape, dtype=value.dtype)
+    if isinstance(value, dict):
+        return {name: blank(one) for name, one in value.items()}
+    return [blank(one) for one in value] if isinstance(value, list) else 0
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        bits = [one.resolve_conj().contiguous().reshape(-1).view(torch.uint8) for one in (a, b)]
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(*bits)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(same(*pair) for pair in zip(a, b, strict=True))
+    return type(a) is type(b) and a == b
+
+
+def test_every_type_shape_and_value_comes_back(tmp_path):
+    with Checkpoints(tmp_path / "root", "run", part_bytes=10_000) as checkpoints:
+        assert checkpoints.load(blank(kinds())) is None
+        checkpoints.save(1, kinds())
+        found = blank(kinds())
+        made = checkpoints.load(found)
+    assert (made.step, made.plan, made.world_size) == (1, None, 1)
+    assert len(made.parts) > 16  # the longest array is in several
+    assert same(found, kinds())
+
+
+@pytest.mark.filterwarnings(ALONE, "ignore:torch.distributed is unavailable")
+def test_torchs_own_save_async_save_and_load_take_the_writer_and_the_reader(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    dcp.save(kinds(), storage_writer=checkpoints.writer(1))
+    staged = kinds()
+    del staged["shapes"]["conjugate"]  # torch's own copy forgets that it is one (docs/limits.md)
+    dcp.async_save(staged, storage_writer=copy.deepcopy(checkpoints.writer(2))).result()
+    for step, kept in ((1, kinds()), (2, staged)):
+        found = blank(kept)
+        dcp.load(found, storage_reader=checkpoints.reader(step))
+        assert same(found, kept)
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+    whole = _load_state_dict_from_keys(storage_reader=checkpoints.reader(2))  # without knowing what is in it
+    assert same(whole["typed"], kinds()["typed"])
+    with pytest.raises(InvalidRuntime, match="step 3"):
+        dcp.save(kinds(), storage_writer=checkpoints.writer(3), checkpoint_id="somewhere")
+
+
+class Custom:
+    """No plain value."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("custom", Custom()),
+        ("code", print),
+        ("complex128", torch.zeros(2, dtype=torch.complex128)),
+        ("sparse", torch.eye(3).to_sparse()),
+    ],
+)
+def test_what_could_not_be_loaded_safely_is_not_saved(tmp_path, name, value):
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    with pytest.raises((InvalidField, NotImplementedError), match=f"{name}|Sparse"):
+        checkpoints.save(1, {"good": torch.zeros(3), name: value})
+    assert checkpoints.latest() is None
+    checkpoints.save(1, {"good": torch.zeros(3)})
+
+
+def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
+    """Whoever can write to the store can write a value with a right checksum; it is not run."""
+    from penstock.checkpoints import index
+
+    class Evil:
+        def __reduce__(self):
+            return print, ("ran",)
+
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    sink = io.BytesIO()
+    torch.save(Evil(), sink)
+    data = sink.getvalue()
+    from penstock.checkpoints.parts import Piece, sealed
+
+    piece = Piece(
+        item=None, label="x", dtype="U8", within=(), offsets=(), sizes=(len(data),), nbytes=len(data)
+    )
+    part, (placed,) = sealed("evil.safetensors", [piece], [memoryview(data)])
+    text = index.encode(index.Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
+    stored = marker.Stored(name="index.json", nbytes=len(text), sha256=marker.sha256(text))
+    made = marker.Checkpoint(run="run", step=1, at_us=0, world_size=1, index=stored, parts=(placed.part,))
+    store = open_store(str(tmp_path / "root"))
+    store.put(made.key(placed.part), part)
+    store.put(made.key(stored), text)
+    store.put(marker.marker_key("run", 1), marker.encode(made))
+    with pytest.raises(Corrupt, match=r"x is no tensor.*nothing that runs code"):
+        checkpoints.load({"x": 0})
+
+
+def test_an_optimizer_without_moments_does_not_lose_them_without_a_word(tmp_path):
+    def made():
+        model = nn.Linear(3, 2)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    model, optimizer = made()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    checkpoints.save(1, {"model": model, "optimizer": optimizer})
+    checkpoints.save(2, {"train": TrainingState(model, optimizer)})
+
+    fresh, unused = made()
+    with pytest.raises(
+        CheckpointMismatch, match=r"also has optimizer.state.0.exp_avg.*TrainingState.*partial=True"
+    ):
+        checkpoints.load({"model": fresh, "optimizer": unused}, step=1)
+    checkpoints.load({"model": fresh}, step=1, partial=True)
+    assert torch.equal(fresh.weight, model.weight)
+
+    fresh, unused = made()
+    checkpoints.load({"train": TrainingState(fresh, unused)})
+    assert same(copy.deepcopy(unused.state_dict()), copy.deepcopy(optimizer.state_dict()))
+    fresh, _ = made()
+    checkpoints.load({"train": TrainingState(fresh)}, partial=True)  # for evaluation
+    assert torch.equal(fresh.weight, model.weight)
+    with pytest.raises(ValueError, match="Size mismatch"):
+        checkpoints.load({"train": TrainingState(nn.Linear(3, 5))}, partial=True)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        checkpoints.load({"other": torch.zeros(1)}, partial=True)
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "delete", "index", "index-gone"])
+def test_damage_is_found_and_named(tmp_path, how):
+    checkpoints = Checkpoints(tmp_path / "root", "run", part_bytes=2**20)
+    checkpoints.save(1, {"a": torch.arange(1000), "b": torch.arange(700_000), "c": {"lr": 0.5}})
+    made = checkpoints.latest()
+    one = made.index if how.startswith("index") else made.parts[1]
+    path = tmp_path / "root" / made.key(one)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.unlink()
+    if how in ("flip", "index"):
+        path.write_bytes(data)
+    elif how == "truncate":
+        path.write_bytes(data[:-9])
+    kind = ObjectNotFound if how in ("delete", "index-gone") else Corrupt
+    with pytest.raises(kind) as caught:
+        checkpoints.load(
+            {
+                "a": torch.zeros(1000, dtype=torch.int64),
+                "b": torch.zeros(700_000, dtype=torch.int64),
+                "c": {"lr": 0},
+            }
+        )
+    assert made.key(one) in str(caught.value)
+    if how == "flip":
+        assert "'b' is not what was written" in str(caught.value)
+        assert "step 1 of run 'run'" in str(caught.value)
+
+
+def test_a_flipped_byte_on_the_way_is_read_once_more(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    checkpoints.save(1, {"a": torch.arange(1000)})
+    store = checkpoints._root.store
+    honest, lies = store.get_ranges, []
+
+    def lying(key, spans, **options):
+        (blob,) = honest(key, spans, **options)
+        lies.append(key)
+        return [blob._replace(data=bytes([blob.data[0] ^ 1]) + blob.data[1:])]
+
+    monkeypatch.setattr(store, "get_ranges", lying)
+    found = {"a": torch.zeros(1000, dtype=torch.int64)}
+    checkpoints.load(found)
+    assert lies
+    assert torch.equal(found["a"], torch.arange(1000))
+
+
+def test_only_the_blocks_are_read_that_hold_what_is_asked_for(tmp_path):
+    """10 MiB of which two rows are asked for: as a rank of very many would."""
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    checkpoints.save(1, {"w": torch.arange(2_560 * 1024).reshape(2_560, 1024)})
+    reader, read = checkpoints.reader(1), []
+    honest = checkpoints._root.store.get_ranges
+    checkpoints._root.store.get_ranges = lambda key, spans, **more: (
+        read.extend(spans) or honest(key, spans, **more)
+    )
+    from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+
+    place = dcp.metadata.MetadataIndex("w", torch.Size([0, 0]))
+    rows = torch.Size([1_000, 0])
+    item = ReadItem(LoadItemType.TENSOR, place, torch.Size([0, 0]), place, rows, torch.Size([2, 1024]))
+    target = torch.zeros(2, 1024, dtype=torch.int64)
+
+    class Planner(dcp.DefaultLoadPlanner):
+        def resolve_tensor(self, item):
+            return target
+
+    reader.read_data(LoadPlan([item]), Planner()).wait()
+    assert torch.equal(target, torch.arange(1_000 * 1024, 1_002 * 1024).reshape(2, 1024))
+    assert [span.nbytes for span in read] == [2**20]
+
+
+def test_the_loaders_state_goes_with_it_and_another_order_is_refused_before_anything_is_filled(tmp_path):
+    with loader.Root(tmp_path / "data") as root:
+        with root.write("points") as writer:
+            for number in range(12):
+                writer.add(f"{number:02d}", {"cls": number})
+        plan = loader.plan({"p": root.open("points@1")}, seed=1, global_batch=4)
+        with loader.Loader(plan, 0, 1) as batches, Checkpoints(root, "run") as checkpoints:
+            digests = [next(batches).digest for _ in range(3)]
+            checkpoints.save(3, {"w": torch.ones(2)}, batches)
+            digests += [next(batches).digest for _ in range(3)]
+            made = checkpoints.latest()
+        assert made.plan == plan.hash
+        assert made.versions == ({"source": "p", "id": root.record("points@1").id, "name": "points@1"},)
+        assert made.loader == plan.state(3)
+        with loader.Loader(plan, 0, 1) as batches, Checkpoints(root, "run") as checkpoints:
+            assert checkpoints.load({"w": torch.zeros(2)}, batches).step == 3
+            assert [next(batches).digest for _ in range(3)] == digests[3:]
+        other = loader.plan({"p": root.open("points@1")}, seed=2, global_batch=4)
+        with loader.Loader(other, 0, 1) as batches, Checkpoints(root, "run") as checkpoints:
+            filled = {"w": torch.zeros(2)}
+            with pytest.raises(PlanMismatch, match="seed"):
+                checkpoints.load(filled, batches)
+            assert torch.equal(filled["w"], torch.zeros(2))
+            checkpoints.save(4, filled)
+            with pytest.raises(InvalidRuntime, match="saved without a loader"):
+                checkpoints.load(filled, batches)
+
+
+def test_steps_of_a_run_only_go_up(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    checkpoints.save(5, {"w": torch.ones(2)})
+    files = sorted(tmp_path.rglob("*.*"))
+    for step in (5, 4):
+        with pytest.raises(Conflict, match="step 5, and its steps only go up"):
+            checkpoints.save(step, {"w": torch.zeros(2)})
+    assert sorted(tmp_path.rglob("*.*")) == files  # refused before a byte is written
+    Checkpoints(tmp_path / "root", "branch").save(4, {"w": torch.zeros(2)})
+    for step in (-1, 10**12, True, "7", 1.0):
+        with pytest.raises(InvalidRuntime, match="whole number from 0"):
+            checkpoints.save(step, {"w": torch.zeros(2)})
+
+
+def gated(store, name):
+    """(reached, go): the store's verb `name` says that it was called, and waits."""
+    verb, reached, go = getattr(store, name), threading.Event(), threading.Event()
+
+    def wait(*arguments):
+        reached.set()
+        assert go.wait(60)
+        return verb(*arguments)
+
+    setattr(store, name, wait)
+    return reached, go
+
+
+def test_a_save_that_stood_still_while_others_went_on_is_withdrawn(tmp_path):
+    slow = Checkpoints(tmp_path / "root", "run")
+    reached, go = gated(slow._root.store, "put_if_absent")
+    slow.save(5, {"w": torch.ones(2)}, wait=False)
+    assert reached.wait(60)
+    fast = Checkpoints(tmp_path / "root", "run", keep_last=1)
+    fast.save(6, {"w": torch.zeros(2)})  # deletes the parts of step 5, which nothing names
+    go.set()
+    with pytest.raises(Conflict, match="step 6"):
+        slow.wait()
+    assert fast.steps() == [6]
+    assert fast.load({"w": torch.ones(2)}).step == 6
+
+
+def test_what_changes_while_a_save_is_on_its_way_is_not_in_it(tmp_path):
+    weights = torch.arange(5000.0)
+    with Checkpoints(tmp_path / "root", "run") as checkpoints:
+        reached, go = gated(checkpoints._root.store, "put")
+        checkpoints.save(1, {"w": weights}, wait=False)
+        assert reached.wait(60)
+        weights.fill_(-1.0)
+        go.set()
+    found = {"w": torch.zeros(5000)}
+    Checkpoints(tmp_path / "root", "run").load(found)
+    assert torch.equal(found["w"], torch.arange(5000.0))
+
+
+@pytest.fixture
+def said():
+    """A queue of what penstock.checkpoints logs."""
+    lines, log = queue.SimpleQueue(), logging.getLogger("penstock.checkpoints")
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.put(record.getMessage())
+    log.addHandler(handler)
+    yield lines
+    log.removeHandler(handler)
+
+
+@pytest.mark.parametrize("then", ["save", "wait", "load", "close"])
+def test_an_error_beside_the_training_is_logged_and_raised_by_the_next_call(tmp_path, said, then):
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    checkpoints.save(1, {"w": torch.ones(2)})
+    in_the_way = tmp_path / "root" / "checkpoints" / "run" / "parts" / "000000000002"
+    in_the_way.write_text("a file where a folder has to be")
+    checkpoints.save(2, {"w": torch.ones(2)}, wait=False)
+    assert "step 2 was not saved" in said.get(timeout=60)
+    calls = {
+        "save": lambda: checkpoints.save(3, {"w": torch.ones(2)}),
+        "wait": checkpoints.wait,
+        "load": lambda: checkpoints.load({"w": torch.ones(2)}),
+        "close": checkpoints.close,
+    }
+    with pytest.raises(StoreError, match="000000000002"):
+        calls[then]()
+    assert checkpoints.steps() == [1]
+    in_the_way.unlink()
+    checkpoints.save(2, {"w": torch.ones(2)})
+    checkpoints.close()
+
+
+def test_old_ones_are_deleted_after_a_save_and_what_cannot_be_is_logged(tmp_path, caplog):
+    checkpoints = Checkpoints(tmp_path / "root", "run", keep_last=2, keep_every=4)
+    for step in range(1, 8):
+        checkpoints.save(step, {"w": torch.ones(2)})
+    assert checkpoints.steps() == [4, 6, 7]
+    store = checkpoints._root.store
+
+    def refused(keys):
+        raise StoreError("deleting is forbidden here")
+
+    store.delete_many = refused
+    checkpoints.save(8, {"w": torch.ones(2)})
+    assert "deleting is forbidden here" in caplog.text
+    assert checkpoints.steps() == [4, 6, 7, 8]
+    del store.delete_many
+    checkpoints.save(9, {"w": torch.ones(2)})
+    assert checkpoints.steps() == [4, 8, 9]
+
+
+def test_parts_in_memory_are_few(tmp_path):
+    """Of 40 parts no more than four are being made at a time."""
+    checkpoints = Checkpoints(tmp_path / "root", "run", part_bytes=4096)
+    store, lock, now, most = checkpoints._root.store, threading.Lock(), [0], [0]
+    put, barrier = store.put, threading.Barrier(4)
+
+    def counting(key, data):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        if key.endswith(".safetensors"):
+            barrier.wait(60)  # four at once, or nobody gets on
+        put(key, data)
+        with lock:
+            now[0] -= 1
+
+    store.put = counting
+    checkpoints.save(1, {"w": torch.zeros(40, 1024)})
+    assert len(checkpoints.latest().parts) == 40
+    assert most[0] == 4
+
+
+def test_listing_and_requests(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    assert checkpoints.steps() == []
+    checkpoints.save(1, {"w": torch.ones(2)})
+    with counted(traffic := Traffic()):
+        checkpoints.load({"w": torch.ones(2)})
+    assert traffic.requests == 3  # marker, index, one range
+    assert not distributed.is_initialized()

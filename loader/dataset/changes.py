@@ -1,4 +1,4 @@
-"""The three changes a version can make to its parent: new parts, a group for existing parts, exclusions."""
+"""The changes a version can make to its parent: new parts, a group for existing parts, annotations, exclusions."""
 
 import logging
 import secrets
@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Conflict, InvalidSample, PenstockError
+from .annotate import Annotated, Annotating, write_annotation
 from .exclude import StillLive, find_superseded, write_exclusions
 from .group_writer import write_group
+from .manifest import Change
 from .names import resolve
 from .part import Part
 from .publish import Check, FreeGroup, NewKeys, Onto, Pending, check_producer, commit, open_record
+from .relabel import SameCells, with_statistics
 from .runs import check_parts, write_group_run, write_run
+from .samples import import_polars
 from .version import Version
 
 if TYPE_CHECKING:
@@ -75,6 +79,25 @@ def publish_group(
         change = write_group_run(root.store, prefix, parts)
         pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
         return commit(root.store, root.log, pending, FreeGroup(group, [part.id for part in parts]))
+
+
+def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, producer: Producer) -> Annotated:
+    """See `Root.annotate`."""
+    import_polars()  # before the rows are read
+    version = root.open(ref)
+    facts = check_producer(producer)
+    with _transaction(root, version) as txn:
+        prefix = _prefix(txn)
+        files, joined = write_annotation(version, prefix, rows, how)
+        pending = Pending(
+            dataset=version.dataset,
+            txn=txn,
+            prefix=prefix,
+            change=Change(samples=tuple(files)),
+            producer=facts,
+            complete=lambda parent, change: with_statistics(parent, prefix, change),
+        )
+        return Annotated(version=commit(root.store, root.log, pending, SameCells(version, files)), join=joined)
 
 
 def publish_exclusions(

@@ -9,7 +9,7 @@ version costs what is new, and the same change can be laid on a newer parent by 
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +23,20 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesFile:
-    """One column group of the samples table over one run of parts. columns: name -> Arrow type."""
+    """One column group of the samples table over one run of parts. columns: name -> Arrow type.
+
+    author, at_us: of an annotation, which is of samples that were there, and overrides what was said of them before.
+    """
 
     file: TableFile
     group: str
     columns: Mapping[str, str]
+    author: str = ""
+    at_us: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        body = {**self.file.to_json(), "group": self.group, "columns": sorted(self.columns)}
+        return {**body, "author": self.author, "at_us": self.at_us} if self.author else body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +93,9 @@ def child(
         "n_rows": base["n_rows"] + change.n_rows,
         "n_live": base["n_live"] + change.n_rows - change.n_excluded,
         "groups": _groups(base["groups"], change.groups),
-        "columns": _columns(base["columns"], change.samples),
+        "columns": merged_columns(base["columns"], change.samples),
         "shards": [*base["shards"], *_json(change.shards)],
-        "samples": [
-            *base["samples"],
-            *({**s.file.to_json(), "group": s.group, "columns": sorted(s.columns)} for s in change.samples),
-        ],
+        "samples": [*base["samples"], *(file.to_json() for file in change.samples)],
         "stats": [*base["stats"], *_json(change.stats)],
         "exclusions": [*base["exclusions"], *_json(change.exclusions)],
     }
@@ -145,7 +151,8 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
     return merged
 
 
-def _columns(base: Mapping[str, Any], added: tuple[SamplesFile, ...]) -> dict[str, Any]:
+def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
+    """A manifest's columns with those of more files. Raises: FieldMismatch for another type."""
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():

@@ -7,7 +7,7 @@ the same change is laid on the newer version (a rebase): parts are named by id, 
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,13 +32,15 @@ Check = Callable[[Version | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A change whose files are uploaded and that waits for its log entry."""
+    """A change whose files are uploaded and that waits for its log entry. complete: what is added to it once it is
+    known which version it is laid on, and what is left of it there."""
 
     dataset: str
     txn: str
     prefix: str
     change: Change
     producer: Mapping[str, Any]
+    complete: Callable[[Version | None, Change], Change] = lambda _, change: change
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
@@ -71,7 +73,8 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             check(parent)
         base = (newest.id if newest else "", state.last_deny)
         if base not in applied:
-            applied[base] = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
+            found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
+            applied[base] = replace(found, change=pending.complete(parent, found.change))
         body = _manifest(parent, applied[base], pending, state.last_deny)
         if body["n_live"] <= 0:
             if applied[base].n_dropped:

@@ -8,7 +8,8 @@ from typing import Any
 from ..errors import Conflict, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
 from ..storage.threads import beside
-from .changes import publish_exclusions, publish_group, publish_parts
+from .annotate import Annotated, Annotating
+from .changes import publish_annotation, publish_exclusions, publish_group, publish_parts
 from .heartbeat import Heartbeat
 from .history import RefKind, State, VersionRecord
 from .lease import Lease
@@ -200,6 +201,45 @@ class Root:
         Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
         """
         return publish_group(self, ref, group, compute, inputs, producer)
+
+    def annotate(
+        self,
+        ref: str,
+        name: str,
+        rows: Any,
+        *,
+        author: str,
+        key: str = "key",
+        on: str = "key",
+        columns: Sequence[str] | None = None,
+        nulls: str = "keep",
+        strict: bool = False,
+        last_wins: bool = False,
+        producer: Mapping[str, Any] | None = None,
+    ) -> Annotated:
+        """Metadata columns for samples that are there, or other values of columns that they have: a column group `name`
+        of its own, with author and time. Nothing that is there is rewritten, and earlier versions keep what they say.
+
+        rows: the path or URL of a .parquet, .jsonl or .csv file, an Arrow table (or what exports one), a mapping key ->
+        values, or mappings with their key. A row's `key` is looked up in the samples' column `on` ("key", "source_key",
+        "raw_key", "unit_id" ...; there it may name several samples). Rows may say `annotated_by` and `annotated_at_us`
+        themselves. columns: those to take, default all. nulls: "keep" what is there, or "remove" it. Keys without a
+        sample are counted in `join`, or refused with `strict`; a key given twice is refused, unless `last_wins`.
+
+        Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
+        the column has; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
+        """
+        how = Annotating(
+            name=name,
+            author=author,
+            key=key,
+            on=on,
+            columns=columns,
+            nulls=nulls,
+            strict=strict,
+            last_wins=last_wins,
+        )
+        return publish_annotation(self, ref, rows, how, producer)
 
     def exclude(
         self, ref: str, keys: Sequence[str], *, reason: str, producer: Mapping[str, Any] | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import Corrupt, FieldNotFound, MissingDependency
+from .edits import edits_of, files_of, with_edits
 from .parquet import TableFile, get_table_bytes
 
 if TYPE_CHECKING:
@@ -29,22 +30,37 @@ def import_polars() -> Any:
 
 
 def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
-    """ordinal, part, row, key, ... in the version's order; only the column groups that hold `columns` are opened, and
-    of these only the columns are decoded."""
+    """ordinal, part, row, key, ... in the version's order; only the files that hold `columns` are opened, and of these
+    only the columns are decoded. A column is what its last annotation says."""
     pl = import_polars()
-    wanted = {"keys"} | {
-        body["group"] for name, body in _columns(version).items() if columns is None or name in columns
-    }
-    frames = {group: _read_group(pl, version, group, columns) for group in sorted(wanted)}
-    frame = frames.pop("keys")
-    for extra in frames.values():
+    entries = version.manifest["samples"]
+    frame = _read_group(pl, version, "keys", columns)
+    for group in sorted(
+        {entry["group"] for entry in files_of(entries, columns, annotations=False)} - {"keys"}
+    ):
+        extra = _read_group(pl, version, group, columns)
         frame = frame.join(extra, on=["part", "row"], how="left", maintain_order="left")
+    frame = with_edits(version.store, entries, frame, columns)
     if version.parts.has_exclusions:
         live = np.concatenate([version.parts.live_members(p) for p in range(len(version.parts))])
         frame = frame.filter(pl.Series("live", live))
     frame = frame.with_row_index("ordinal").with_columns(pl.col("ordinal").cast(pl.Int64))
     lazy: polars.LazyFrame = frame.lazy()
     return lazy if columns is None else lazy.select(["ordinal", *columns])
+
+
+def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
+    """Every edit of a column of live samples: see `Version.edits`."""
+    import_polars()
+    if column not in _columns(version):
+        raise FieldNotFound(
+            f"{version.name} has no column {column!r}; it has {', '.join(sorted(_columns(version)))}"
+        )
+    where = scan_samples(version, ["part", "row", "key"])
+    edits = edits_of(version.store, version.manifest["samples"], column)
+    shown = [name for name in edits.columns if name not in ("part", "row")]
+    joined = edits.lazy().join(where, on=["part", "row"], how="inner", maintain_order="left")
+    return joined.select("ordinal", "key", *shown)
 
 
 def _columns(version: "Version") -> dict[str, Any]:
@@ -54,12 +70,11 @@ def _columns(version: "Version") -> dict[str, Any]:
 
 def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] | None) -> Any:
     """All runs of one column group, in the order of the version's parts: part, row, and these of its columns or all."""
-    files = [entry for entry in version.manifest["samples"] if entry["group"] == group]
-    if not files:
-        return pl.DataFrame({"part": [], "row": []}, schema={"part": pl.String, "row": pl.Int64})
+    entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
+    files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
     for file in files:
-        data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(file)))
+        data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(file))))
         some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
         runs.append(pl.read_parquet(data, columns=some))
     return pl.concat(runs, how="diagonal_relaxed")

@@ -1,7 +1,8 @@
 """Statistics of a run of samples, one row per column, that merge without a rescan: what drift checks read.
 
 A version's statistics are the sum over its runs: counts, sums and histogram bins add; minima, maxima and the
-bottom-k sketches merge. Exclusions are not subtracted; `n_rows` of a run says what was counted.
+bottom-k sketches merge. Exclusions are not subtracted; `n_rows` of a run says what was counted. An annotation that
+changes a column that was there cannot add: its row is of the whole column, and stands for all rows before it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,10 @@ STATS_SCHEMA = pa.schema(
         ("bottom_k", pa.list_(pa.int64())),
     ]
 )
+
+WHOLE = "whole"
+WHOLE_SCHEMA = STATS_SCHEMA.append(pa.field(WHOLE, pa.bool_()))
+"""Of an annotation: a row with `whole` is of all cells of its column, those counted before it too."""
 
 
 def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row"})) -> pa.Table:
@@ -105,12 +110,13 @@ def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
 def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """column -> statistics of all runs together, as plain Python; `mean` is added where there is a sum.
 
-    Categories that any run had too many of are None in the merged row.
+    rows: in the manifest's order, which says what a row of a whole column stands for. Categories that any run had too
+    many of are None in the merged row.
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows:
-        name = row["column"]
-        merged[name] = _merged(merged[name], row) if name in merged else _plain_row(row)
+        name, adds = row["column"], not row.get(WHOLE)
+        merged[name] = _merged(merged[name], row) if adds and name in merged else _plain_row(row)
     for row in merged.values():
         numbers = row["n"] - row["nulls"] - (row["nans"] or 0)
         row["mean"] = row["sum"] / numbers if row["sum"] is not None and numbers else None
@@ -118,7 +124,7 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(row)
+    out = {name: value for name, value in row.items() if name != WHOLE}
     out["histogram"] = dict(row["histogram"] or ())
     complete = row["categories_complete"]
     out["categories"] = dict(row["categories"]) if complete else None

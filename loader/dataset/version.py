@@ -14,6 +14,7 @@ from ..storage import Store
 from ..storage.fork import lock
 from ..storage.together import Together
 from .address import SampleAddress
+from .edits import Annotation, annotations
 from .index import ROW_GROUP_ROWS, IndexPlace
 from .index_cache import IndexCache
 from .lookup import Lookup, Map, Stretch
@@ -133,6 +134,18 @@ class Version:
         from .samples import scan_samples
 
         return scan_samples(self)
+
+    @property
+    def annotations(self) -> list[Annotation]:
+        """What was annotated since the samples were written, oldest first."""
+        return annotations(self.manifest["samples"])
+
+    def edits(self, column: str) -> "polars.LazyFrame":
+        """Every edit of a column of live samples, oldest first: `ordinal`, `key`, the column's value, `removed`,
+        `annotation`, `annotated_by`, `annotated_at`. Raises: FieldNotFound for a column that is not in the table."""
+        from .samples import scan_edits
+
+        return scan_edits(self, column)
 
     def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
         """Where these fields of these live ordinals lie, in the order given; see `places`."""

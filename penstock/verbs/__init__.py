@@ -1,6 +1,6 @@
 """The verbs of `penstock`, a file each. A new one is its file and a line here."""
 
-from . import bench, card, checkpoints, diff, explain, hold, lease, ls, order, retire, show, verify
+from . import annotate, bench, card, checkpoints, diff, explain, hold, lease, ls, order, retire, show, verify
 from .verb import Verb
 
 VERBS: dict[str, Verb] = {
@@ -12,6 +12,7 @@ VERBS: dict[str, Verb] = {
     "explain": explain.VERB,
     "card": card.VERB,
     "bench": bench.VERB,
+    "annotate": annotate.VERB,
     "retire": retire.VERB,
     "lease": lease.VERB,
     "hold": hold.VERB,

@@ -1,11 +1,13 @@
 """`penstock show REF`: what a version is made of."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import loader
 
-from ..words import size
+from ..diff import column_statistics
+from ..words import share, size
 from .verb import Answer, Verb
 
 
@@ -34,12 +36,15 @@ def run(arguments: Namespace) -> Answer:
         lines.append(
             f"{name:<16} {group['n_rows']:>10} {group['n_parts']:>7} {size(group['nbytes']):>10}  {fields}"
         )
-    lines += ["", f"{'column':<24} type"]
+    statistics, total = column_statistics(version), manifest["n_rows"]
+    present = {name: row["n"] - row["nulls"] for name, row in statistics.items()}
+    lines += ["", f"{'column':<24} {'present':>10}  type"]
     lines += [
-        f"{name:<24} {column['type']}"
+        f"{name:<24} {share(present[name], total):>10}  {column['type']}"
         for name, column in manifest["columns"].items()
         if column["type"] != "null"
     ]
+    lines += _annotations(version)
     if manifest["producer"]:
         lines += ["", *(f"{name}: {value}" for name, value in manifest["producer"].items())]
     body = {
@@ -47,9 +52,26 @@ def run(arguments: Namespace) -> Answer:
         "id": version.id,
         "fields": list(version.fields),
         "holds": [{"by": one.by, "why": one.why} for one in holds],
+        "present": present,
+        "annotations": [asdict(one) for one in version.annotations],
         "manifest": manifest,
     }
     return body, "\n".join(lines), 0
+
+
+def _annotations(version: loader.Version) -> list[str]:
+    """Who annotated what, and when."""
+    lines = (
+        ["", f"{'annotation':<16} {'samples':>10}  {'when (UTC)':<19}  columns, by whom"]
+        if version.annotations
+        else []
+    )
+    for one in version.annotations:
+        when = datetime.fromtimestamp(one.at_us / 1e6, UTC)
+        lines.append(
+            f"{one.name:<16} {one.n_samples:>10}  {when:%Y-%m-%d %H:%M:%S}  {', '.join(one.columns)}, by {one.author}"
+        )
+    return lines
 
 
 VERB = Verb(text="one version: fields, groups, columns, parts", run=run, arguments=arguments)

@@ -1,0 +1,83 @@
+"""Tables of labels from Arrow and Parquet, in the few kinds of value that a samples table has."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import FieldNotFound, InvalidField, InvalidSample
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def parquet_tables(path: str, name: str, key: str, batch_rows: int) -> Iterator[tuple[pa.Table, Int64s]]:
+    """As `arrow_tables`, of a file. Raises: InvalidSample for one that is not whole."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from arrow_tables(file.iter_batches(batch_rows), name, key, batch_rows)
+    except pa.ArrowException as error:
+        raise InvalidSample(f"{name} is not a readable Parquet file: {error}") from error
+
+
+def arrow_tables(
+    batches: Iterable[pa.RecordBatch], name: str, key: str, batch_rows: int
+) -> Iterator[tuple[pa.Table, Int64s]]:
+    """(at most `batch_rows` rows in the kinds of a samples table, their numbers from 1 on). name: for messages.
+
+    Raises: FieldNotFound without a column `key`; InvalidSample for a row without a key; InvalidField.
+    """
+    start = 1
+    for batch in batches:
+        if key not in batch.schema.names:
+            raise FieldNotFound(f"there is no column {key!r} in {name}, but {', '.join(batch.schema.names)}")
+        for at in range(0, batch.num_rows, batch_rows):
+            table = pa.Table.from_batches([batch.slice(at, batch_rows)])
+            columns = {column: plain_column(table[column], column, name) for column in table.column_names}
+            columns[key] = _keys(columns[key], key, name, start)
+            yield pa.table(columns), np.arange(start, start + table.num_rows, dtype=np.int64)
+            start += table.num_rows
+
+
+def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedArray:
+    """As int64, double, string, bool, UTC microseconds, or a list of these. Raises: InvalidField for any other kind,
+    and for numbers and times that these do not hold."""
+    try:
+        return values.cast(plain_type(values.type))
+    except pa.ArrowException as error:
+        raise InvalidField(
+            f"{name}: column {column!r} is {values.type}: {error}; accepted: whole numbers of 64 bits, floats, "
+            "strings, booleans, timestamps with a time zone, and lists of these"
+        ) from error
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The kind that a samples table has for an Arrow type. Raises: ArrowTypeError for one that it has none for."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", plain_type(kind.value_type)))
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp("us", "UTC")
+    if types.is_integer(kind):
+        return pa.int64()
+    if types.is_floating(kind):
+        return pa.float64()
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_boolean(kind) or types.is_null(kind):
+        return kind
+    raise pa.ArrowTypeError("a samples table has no such kind of value")
+
+
+def _keys(values: pa.ChunkedArray, key: str, name: str, start: int) -> pa.ChunkedArray:
+    if values.null_count:
+        at = start + values.is_null().to_pylist().index(True)
+        raise InvalidSample(f"row {at} of {name} has no key, under {key!r}")
+    if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
+        raise InvalidSample(
+            f"{name}: keys, under {key!r}, are {values.type}; strings or whole numbers are needed"
+        )
+    return values.cast(pa.string())

@@ -1,0 +1,379 @@
+"""annotate: labels of samples that are there, beside files that are not touched."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import loader
+from loader.dataset.edits import cells
+from loader.errors import (
+    Conflict,
+    DuplicateKey,
+    FieldMismatch,
+    FieldNotFound,
+    InvalidField,
+    InvalidKey,
+    InvalidName,
+    InvalidSample,
+    VersionNotFound,
+)
+
+
+@pytest.fixture
+def made(root):
+    """d@1: ten samples in parts of four, label "a" and w = their number; two of each raw object."""
+    write(root, range(10), part_samples=4)
+    return root
+
+
+def write(root, numbers, part_samples=None, **more):
+    with root.write("d", part_samples=part_samples) as writer:
+        for i in numbers:
+            writer.add(
+                f"k{i}", {"cls": i}, metadata={"label": "a", "w": i, **more}, source={"raw_key": f"r{i // 2}"}
+            )
+    return writer.version
+
+
+def column(version, name):
+    frame = version.samples().collect()
+    return dict(zip(frame["key"].to_list(), frame[name].to_list(), strict=True))
+
+
+def statistics(version):
+    from penstock.diff import column_statistics
+
+    return column_statistics(version)
+
+
+def test_nothing_that_is_there_is_touched(made):
+    before = {info.key: info.etag for info in made.store.list("data/")}
+    done = made.annotate(
+        "d@1", "labels-v2", {"k1": {"label": "b", "score": 0.5}, "k3": {"score": 2}}, author="ann"
+    )
+    assert (done.version.name, done.join.n_rows, done.join.n_samples) == ("d@2", 2, 2)
+    assert column(done.version, "label") == {f"k{i}": "b" if i == 1 else "a" for i in range(10)}
+    assert column(done.version, "score") == {f"k{i}": {1: 0.5, 3: 2.0}.get(i) for i in range(10)}
+    assert column(made.open("d@1"), "label") == {f"k{i}": "a" for i in range(10)}
+    assert "score" not in made.open("d@1").manifest["columns"]
+    after = {info.key: info.etag for info in made.store.list("data/")}
+    assert before.items() <= after.items()
+    new = {key.rpartition("/")[2] for key in after.keys() - before.keys() if "manifest" not in key}
+    assert {name.partition("-")[0] for name in new} == {"samples", "stats"}
+    assert "samples-labels-v2-0.parquet" in new
+
+
+def test_who_and_when(made):
+    before = datetime.now(UTC)
+    rows = [
+        {"key": "k1", "label": "b"},
+        {"key": "k2", "label": "c", "annotated_by": "ben", "annotated_at_us": 1_700_000_000_000_000},
+        {"key": "k3", "label": "d", "annotated_by": None},
+    ]
+    version = made.annotate("d", "labels", rows, author="ann").version
+    (one,) = version.annotations
+    assert (one.name, one.author, one.columns, one.n_samples) == ("labels", "ann", ("label",), 3)
+    assert before.timestamp() <= one.at_us / 1e6 <= datetime.now(UTC).timestamp()
+    edits = {row["key"]: row for row in version.edits("label").collect().to_dicts()}
+    assert {key: (row["label"], row["annotated_by"], row["annotation"]) for key, row in edits.items()} == {
+        "k1": ("b", "ann", "labels"),
+        "k2": ("c", "ben", "labels"),
+        "k3": ("d", "ann", "labels"),
+    }
+    assert edits["k2"]["annotated_at"] == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert int(edits["k1"]["annotated_at"].timestamp() * 1e6) == one.at_us
+    at = pa.array([datetime(2026, 1, 2, tzinfo=UTC)], pa.timestamp("ms", "Europe/Berlin"))
+    version = made.annotate(
+        "d", "more", pa.table({"key": ["k1"], "w": [3], "annotated_at_us": at}), author="ann"
+    ).version
+    assert version.edits("w").collect()["annotated_at"].to_list() == [datetime(2026, 1, 2, tzinfo=UTC)]
+    assert version.edits("raw_key").collect().height == 0
+    with pytest.raises(FieldNotFound, match="no column 'nope'"):
+        version.edits("nope")
+    assert "annotated_by" not in version.samples().collect().columns
+
+
+def test_a_null_says_nothing_unless_it_is_to_remove(made):
+    rows = {"k1": {"label": None, "w": 100}, "k2": {"label": "b"}}
+    kept = made.annotate("d", "labels", rows, author="ann").version
+    assert [column(kept, "label")[key] for key in ("k1", "k2")] == ["a", "b"]
+    gone = made.annotate(
+        "d", "labels", {"k2": {"label": None}, "k3": {"w": 7}}, author="ann", nulls="remove"
+    ).version
+    assert [column(gone, "label")[key] for key in ("k1", "k2", "k3")] == ["a", None, "a"]
+    assert [column(gone, "w")[key] for key in ("k1", "k2", "k3")] == [100, 2, 7]
+    assert gone.edits("label").collect()["removed"].to_list() == [False, True]
+    back = made.annotate("d", "labels", {"k2": {"label": "c"}}, author="ann").version
+    assert column(back, "label")["k2"] == "c"
+    table = pa.table({"key": ["k4", "k5"], "label": [None, "z"], "w": [9, None]})
+    both = made.annotate("d", "labels", table, author="ann", nulls="remove").version
+    assert [column(both, "label")[key] for key in ("k4", "k5")] == [None, "z"]
+    assert [column(both, "w")[key] for key in ("k4", "k5")] == [9, None]
+
+
+def test_only_the_files_of_the_columns_named_are_opened(made, stores):
+    made.annotate("d", "scores", {f"k{i}": {"score": i / 2} for i in range(10)}, author="m1")
+    made.annotate("d", "labels", {"k1": {"label": "b"}}, author="ann")
+    version = loader.Root(made.url).open("d")
+    len(version.parts)
+    for predicate, files, n in (
+        ("w > 7", 2, 2),
+        ("score > 4", 2, 1),
+        ("label = 'b'", 3, 1),
+        ("key = 'k1'", 1, 1),
+    ):
+        version.store = stores.Counting(made.store)
+        assert len(version.where(predicate)) == n
+        assert version.store.calls["get", "data"] == files, predicate
+
+
+def test_new_parts_and_annotations_go_together(made):
+    made.annotate("d", "labels", {"k1": {"label": "b", "score": 1.5}}, author="ann")
+    version = write(made, [10, 11], score=2)
+    assert column(version, "label") == {f"k{i}": "b" if i == 1 else "a" for i in range(12)}
+    assert column(version, "score") == {f"k{i}": {1: 1.5, 10: 2.0, 11: 2.0}.get(i) for i in range(12)}
+    version = made.annotate("d", "labels", {"k10": {"score": 9.0}, "k0": {"score": 8}}, author="ann").version
+    assert column(version, "score") == {f"k{i}": {0: 8.0, 1: 1.5, 10: 9.0, 11: 2.0}.get(i) for i in range(12)}
+    assert statistics(version)["score"] == {
+        "type": "double",
+        "n": 4,
+        "nulls": 0,
+        "nans": 0,
+        "zeros": 0,
+        "min": 1.5,
+        "max": 9.0,
+        "mean": 20.5 / 4,
+    }
+
+
+def test_statistics_are_of_what_the_column_says_now(made):
+    assert statistics(made.open("d"))["w"]["max"] == 9.0
+    version = made.annotate(
+        "d", "fix", {"k9": {"w": 3, "label": "b"}, "k0": {"w": None}}, author="ann", nulls="remove"
+    ).version
+    found = statistics(version)
+    assert found["w"] == {
+        "type": "int64",
+        "n": 10,
+        "nulls": 1,
+        "nans": 0,
+        "zeros": 0,
+        "min": 1.0,
+        "max": 8.0,
+        "mean": 39 / 9,
+    }
+    assert found["label"] == {"type": "string", "n": 10, "nulls": 0, "categories": {"a": 9, "b": 1}}
+    assert statistics(made.open("d@1"))["w"]["max"] == 9.0
+
+
+def test_a_changed_type_is_refused(made):
+    for value, kind in ((1.5, "double"), ("x", "string"), (True, "bool"), ([1], "list")):
+        with pytest.raises(FieldMismatch, match=rf"column 'w' is {kind}.* here and int64 in the dataset"):
+            made.annotate("d", "x", {"k1": {"w": value}}, author="ann")
+    made.annotate("d", "x", {"k1": {"score": 1.5}}, author="ann")
+    version = made.annotate("d", "x", {"k1": {"score": 2}}, author="ann").version
+    assert column(version, "score")["k1"] == 2.0
+    assert version.manifest["columns"]["score"]["type"] == "double"
+    with pytest.raises(
+        FieldMismatch, match="'v' holds different kinds: int in sample 'k1', str in sample 'k2'"
+    ):
+        made.annotate("d", "x", {"k1": {"v": 1}, "k2": {"v": "a"}}, author="ann")
+    assert len(made.versions("d")) == 3
+
+
+def test_keys_without_a_sample_are_told(made):
+    rows = {f"z{i}": {"label": "b"} for i in range(12)} | {"k1": {"label": "b"}}
+    join = made.annotate("d", "labels", rows, author="ann").join
+    assert (join.n_rows, join.n_samples, join.n_unmatched) == (13, 1, 12)
+    assert join.unmatched == tuple((f"z{i}", f"row {i + 1} of the rows given") for i in range(10))
+    with pytest.raises(
+        InvalidKey, match=r"12 of 13 keys have no live sample in d@2: 'z0' \(row 1 of the rows given\), 'z1'"
+    ):
+        made.annotate("d", "labels", rows, author="ann", strict=True)
+    with pytest.raises(
+        InvalidKey,
+        match=r"none of the 1 keys is the 'key' of a live sample of d@2; the first is 'z', at row 1",
+    ):
+        made.annotate("d", "labels", {"z": {"label": "b"}}, author="ann")
+    made.exclude("d", ["k1"], reason="x")
+    with pytest.raises(InvalidKey, match="none of the 1 keys"):
+        made.annotate("d", "labels", {"k1": {"label": "b"}}, author="ann")
+    assert len(made.versions("d")) == 3
+
+
+def test_a_key_twice(made):
+    rows = [{"key": "k1", "label": "b", "w": 1}, {"key": "k2", "label": "c"}, {"key": "k1", "label": "d"}]
+    with pytest.raises(
+        DuplicateKey, match=r"'k1' is given twice, at row 1 of the rows given and row 3 of .*\(1 rows repeat"
+    ):
+        made.annotate("d", "labels", rows, author="ann")
+    done = made.annotate("d", "labels", rows, author="ann", last_wins=True)
+    assert (done.join.n_samples, done.join.n_overruled) == (2, 1)
+    assert [column(done.version, "label")[key] for key in ("k1", "k2")] == ["d", "c"]
+
+
+def test_keys_of_other_columns(made):
+    """A raw object has several samples."""
+    table = pa.table({"file": ["r1", "r4", "r9"], "licence": ["by", "cc0", "x"]})
+    done = made.annotate("d", "licences", table, author="ann", key="file", on="raw_key")
+    assert (done.join.n_samples, done.join.unmatched) == (4, (("r9", "row 3 of the rows given"),))
+    assert column(done.version, "licence") == {f"k{i}": {1: "by", 4: "cc0"}.get(i // 2) for i in range(10)}
+    with pytest.raises(
+        FieldNotFound, match="no sample of d@2 has a 'unit_id'; its key columns are key, raw_key"
+    ):
+        made.annotate("d", "x", table, author="ann", key="file", on="unit_id")
+    with pytest.raises(FieldNotFound, match="not found by 'label'; accepted: key, source_key"):
+        made.annotate("d", "x", table, author="ann", key="file", on="label")
+
+
+def test_columns_that_are_not_taken(made):
+    table = pa.table({"key": ["k1"], "split": ["val"], "note": ["n"], "label": ["b"]})
+    with pytest.raises(InvalidField, match="'split' is reserved"):
+        made.annotate("d", "x", table, author="ann")
+    version = made.annotate("d", "x", table, author="ann", columns=["label"]).version
+    assert column(version, "label")["k1"] == "b"
+    assert set(version.manifest["columns"]) == {"key", "label", "raw_key", "w"}
+    with pytest.raises(FieldNotFound, match="no column 'nope' in the rows given, but split, note, label"):
+        made.annotate("d", "x", table, author="ann", columns=["nope"])
+
+
+def test_what_is_refused(made):
+    row = {"k1": {"label": "b"}}
+    for name in ("keys", "metadata", "", "Labels", "a/b", "-a", 3):
+        with pytest.raises(InvalidName, match="annotation"):
+            made.annotate("d", name, row, author="ann")
+    for author in ("", " ", None):
+        with pytest.raises(InvalidSample, match="author"):
+            made.annotate("d", "x", row, author=author)
+    with pytest.raises(InvalidSample, match="nulls='drop'; accepted: 'keep'"):
+        made.annotate("d", "x", row, author="ann", nulls="drop")
+    for values in ({"label": None}, {}):
+        with pytest.raises(InvalidSample, match="says nothing of any sample"):
+            made.annotate("d", "x", {"k1": values}, author="ann")
+    with pytest.raises(InvalidKey, match="no rows"):
+        made.annotate("d", "x", {}, author="ann")
+    for by in (1, ["a"]):
+        with pytest.raises(InvalidField, match=r"'annotated_by' is .*; it says who"):
+            made.annotate("d", "x", {"k1": {"label": "b", "annotated_by": by}}, author="ann")
+    with pytest.raises(VersionNotFound):
+        made.annotate("d@9", "x", row, author="ann")
+    assert len(made.versions("d")) == 1
+    assert {txn.status for txn in made.state.txns.values()} == {"committed", "aborted"}
+
+
+def test_two_people_annotate_the_same_value(made):
+    """The second has not seen the first's: it is refused, and nothing is lost."""
+    other = loader.Root(made.url)
+    other.annotate("d@1", "theirs", {"k1": {"label": "b"}}, author="ben")
+    with pytest.raises(
+        Conflict,
+        match=r"'label' of 1 of these samples was annotated by somebody else in d@2 .*is 'b' now, and was 'a' in d@1",
+    ):
+        made.annotate("d@1", "ours", {"k1": {"label": "c"}, "k2": {"label": "c"}}, author="ann")
+    assert column(made.open("d"), "label")["k1"] == "b"
+    version = made.annotate("d@2", "ours", {"k1": {"label": "c"}}, author="ann").version
+    assert column(version, "label")["k1"] == "c"
+
+
+def test_two_people_annotate_other_samples_or_columns(made):
+    other = loader.Root(made.url)
+    other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": 1.5}}, author="ben")
+    other.annotate("d@1", "more", {"k3": {"v": 1}}, author="ben")
+    version = made.annotate(
+        "d@1", "ours", {"k2": {"label": "c", "score": 2.5}, "k1": {"w": 7}}, author="ann"
+    ).version
+    assert version.number == 4
+    assert [column(version, "label")[f"k{i}"] for i in (1, 2, 3)] == ["b", "c", "a"]
+    assert [column(version, "score")[f"k{i}"] for i in (1, 2, 3)] == [1.5, 2.5, None]
+    assert column(version, "w")["k1"] == 7
+    found = statistics(version)
+    assert found["label"]["categories"] == {"a": 8, "b": 1, "c": 1}
+    assert (found["score"]["n"], found["score"]["min"], found["score"]["max"]) == (2, 1.5, 2.5)
+    assert (found["w"]["n"], found["w"]["nulls"], found["w"]["mean"]) == (10, 0, (45 + 6) / 10)
+
+
+def test_the_same_value_twice_is_no_conflict(made):
+    other = loader.Root(made.url)
+    other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": float("nan")}}, author="ben")
+    version = made.annotate("d@1", "ours", {"k2": {"label": "b"}}, author="ann").version
+    assert statistics(version)["label"]["categories"] == {"a": 8, "b": 2}
+    with pytest.raises(Conflict, match="'score' of 1"):
+        made.annotate("d@1", "ours", {"k1": {"score": float("nan")}}, author="ann")
+
+
+def test_parts_and_exclusions_come_meanwhile(made):
+    """The rows are read while somebody publishes: what was joined is laid on all of it."""
+    other = loader.Root(made.url)
+
+    def rows():
+        yield {"key": "k1", "label": "b", "w": 100}
+        write(other, [10, 11])
+        other.exclude("d", ["k2"], reason="x")
+        other.annotate("d", "theirs", {"k10": {"label": "z"}}, author="ben")
+        yield {"key": "k2", "label": "c"}
+
+    version = made.annotate("d@1", "ours", rows(), author="ann").version
+    assert version.number == 5
+    labels = column(version, "label")
+    assert "k2" not in labels
+    assert {key: value for key, value in labels.items() if value != "a"} == {"k1": "b", "k10": "z"}
+    # Statistics do not take exclusions away.
+    assert statistics(version)["label"]["categories"] == {"a": 9, "b": 1, "c": 1, "z": 1}
+    assert (statistics(version)["w"]["n"], statistics(version)["w"]["max"]) == (12, 100.0)
+
+
+def test_every_version_was_retired_meanwhile(made):
+    other = loader.Root(made.url)
+
+    def rows():
+        other.retire("d@1", reason="x")
+        yield {"key": "k1", "label": "b"}
+
+    with pytest.raises(Conflict, match="every version of the dataset was retired"):
+        made.annotate("d@1", "ours", rows(), author="ann")
+
+
+def test_views_and_plans_see_the_labels(made):
+    version = made.annotate("d", "labels", {"k1": {"label": "b"}, "k4": {"label": "b"}}, author="ann").version
+    view = version.select("cls").where("label = 'b'")
+    assert set(view.keys(view.version_ordinals(np.arange(len(view))))) == {"k1", "k4"}
+    assert len(made.open("d@1").where("label = 'b'")) == 0
+    old, new = made.open("d@1").where("label = 'a'"), version.where("label = 'a'")
+    with pytest.raises(loader.errors.InvalidPlan, match="do not select the same ones"):
+        new.since(old)
+    assert new.since(old, compare=False).view is None
+
+
+def test_many_rows_are_many_files_in_the_order_of_samples(made, monkeypatch):
+    monkeypatch.setattr("loader.dataset.annotate.FILE_ROWS", 3)
+    monkeypatch.setattr("loader.dataset.label_rows.BATCH_ROWS", 2)
+    monkeypatch.setattr("loader.dataset.key_match.MATCH_ROWS", 1)
+    rows = {f"k{i}": {"label": f"l{i}"} for i in reversed(range(10))}
+    version = made.annotate("d", "labels", rows, author="ann").version
+    files = [entry for entry in version.manifest["samples"] if "author" in entry]
+    assert [entry["n_rows"] for entry in files] == [4, 4, 2]
+    assert [one.n_samples for one in version.annotations] == [10]
+    assert column(version, "label") == {f"k{i}": f"l{i}" for i in range(10)}
+    order = {part: i for i, part in enumerate(version.parts.ids.to_pylist())}
+    for entry in files:
+        places = [(order[row["part"]], row["row"]) for row in cells(made.store, [entry], "label").to_dicts()]
+        assert places == sorted(places)
+
+
+def test_lists_and_times(made):
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    first = {"k1": {"tags": ["x"], "seen": at}, "k2": {"tags": [], "seen": None}}
+    made.annotate("d", "tags", first, author="ann")
+    version = made.annotate("d", "tags", {"k1": {"tags": ["y", "z"]}}, author="ann").version
+    assert [column(version, "tags")[f"k{i}"] for i in (1, 2, 3)] == [["y", "z"], [], None]
+    assert [column(version, "seen")[f"k{i}"] for i in (1, 2)] == [at, None]
+
+
+def test_a_polars_frame(made):
+    frame = pl.DataFrame({"key": ["k1", "k2"], "label": ["b", None], "n": pl.Series([1, 2], dtype=pl.UInt8)})
+    version = made.annotate("d", "x", frame, author="ann").version
+    assert [column(version, "label")[f"k{i}"] for i in (1, 2)] == ["b", "a"]
+    assert version.manifest["columns"]["n"]["type"] == "int64"

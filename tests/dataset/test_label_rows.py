@@ -1,0 +1,270 @@
+"""Rows of labels from files and tables: what is read, and how what is wrong is named."""
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset.label_csv import csv_tables
+from loader.dataset.label_rows import open_rows
+from loader.errors import FieldMismatch, FieldNotFound, InvalidField, InvalidSample, ObjectNotFound
+
+CI = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def read(rows, key="key", types=None):
+    """[(number, row as a dict without nulls)] of all batches, and the types by column."""
+    with open_rows(rows, key, types or {}) as source:
+        batches = list(source.batches())
+        found = [
+            (int(number), {name: value for name, value in row.items() if value is not None})
+            for batch in batches
+            for number, row in zip(batch.numbers, batch.table.to_pylist(), strict=True)
+        ]
+        return found, {field.name: str(field.type) for batch in batches for field in batch.table.schema}
+
+
+def jsonl(tmp_path, *lines):
+    path = tmp_path / "labels.jsonl"
+    path.write_bytes(
+        b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
+    )
+    return path
+
+
+def csv(tmp_path, text):
+    path = tmp_path / "labels.csv"
+    path.write_text(text)
+    return path
+
+
+def test_the_same_rows_in_every_kind_of_file(tmp_path):
+    rows = [
+        {"key": "a", "n": 1, "x": 1.5, "s": "é", "b": True},
+        {"key": "b,c", "n": 2, "x": 2.0, "s": 'q"', "b": False},
+    ]
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, tmp_path / "labels.parquet")
+    text = 'key,n,x,s,b\na,1,1.5,é,true\n"b,c",2,2.0,"q""",false\n'
+    expected = (
+        [(1, rows[0]), (2, rows[1])],
+        {"key": "string", "n": "int64", "x": "double", "s": "string", "b": "bool"},
+    )
+    assert (
+        read(rows)
+        == read(table)
+        == read(tmp_path / "labels.parquet")
+        == read(jsonl(tmp_path, *rows))
+        == expected
+    )
+    found, types = read(str(csv(tmp_path, text)))
+    assert ([row for _, row in found], types) == (rows, expected[1])
+    assert [number for number, _ in found] == [2, 3]  # lines of the file
+    by_key = {row["key"]: {name: value for name, value in row.items() if name != "key"} for row in rows}
+    assert [row for _, row in read(by_key)[0]] == rows
+
+
+def test_a_file_behind_a_url(tmp_path):
+    store = loader.Root("memory://labels-of-a-url").store
+    store.put("in/labels.jsonl", b'{"key": "a", "n": 1}\n')
+    assert read("memory://labels-of-a-url/in/labels.jsonl")[0] == [(1, {"key": "a", "n": 1})]
+    with pytest.raises(ObjectNotFound):
+        read("memory://labels-of-a-url/in/other.jsonl")
+
+
+def test_blank_lines_are_counted_and_passed_over(tmp_path):
+    path = jsonl(tmp_path, b"\n", {"key": "a", "n": 1}, b"  \n", {"key": "b"})
+    assert [number for number, _ in read(path)[0]] == [2, 4]
+    assert [number for number, _ in read(csv(tmp_path, "key,n\n\na,1\n\nb,2\n"))[0]] == [3, 5]
+
+
+def test_keys_that_are_numbers(tmp_path):
+    assert read([{"key": 7, "n": 1}])[0] == [(1, {"key": "7", "n": 1})]
+    assert read(pa.table({"key": [7], "n": [1]}))[0] == [(1, {"key": "7", "n": 1})]
+    assert read(csv(tmp_path, "key,n\n007,1\n"))[0] == [(2, {"key": "007", "n": 1})]
+
+
+def test_kinds_of_arrow_become_those_of_a_table():
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    table = pa.table(
+        {
+            "key": pa.array(["a"]).dictionary_encode(),
+            "u": pa.array([1], pa.uint16()),
+            "h": pa.array([1.5], pa.float16()),
+            "s": pa.array(["x"], pa.large_string()),
+            "t": pa.array([at], pa.timestamp("ms", "Asia/Tokyo")),
+            "l": pa.array([[1]], pa.large_list(pa.int8())),
+            "e": pa.array([[0.5, 1.5]], pa.list_(pa.float32(), 2)),
+            "z": pa.nulls(1),
+        }
+    )
+    ((_, row),) = read(table)[0]
+    assert row == {"key": "a", "u": 1, "h": 1.5, "s": "x", "t": at, "l": [1], "e": [0.5, 1.5]}
+    assert read(table)[1] == {
+        "key": "string",
+        "u": "int64",
+        "h": "double",
+        "s": "string",
+        "t": "timestamp[us, tz=UTC]",
+        "l": "list<element: int64>",
+        "e": "list<element: double>",
+        "z": "null",
+    }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([2**63], pa.uint64()),
+        pa.array([datetime(2026, 1, 2)], pa.timestamp("us")),
+        pa.array([b"x"]),
+        pa.array([{"a": 1}]),
+        pa.array([1], pa.date32()),
+        pa.array([1], pa.timestamp("ns", "UTC")),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_other_kinds_are_refused(values):
+    with pytest.raises(InvalidField, match="the rows given: column 'v' is"):
+        read(pa.table({"key": ["a"], "v": values}))
+
+
+def test_bad_lines_are_named(tmp_path):
+    good = {"key": "a", "n": 1}
+    for line, error, match in (
+        (b'{"key": "b", \n', InvalidSample, "line 2 of labels.jsonl is not JSON"),
+        (b'{"key": "\xff"}\n', InvalidSample, "line 2 of labels.jsonl is not JSON"),
+        ([1], InvalidSample, r"line 2 of labels.jsonl is '\[1\]'; an object with its key"),
+        ({"n": 1}, InvalidSample, "line 2 of labels.jsonl has None for its key, under 'key'"),
+        ({"key": 1.5}, InvalidSample, "line 2 of labels.jsonl has 1.5 for its key"),
+        ({"key": True}, InvalidSample, "line 2 of labels.jsonl has True for its key"),
+        ({"key": "b", "n": {"a": 1}}, InvalidField, "'n' of sample 'b'"),
+        ({"key": "b", "no name": 1}, InvalidField, "metadata column 'no name'"),
+        ({"key": "b", "n": "x"}, FieldMismatch, "int in sample 'a', str in sample 'b'"),
+        ({"key": "b", "n": 2**63}, InvalidField, "'n' of sample 'b'"),
+    ):
+        with pytest.raises(error, match=match) as caught:
+            read(jsonl(tmp_path, good, line))
+        notes = getattr(caught.value, "__notes__", [])
+        assert "line 2 of" in str(caught.value) or notes in (
+            ["in line 2 of labels.jsonl"],
+            ["in line 1 to 2 of labels.jsonl"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        ("key,n\na,1\nb,1,2\n", InvalidSample, "line 3 of labels.csv has 3 cells, the first line has 2"),
+        ('key,n\na,1\n"b,1\n', InvalidSample, "line [34] of labels.csv is not CSV"),
+        ("key,n\na,1\n,2\n", InvalidSample, "line 3 of labels.csv has no key, under 'key'"),
+        ("id,n\na,1\n", FieldNotFound, "no column 'key' in labels.csv; its first line is id,n"),
+        ("", FieldNotFound, "its first line is empty"),
+        ("key,n,n\na,1,2\n", InvalidSample, "names a column twice"),
+        ("key,w\na,1\nb,x\n", FieldMismatch, "line 3 of labels.csv: 'x' is not int64, which column 'w' is"),
+        (
+            "key,tags\na,1\n",
+            FieldMismatch,
+            r"column 'tags' is list<element: int64> in the dataset, which CSV has no text",
+        ),
+    ],
+)
+def test_bad_csv_is_named(tmp_path, text, error, match):
+    with pytest.raises(error, match=match):
+        read(csv(tmp_path, text), types={"w": "int64", "tags": "list<element: int64>"})
+
+
+def test_csv_that_is_not_utf_8(tmp_path):
+    (tmp_path / "labels.csv").write_bytes(b"key,s\na,x\nb,\xff\n")
+    with pytest.raises(InvalidSample, match=r"of labels\.csv is not CSV in UTF-8"):
+        read(tmp_path / "labels.csv")
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind", "values"),
+    [
+        (["1", "", "-3"], "int64", [1, None, -3]),
+        (["1", "2.5", "1e3"], "double", [1.0, 2.5, 1000.0]),
+        (["nan", "-inf", ".5", "5."], "double", ["nan", float("-inf"), 0.5, 5.0]),
+        (["True", "false"], "bool", [True, False]),
+        (["007", "8"], "string", ["007", "8"]),
+        (["+1"], "string", ["+1"]),
+        (["1_000"], "string", ["1_000"]),
+        (["9223372036854775808"], "string", ["9223372036854775808"]),
+        (["9007199254740993", "0.5"], "string", ["9007199254740993", "0.5"]),
+        (["1", "true"], "string", ["1", "true"]),
+        (["", ""], "null", [None, None]),
+    ],
+)
+def test_what_text_becomes(tmp_path, texts, kind, values):
+    path = csv(tmp_path, "key,v\n" + "".join(f"k{i},{text}\n" for i, text in enumerate(texts)))
+    for batch_rows in (1, 10):
+        tables = [table for table, _ in csv_tables(str(path), "labels.csv", "key", {}, batch_rows)]
+        assert {str(table.schema.field("v").type) for table in tables} == {kind}
+        found = [value for table in tables for value in table["v"].to_pylist()]
+        assert [("nan" if value != value else value) for value in found] == values
+
+
+def test_text_of_a_column_that_the_dataset_has(tmp_path):
+    types = {"s": "string", "x": "double", "t": "timestamp[us, tz=UTC]"}
+    path = csv(tmp_path, "key,s,x,t\na,007,1,2026-01-02T00:00:00Z\n")
+    assert read(path, types=types)[0][0][1] == {
+        "key": "a",
+        "s": "007",
+        "x": 1.0,
+        "t": datetime(2026, 1, 2, tzinfo=UTC),
+    }
+    with pytest.raises(FieldMismatch, match="'2026-01-02' is not timestamp"):
+        read(csv(tmp_path, "key,t\na,2026-01-02\n"), types=types)
+
+
+@CI
+@given(
+    st.lists(
+        st.one_of(st.integers(), st.floats(), st.text("0123456789.eE+-_ax", max_size=6)).map(str), min_size=1
+    )
+)
+def test_a_number_gives_its_text_back(texts):
+    """What is read as numbers means what stood there; else the text is kept as it is."""
+    import tempfile
+    from pathlib import Path
+
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = csv(Path(folder), "key,v\n" + "".join(f"k{i},{text}\n" for i, text in enumerate(texts)))
+        ((table, _),) = csv_tables(str(path), "labels.csv", "key", {}, 1000)
+    for text, value in zip(texts, table["v"].to_pylist(), strict=True):
+        if isinstance(value, float):
+            assert np.float64(text) == value or value != value
+        else:
+            assert ("" if value is None else str(value)) == text
+
+
+def test_what_is_no_source_of_rows(tmp_path):
+    for rows in (3, b"labels.csv"):
+        with pytest.raises(InvalidSample, match="rows are of type"):
+            read(rows)
+    for name in ("labels.xlsx", "labels"):
+        (tmp_path / name).touch()
+        with pytest.raises(InvalidSample, match=r"is no kind of file .*accepted: \.parquet, \.jsonl, \.csv"):
+            read(tmp_path / name)
+    (tmp_path / "labels.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InvalidSample, match=r"labels.parquet is not a readable Parquet file"):
+        read(tmp_path / "labels.parquet")
+    for name in ("no.parquet", "no.jsonl", "no.csv"):
+        with pytest.raises(InvalidSample, match=f"there is no file .*{name}"):
+            read(tmp_path / name)
+    with pytest.raises(FieldNotFound, match="no column 'key' in the rows given, but id"):
+        read(pa.table({"id": ["a"]}))
+    for keys, match in (
+        (["a", None], "row 2 of the rows given has no key"),
+        ([1.5], "keys, under 'key', are double"),
+    ):
+        with pytest.raises(InvalidSample, match=match):
+            read(pa.table({"key": keys}))

@@ -97,7 +97,9 @@ def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, produ
             producer=facts,
             complete=lambda parent, change: with_statistics(parent, prefix, change),
         )
-        return Annotated(version=commit(root.store, root.log, pending, SameCells(version, files)), join=joined)
+        return Annotated(
+            version=commit(root.store, root.log, pending, SameCells(version, files)), join=joined
+        )
 
 
 def publish_exclusions(

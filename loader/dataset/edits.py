@@ -38,11 +38,11 @@ class Annotation:
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:
-    """Those of a manifest's samples files, in its order. Files of one folder are of one annotation."""
-    together: dict[str, list[Entry]] = {}
+    """Those of a manifest's samples files, in its order."""
+    together: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
         if is_annotation(entry):
-            together.setdefault(entry["path"].rpartition("/")[0], []).append(entry)
+            together.setdefault((entry["group"], entry["author"], entry["at_us"]), []).append(entry)
     return [
         Annotation(
             name=files[0]["group"],
@@ -86,7 +86,7 @@ def with_edits(
             which = tuple(i for i, entry in enumerate(files) if name in entry["columns"])
             together.setdefault(which, []).append(name)
     for which, columns in together.items():
-        edits = _last_said(store, [files[i] for i in which], columns).rename({c: _new(c) for c in columns})
+        edits = last_said(store, [files[i] for i in which], columns).rename({c: _new(c) for c in columns})
         frame = frame.join(edits, on=PLACE, how="left", maintain_order="left")
         for name in columns:
             there = pl.col(name) if name in frame.columns else None
@@ -100,7 +100,7 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
     files = [entry for entry in entries if name in entry["columns"]]
     if not files:
         return _nothing(name)
-    return _last_said(store, files, [name]).drop(_said(name))
+    return last_said(store, files, [name]).drop(_said(name))
 
 
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
@@ -129,8 +129,8 @@ def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataF
     return pl.concat([_nothing(name), *found], how="diagonal_relaxed")
 
 
-def _last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
-    """part, row, each column and whether anything was said of it; one row per sample."""
+def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
+    """part, row, each column and, as `<column> said`, whether anything was said of it; one row per sample."""
     import polars as pl
 
     layers = [

@@ -16,9 +16,11 @@ from typing import Any
 from ..errors import Corrupt, FieldMismatch, FormatTooNew
 from ..storage import Store
 from .columns import fits
+from .edits import is_annotation
 from .parquet import TableFile
 
-FORMAT = 1
+FORMAT = 2
+"""The newest that is read. A manifest has the smallest number that says all it says: 2 with annotations, else 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +83,9 @@ def child(
 ) -> dict[str, Any]:
     """The manifest of `change` laid on `parent`. Raises: FieldMismatch when a group's fields or a column differ."""
     base: Mapping[str, Any] = parent or _EMPTY
+    samples = [*base["samples"], *(file.to_json() for file in change.samples)]
     return {
-        "format": FORMAT,
+        "format": FORMAT if any(map(is_annotation, samples)) else 1,
         "dataset": dataset,
         "parent": parent_id,
         "txn": txn,
@@ -95,7 +98,7 @@ def child(
         "groups": _groups(base["groups"], change.groups),
         "columns": merged_columns(base["columns"], change.samples),
         "shards": [*base["shards"], *_json(change.shards)],
-        "samples": [*base["samples"], *(file.to_json() for file in change.samples)],
+        "samples": samples,
         "stats": [*base["stats"], *_json(change.stats)],
         "exclusions": [*base["exclusions"], *_json(change.exclusions)],
     }

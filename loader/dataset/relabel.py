@@ -78,7 +78,7 @@ def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Ch
 def annotation_stats(
     store: Store, before: Sequence[Entry], ours: Sequence[Entry], columns: Mapping[str, Any]
 ) -> pa.Table:
-    """Statistics of the columns of an annotation's files, laid on these samples files. columns: as a manifest has them."""
+    """Statistics of the columns of an annotation's files, laid on these samples files. columns: of the manifest."""
     rows = []
     for name in _names(ours):
         there = any(name in entry["columns"] for entry in before)

@@ -1,8 +1,9 @@
 """One pass over a version's samples table: everything that a card counts.
 
-The table's files are read one run at a time and batch by batch, only the columns a card shows; no media are
-touched. Memory: the compressed files of one run, some 10 bytes per row (its kind, its split, whether it is live), and
-16 bytes per raw object. Time: O(rows x columns); the keys are hashed one by one, about a microsecond each.
+The table's files are read one run at a time and batch by batch, only the columns a card shows, and annotations laid
+over them; no media are touched. Memory: what was annotated, the compressed files of one run, some 10 bytes per row (its
+kind, its split, whether it is live), and 16 bytes per raw object. Time: O(rows x columns); the keys are hashed one by
+one, about a microsecond each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,12 @@ import pyarrow.parquet as pq
 
 from loader import Version
 from loader.dataset.columns import KEY_COLUMNS
+from loader.dataset.edits import files_of
 from loader.dataset.parquet import TableFile, check_schema_version, get_table_bytes
 from loader.errors import Corrupt
 
 from ..progress import progress
+from .edited import Edited
 from .kinds import LANGUAGES, SIDES, KindScan, Names, floats, licences
 from .layout import Layouts, layouts
 from .raw import RawObjects
@@ -77,6 +80,7 @@ class _Scanner:
         self._licences, self._raw = Tally(), RawObjects(version.manifest["columns"])
         self._kinds: dict[int, KindScan] = {}
         self._runs = _runs(version)
+        self._edited = Edited(version, start, self._live)
 
     def run(self) -> Scan:
         total = sum(file["n_rows"] for run in self._runs for file in run)
@@ -90,6 +94,8 @@ class _Scanner:
             for table in opened:
                 for rows, batch in self._batches(table, self._wanted(table)):
                     self._add(rows, batch, number)
+        for rows, batch in self._edited.rest():
+            self._add(rows, batch, 0)
         kinds = self._finished_kinds()
         return Scan(
             splits=self._split_names.names,
@@ -127,6 +133,10 @@ class _Scanner:
                 for rows, batch in self._batches(table, names):
                     for at in np.flatnonzero(np.isin(rows, mine)).tolist():
                         facts[int(rows[at])].update(batch.slice(at, 1).to_pylist()[0])
+        for rows, batch in self._edited.rest():
+            name = batch.schema.names[0]
+            for at in np.flatnonzero(np.isin(rows, list(facts))).tolist() if name in FACTS else ():
+                facts[int(rows[at])][name] = batch.column(0)[at].as_py()
         return facts
 
     def _open(self, file: dict[str, Any]) -> pq.ParquetFile:
@@ -152,7 +162,7 @@ class _Scanner:
             if not alive.all():
                 rows, batch = rows[alive], batch.filter(pa.array(alive))
             if len(rows):
-                yield rows, batch
+                yield rows, self._edited.laid_over(rows, batch)
 
     def _name_rows(self, table: pq.ParquetFile) -> None:
         """The kind and split of the run's rows, where it says so."""
@@ -214,8 +224,8 @@ class _Scanner:
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    """The files of the samples table, those that one change wrote together."""
+    """The files of the samples table that came with their samples, those of one change together."""
     runs: dict[str, list[dict[str, Any]]] = {}
-    for file in version.manifest["samples"]:
-        runs.setdefault(file["path"].rpartition("/")[0], []).append(file)
+    for file in files_of(version.manifest["samples"], None, annotations=False):
+        runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))
     return list(runs.values())

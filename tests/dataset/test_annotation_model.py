@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from loader.dataset import edits, key_match, relabel, stats
 
-CI = settings(max_examples=25, deadline=None, derandomize=True)
+CI = settings(max_examples=15, deadline=None, derandomize=True)
 
 VALUES = {
     "i": st.integers(-3, 3),
@@ -56,7 +56,7 @@ def test_any_annotations_in_many_files(model, monkeypatch):
     monkeypatch.setattr("loader.dataset.annotate.FILE_ROWS", 1)
     monkeypatch.setattr("loader.dataset.label_rows.BATCH_ROWS", 1)
 
-    @settings(max_examples=10, deadline=None, derandomize=True)
+    @settings(max_examples=6, deadline=None, derandomize=True)
     @given(scripts())
     def some(script):
         model.run(script)

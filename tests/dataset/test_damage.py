@@ -244,12 +244,12 @@ def test_a_newer_index(made, monkeypatch):
 def test_a_newer_manifest(made, monkeypatch):
     from loader.dataset import manifest
 
-    monkeypatch.setattr(manifest, "FORMAT", 2)
-    with made.write("new") as writer:
-        writer.add("k", {"cls": 1})
-    monkeypatch.undo()
+    made.annotate("d", "labels", {"k1": {"label": "cat"}}, author="ann")
+    assert made.open("d@2").manifest["format"] == 2
+    monkeypatch.setattr(manifest, "FORMAT", 1)  # a reader that would not see who said what last
     with pytest.raises(FormatTooNew, match=r"manifest-.*\.json has format 2; this penstock reads up to 1"):
-        made.open("new")
+        made.open("d")
+    assert made.open("d@1").manifest["format"] == 1
 
 
 def test_an_edited_manifest(made):

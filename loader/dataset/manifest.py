@@ -19,8 +19,9 @@ from .columns import fits
 from .edits import is_annotation
 from .parquet import TableFile
 
-FORMAT = 2
-"""The newest that is read. A manifest has the smallest number that says all it says: 2 with annotations, else 1."""
+FORMAT = 1
+NEWEST_FORMAT = 2
+"""Of a manifest with annotations: a reader that knows none would see what they override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def child(
     base: Mapping[str, Any] = parent or _EMPTY
     samples = [*base["samples"], *(file.to_json() for file in change.samples)]
     return {
-        "format": FORMAT if any(map(is_annotation, samples)) else 1,
+        "format": NEWEST_FORMAT if any(map(is_annotation, samples)) else FORMAT,
         "dataset": dataset,
         "parent": parent_id,
         "txn": txn,
@@ -182,9 +183,9 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
             "Restore it from a mirror; nothing was read from it"
         )
     body: dict[str, Any] = json.loads(data)
-    if body["format"] > FORMAT:
+    if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
-            f"{store.url}/{path} has format {body['format']}; this penstock reads up to {FORMAT}. "
+            f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "
             "Upgrade: pip install -U penstock"
         )
     return body

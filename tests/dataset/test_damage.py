@@ -246,7 +246,7 @@ def test_a_newer_manifest(made, monkeypatch):
 
     made.annotate("d", "labels", {"k1": {"label": "cat"}}, author="ann")
     assert made.open("d@2").manifest["format"] == 2
-    monkeypatch.setattr(manifest, "FORMAT", 1)  # a reader that would not see who said what last
+    monkeypatch.setattr(manifest, "NEWEST_FORMAT", 1)  # a reader that would not see who said what last
     with pytest.raises(FormatTooNew, match=r"manifest-.*\.json has format 2; this penstock reads up to 1"):
         made.open("d")
     assert made.open("d@1").manifest["format"] == 1

@@ -13,7 +13,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MARKER = "penstock.json"
-_PROBES = "heartbeats/probe-"
+PROBES = "heartbeats/probe-"
+"""What keys of probes begin with: a place that holds nothing else is empty."""
 
 
 class Marker:
@@ -68,7 +69,7 @@ def create_root(store: Store) -> None:
     try:
         check_root(store)
     except NotARoot:
-        if any(not there.key.startswith(_PROBES) for there in store.list("")):
+        if any(not there.key.startswith(PROBES) for there in store.list("")):
             check_root(store)  # somebody else may have made it a root this moment
             return
         _prove_create_only(store)
@@ -85,7 +86,7 @@ def _prove_create_only(store: Store) -> None:
 
     Raises: InvalidStore.
     """
-    key = f"{_PROBES}{secrets.token_hex(8)}"
+    key = f"{PROBES}{secrets.token_hex(8)}"
     store.put_if_absent(key, b"first")
     try:
         store.put_if_absent(key, b"second")

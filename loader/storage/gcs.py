@@ -50,15 +50,19 @@ def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     bucket, prefix = bucket_and_prefix(url)
     shown = f"gs://{bucket}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
-    config, provider = gcs_config(shown, options, os.environ)
+    config, provider = gcs_config(shown, options)
     connect = connector("GCSStore", bucket, config, provider, runtime)
     return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=1)
 
 
 def gcs_config(
-    url: str, options: Mapping[str, object], environ: Mapping[str, str]
+    url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """(obstore's config, credential provider or None). Raises: InvalidStore; MissingDependency."""
+    """(obstore's config, credential provider or None). environ: None is this process's.
+
+    Raises: InvalidStore; MissingDependency.
+    """
+    environ = os.environ if environ is None else environ
     config = translate_options(url, options, NAMES, _OURS)
     _add_token(url, config, options.get("token"))
     if not config.get("skip_signature", True):

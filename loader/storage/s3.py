@@ -55,19 +55,21 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     bucket, prefix = bucket_and_prefix(url)
     shown = f"s3://{bucket}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
-    config, provider = s3_config(shown, options, os.environ)
+    config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
     return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=delete_keys)
 
 
 def s3_config(
-    url: str, options: Mapping[str, object], environ: Mapping[str, str]
+    url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """(obstore's config, credential provider or None) for options in any of the accepted spellings.
+    """(obstore's config, credential provider or None) for options in any of the accepted spellings. environ: None is
+    this process's.
 
     Raises: InvalidStore; MissingDependency.
     """
+    environ = os.environ if environ is None else environ
     client_kwargs = options.get("client_kwargs") or {}
     if not isinstance(client_kwargs, Mapping):
         raise InvalidStore(f"{url}: client_kwargs is a {type(client_kwargs).__name__}; give a dict")

@@ -1,6 +1,6 @@
 """The verbs of `penstock`, a file each. A new one is its file and a line here."""
 
-from . import annotate, bench, card, checkpoints, diff, explain, hold, lease, ls, order, retire, show, verify
+from . import annotate, bench, card, checkpoints, diff, doctor, explain, hold, lease, ls, order, retire, show, verify
 from .verb import Verb
 
 VERBS: dict[str, Verb] = {
@@ -13,6 +13,7 @@ VERBS: dict[str, Verb] = {
     "card": card.VERB,
     "bench": bench.VERB,
     "annotate": annotate.VERB,
+    "doctor": doctor.VERB,
     "retire": retire.VERB,
     "lease": lease.VERB,
     "hold": hold.VERB,

@@ -1,0 +1,107 @@
+"""What to set, from what was measured: a pure function, so that it can be argued with."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .speed import READ_BYTES, Speed, whole_size
+
+WIDTH = 118
+"""Of a line of text."""
+ENOUGH = 0.9
+"""Of the best rate: more requests in flight than this takes only make each of them wait."""
+LONG_S = 0.002
+"""A request that takes longer is worth a cache and larger reads."""
+PAGES_IN_FLIGHT = 32
+"""Of 1 MiB, that a loader reads ahead (docs/cache.md)."""
+DEFAULT_PREFETCH_BYTES = 512 * 2**20
+MOST_PREFETCH_GIB = 4
+DEFAULT_CONCURRENCY = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """options: of `loader.Root`; loader: arguments of `loader.Loader`; read_bytes: what one read should fetch at least
+    to reach most of the bandwidth; reasons: one line for each."""
+
+    options: Mapping[str, Any]
+    loader: Mapping[str, Any]
+    read_bytes: int
+    reasons: Sequence[str]
+
+    def to_lines(self, url: str) -> list[str]:
+        """As Python to paste, and why."""
+        options = f", options={dict(self.options)!r}" if self.options else ""
+        given = "".join(f", {name}={value!r}" for name, value in self.loader.items())
+        lines = [
+            "recommended settings",
+            f"  root = loader.Root({url!r}{options})",
+            f"  loader.Loader(plan{given})",
+        ]
+        for reason in self.reasons:
+            lines += textwrap.wrap(reason, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+        return lines
+
+
+def advise(speeds: Sequence[Speed], *, local: bool) -> Advice | None:
+    """None where no small reads were measured. local: a folder of this machine."""
+    small = [one for one in speeds if one.verb == "read" and one.nbytes == READ_BYTES[0]]
+    if not small:
+        return None
+    single = min(small, key=lambda one: one.concurrency)
+    wanted = _enough(small)
+    most = max(one.bytes_per_second for one in speeds if one.verb == "read")
+    read_bytes = _read_bytes(speeds, wanted.concurrency, most)
+    reasons = [
+        f"{wanted.concurrency} requests at once give {wanted.requests_per_second:,.0f}/s of "
+        f"{whole_size(small[0].nbytes)}, {wanted.requests_per_second / single.requests_per_second:.1f} times what one "
+        "gives; more add less than a tenth",
+        f"reads of {whole_size(read_bytes)} reach half of the best rate, {most / 1e6:,.0f} MB/s, or more: for smaller "
+        f"samples loader.source(view, chunk=n), n samples together about {whole_size(read_bytes)}",
+    ]
+    if local:
+        reasons.append(
+            "a folder is read directly: no cache, no options; these rates are of files in memory, not of a cold disk"
+        )
+        return Advice(options={}, loader={"workers": "auto"}, read_bytes=read_bytes, reasons=reasons)
+    options: dict[str, Any] = {"max_concurrency": max(PAGES_IN_FLIGHT, wanted.concurrency)}
+    if wanted.concurrency >= DEFAULT_CONCURRENCY:
+        options["max_concurrency"] = 2 * DEFAULT_CONCURRENCY
+        reasons.append(
+            f"it still grows at {DEFAULT_CONCURRENCY} at once: twice as many may be tried; a store that throttles "
+            "is asked by fewer"
+        )
+    loader: dict[str, Any] = {"workers": "auto"}
+    if single.median_s > LONG_S:
+        loader["cache"] = "/local-disk/penstock-cache"
+        ahead = PAGES_IN_FLIGHT * 2**20 / single.median_s
+        reasons.append(
+            f"a request takes {1e3 * single.median_s:.1f} ms: a folder on a local disk keeps what is read for every "
+            f"rank of the machine and for later epochs; {PAGES_IN_FLIGHT} pages read ahead bring "
+            f"{min(ahead, most) / 1e6:,.0f} MB/s at most"
+        )
+    if most > DEFAULT_PREFETCH_BYTES:
+        loader["prefetch"] = min(int(most / 2**30 + 1), MOST_PREFETCH_GIB) * 2**30
+        reasons.append(
+            "prefetch: batches of about a second of the best rate, so that one slow second stops nobody"
+        )
+    return Advice(options=options, loader=loader, read_bytes=read_bytes, reasons=reasons)
+
+
+def _enough(small: Sequence[Speed]) -> Speed:
+    """The fewest at once that reach nearly the best rate."""
+    best = max(one.requests_per_second for one in small)
+    return min(
+        (one for one in small if one.requests_per_second >= ENOUGH * best), key=lambda one: one.concurrency
+    )
+
+
+def _read_bytes(speeds: Sequence[Speed], concurrency: int, most: float) -> int:
+    """The smallest read that reaches half of the best bandwidth, at that concurrency or less."""
+    fast = [
+        one.nbytes
+        for one in speeds
+        if one.verb == "read" and one.concurrency <= concurrency and one.bytes_per_second >= most / 2
+    ]
+    return min(fast, default=READ_BYTES[-1])

@@ -1,0 +1,341 @@
+"""What a bucket's owner has set is named; what may not be asked is said to be unknown."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.doctor.azure_container import azure_container
+from penstock.doctor.gcs_bucket import gcs_bucket
+from penstock.doctor.lifecycle import Rule, judged, rules_of_gcs, rules_of_s3
+from penstock.doctor.place import clock
+from penstock.doctor.s3_bucket import s3_bucket
+
+YEAR_S = 365 * 86_400
+
+
+def by_check(found):
+    """check -> (level, text) of the worst finding."""
+    order = {"ok": 0, "note": 1, "warn": 2, "fail": 3}
+    worst = {}
+    for one in sorted(found, key=lambda one: order[one.level]):
+        worst[one.check] = (one.level, f"{one.what} {one.do}")
+    return worst
+
+
+def levels(found):
+    return {check: level for check, (level, _) in by_check(found).items()}
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "level", "told"),
+    [
+        (0, "ok", "agree"),
+        (300, "warn", "5 minutes ahead"),
+        (-7200, "fail", "2.0 hours behind"),
+        (YEAR_S, "fail", "365 days ahead of"),
+        (-YEAR_S, "fail", "365 days behind"),
+    ],
+)
+def test_the_servers_clock(gateway, s3, ahead_s, level, told):
+    gateway.ahead_s = ahead_s
+    (found,) = clock("s3://doctor/root", s3)
+    assert found.level == level
+    assert told in found.what
+
+
+def test_a_server_whose_clock_cannot_be_read(answers):
+    (found,) = clock("s3://doctor/root", {"endpoint_url": answers(lambda path, query: (200, {}, b""))})
+    assert found.level == "ok"
+    (found,) = clock("s3://doctor/root", {"endpoint_url": "http://127.0.0.1:1"})
+    assert (found.level, "not asked for its time" in found.what) == ("note", True)
+
+
+def test_a_quiet_bucket(s3, bucket):
+    client, name = bucket
+    client.put_bucket_lifecycle_configuration(
+        Bucket=name,
+        LifecycleConfiguration={
+            "Rules": [
+                {
+                    "ID": "tidy",
+                    "Status": "Enabled",
+                    "Filter": {"Prefix": ""},
+                    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
+                }
+            ]
+        },
+    )
+    assert set(levels(s3_bucket(f"s3://{name}/root", s3)).values()) == {"ok"}
+
+
+def test_a_bucket_with_everything_against_it(gateway, s3, running):
+    client, name = running[2], "everything"
+    client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
+    retention = {"Mode": "GOVERNANCE", "Days": 3}
+    client.put_object_lock_configuration(
+        Bucket=name,
+        ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": retention}},
+    )
+    client.put_object(
+        Bucket=name, Key="root/data/x.tar", Body=b"x", StorageClass="GLACIER", ChecksumAlgorithm="CRC32"
+    )
+    kms = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:1:key/abc"}
+    client.put_bucket_encryption(
+        Bucket=name,
+        ServerSideEncryptionConfiguration={"Rules": [{"ApplyServerSideEncryptionByDefault": kms}]},
+    )
+    rule = {
+        "ID": "sweep",
+        "Status": "Enabled",
+        "Filter": {"Prefix": "root/data/"},
+        "Expiration": {"Days": 30},
+    }
+    client.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": [rule]})
+    upload = client.create_multipart_upload(Bucket=name, Key="root/data/y.tar")["UploadId"]
+    gateway.told["requestPayment"] = (
+        "<RequestPaymentConfiguration><Payer>Requester</Payer></RequestPaymentConfiguration>"
+    )
+    found = by_check(s3_bucket(f"s3://{name}/root", s3))
+    assert {check: level for check, (level, _) in found.items()} == {
+        "region": "ok",
+        "encryption": "warn",
+        "requester pays": "warn",
+        "versioning": "warn",
+        "object lock": "fail",
+        "lifecycle": "fail",
+        "uploads": "warn",
+        "tiers": "fail",
+    }
+    assert "key/abc" in found["encryption"][1]
+    assert "requester_pays=true" in found["requester pays"][1]
+    assert "locked for 3 days (GOVERNANCE)" in found["object lock"][1]
+    assert "rule 'sweep' deletes data/* of the root 30 days" in found["lifecycle"][1]
+    assert upload in found["uploads"][1]
+    assert f"aws s3api restore-object --bucket {name} --key root/data/x.tar" in found["tiers"][1]
+
+
+def test_what_may_not_be_asked_is_said(gateway, s3, bucket):
+    gateway.denied = {"lifecycle", "object-lock", "encryption"}
+    found = by_check(s3_bucket(f"s3://{bucket[1]}/root", s3))
+    assert {check for check, (level, _) in found.items() if level == "note"} == {
+        "lifecycle",
+        "object lock",
+        "encryption",
+    }
+    assert all("not permitted to ask" in text for level, text in found.values() if level == "note")
+    assert found["versioning"][0] == "ok"
+
+
+def test_keys_that_nobody_knows_are_told_once(answers):
+    body = b"<Error><Code>InvalidAccessKeyId</Code></Error>"
+    options = {
+        "key": "AKIASTRANGER",
+        "secret": "PLANTEDsecret",
+        "endpoint_url": answers(lambda *_: (403, {}, body)),
+    }
+    (found,) = s3_bucket("s3://doctor/root", options)
+    assert (found.level, found.what) == ("note", "the server answered InvalidAccessKeyId")
+
+
+def test_anonymous_and_profile_less_clients_are_asked_as_the_options_say(gateway, s3, bucket):
+    anonymous = {"anon": True, "endpoint_url": s3["endpoint_url"]}
+    assert levels(s3_bucket(f"s3://{bucket[1]}/root", anonymous))["versioning"] == "ok"
+
+
+GOOGLE = {
+    "kind": "storage#bucket",
+    "name": "bucket",
+    "location": "EU",
+    "storageClass": "STANDARD",
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ({}, {"lifecycle": "warn"}),
+        (
+            {"encryption": {"defaultKmsKeyName": "projects/p/key"}},
+            {"encryption": "note", "lifecycle": "warn"},
+        ),
+        ({"billing": {"requesterPays": True}}, {"requester pays": "warn", "lifecycle": "warn"}),
+        ({"versioning": {"enabled": True}}, {"versioning": "warn", "lifecycle": "warn"}),
+        (
+            {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
+            {"versioning": "warn", "lifecycle": "warn"},
+        ),
+        ({"retentionPolicy": {"retentionPeriod": "86400"}}, {"object lock": "fail", "lifecycle": "warn"}),
+        ({"defaultEventBasedHold": True}, {"object lock": "fail", "lifecycle": "warn"}),
+        ({"storageClass": "ARCHIVE"}, {"tiers": "warn", "lifecycle": "warn"}),
+        (
+            {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 30}}]}},
+            {"lifecycle": "fail"},
+        ),
+        (
+            {
+                "lifecycle": {
+                    "rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}]
+                }
+            },
+            {},
+        ),
+    ],
+    ids=lambda one: next(iter(one), "plain") if isinstance(one, dict) else "",
+)
+def test_a_bucket_of_googles(answers, told, wanted):
+    body = json.dumps({**GOOGLE, **told}).encode()
+    endpoint = answers(lambda path, query: (200, {"Content-Type": "application/json"}, body))
+    found = levels(gcs_bucket("gs://bucket/root", {"endpoint_url": endpoint, "anon": True}))
+    assert {check: level for check, level in found.items() if level != "ok"} == wanted
+
+
+def test_googles_settings_that_may_not_be_asked(answers):
+    endpoint = answers(lambda path, query: (403, {"Content-Type": "application/json"}, b"{}"))
+    found = by_check(gcs_bucket("gs://bucket/root", {"endpoint_url": endpoint, "anon": True}))
+    assert list(found) == ["settings"]
+    assert "not permitted to ask" in found["settings"][1]
+
+
+XML = {"Content-Type": "application/xml"}
+BLOB = """<Blob><Name>root/data/x.tar</Name><Properties><Content-Length>1</Content-Length><Etag>0x1</Etag>
+<Creation-Time>Wed, 21 Oct 2015 07:28:00 GMT</Creation-Time><Last-Modified>Wed, 21 Oct 2015 07:28:00 GMT</Last-Modified>
+<BlobType>BlockBlob</BlobType><AccessTier>{tier}</AccessTier></Properties></Blob>"""
+
+
+def azure_answer(path, query, *, tier, held, kept):
+    """A container, the account's properties, or a listing."""
+    if query.get("comp") == ["list"]:
+        blobs = f"<Blobs>{BLOB.format(tier=tier)}</Blobs><NextMarker/>"
+        return 200, XML, f'<?xml version="1.0"?><EnumerationResults>{blobs}</EnumerationResults>'.encode()
+    if query.get("comp") == ["properties"]:
+        policy = f"<DeleteRetentionPolicy><Enabled>{kept}</Enabled><Days>7</Days></DeleteRetentionPolicy>"
+        return (
+            200,
+            XML,
+            f'<?xml version="1.0"?><StorageServiceProperties>{policy}</StorageServiceProperties>'.encode(),
+        )
+    return 200, {"x-ms-has-legal-hold": held, "x-ms-has-immutability-policy": "false", "ETag": '"0x1"'}, b""
+
+
+@pytest.mark.parametrize(
+    ("tier", "held", "kept", "wanted"),
+    [
+        ("Hot", "false", "false", {}),
+        ("Archive", "false", "false", {"tiers": "fail"}),
+        ("Hot", "true", "false", {"object lock": "fail"}),
+        ("Hot", "false", "true", {"versioning": "warn"}),
+    ],
+)
+def test_a_container_of_azures(answers, tier, held, kept, wanted):
+    endpoint = answers(lambda path, query: azure_answer(path, query, tier=tier, held=held, kept=kept))
+    options = {"account_name": "account", "sas_token": "sig=PLANTED", "endpoint": f"{endpoint}/account"}
+    found = levels(azure_container("az://bucket/root", options))
+    assert {check: level for check, level in found.items() if level != "ok"} == {
+        "lifecycle": "note",
+        **wanted,
+    }
+
+
+def test_a_container_that_may_not_be_asked(answers):
+    endpoint = answers(lambda path, query: (403, {}, b""))
+    options = {"account_name": "account", "sas_token": "sig=PLANTED", "endpoint": f"{endpoint}/account"}
+    found = by_check(azure_container("az://bucket/root", options))
+    assert {level for level, _ in found.values()} == {"note"}
+    assert "not permitted to ask" in found["object lock"][1]
+
+
+KEYS = (
+    "data/a/b.tar",
+    "log/000000000001.json",
+    "penstock.json",
+    "heartbeats/t.json",
+    "leases/v/h.json",
+    "plans/x.json",
+)
+prefixes = st.sampled_from(["", "a/", "a/b/", "b/"])
+rule_prefixes = st.one_of(
+    st.sampled_from(["", "a", "a/", "a/b", "a/b/", "b/", "c"]),
+    st.builds(lambda root, key, n: (root + key)[:n], prefixes, st.sampled_from(KEYS), st.integers(0, 30)),
+)
+
+
+@given(root=prefixes, prefix=rule_prefixes)
+@settings(derandomize=True, deadline=None)
+def test_a_rule_fails_where_it_deletes_what_a_root_needs(root, prefix):
+    """As S3 means it: a rule meets the keys that begin with its prefix."""
+    needed = [root + key for key in KEYS if not key.startswith(("heartbeats/", "leases/"))]
+    met = any(key.startswith(prefix) for key in needed)
+    found = [
+        one.level for one in judged([Rule(name="r", prefix=prefix, deletes="after 1 day", aborts=True)], root)
+    ]
+    if met:
+        assert "fail" in found
+    elif not any((root + key).startswith(prefix) for key in KEYS):
+        # (a prefix of names that no root has today is taken for one that it may have)
+        assert ("fail" in found) == prefix.startswith(root)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"Status": "Disabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}},
+        {"Status": "Enabled", "Filter": {"Tag": {"Key": "a", "Value": "b"}}, "Expiration": {"Days": 1}},
+        {
+            "Status": "Enabled",
+            "Filter": {"And": {"Prefix": "", "Tags": [{"Key": "a"}]}},
+            "Expiration": {"Days": 1},
+        },
+        {"Status": "Enabled", "Filter": {"Prefix": ""}, "NoncurrentVersionExpiration": {"NoncurrentDays": 1}},
+        {"Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"ExpiredObjectDeleteMarker": True}},
+        {
+            "Status": "Enabled",
+            "Filter": {"Prefix": ""},
+            "Transitions": [{"Days": 9, "StorageClass": "STANDARD_IA"}],
+        },
+        {"Status": "Enabled", "Prefix": "other/", "Expiration": {"Date": "2030-01-01"}},
+    ],
+)
+def test_rules_that_meet_no_live_object_of_a_root(rule):
+    assert "fail" not in [one.level for one in judged(rules_of_s3([rule]), "root/")]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"Status": "Enabled", "Prefix": "", "Expiration": {"Date": "2030-01-01"}},
+        {
+            "Status": "Enabled",
+            "Filter": {"And": {"Prefix": "ro", "ObjectSizeGreaterThan": 1}},
+            "Expiration": {"Days": 1},
+        },
+        {"Status": "Enabled", "Filter": {}, "Transitions": [{"Days": 9, "StorageClass": "DEEP_ARCHIVE"}]},
+    ],
+)
+def test_rules_that_do(rule):
+    assert "fail" in [one.level for one in judged(rules_of_s3([rule]), "root/")]
+
+
+@pytest.mark.parametrize(
+    ("condition", "meets"),
+    [
+        ({"age": 30}, True),
+        ({"age": 30, "matchesPrefix": ["other/", "root/data"]}, True),
+        ({"age": 30, "matchesPrefix": ["other/"]}, False),
+        ({"age": 30, "isLive": False}, False),
+        ({"numNewerVersions": 3}, False),
+    ],
+)
+def test_rules_of_googles(condition, meets):
+    rules = rules_of_gcs([{"action": {"type": "Delete"}, "condition": condition}])
+    assert ("fail" in [one.level for one in judged(rules, "root/")]) == meets
+
+
+def test_a_provider_that_must_be_awaited_is_not_asked(s3):
+    async def later():
+        return {}
+
+    options = {"endpoint_url": s3["endpoint_url"], "credential_provider": later}
+    (found,) = s3_bucket("s3://doctor/root", options)
+    assert (found.level, "asynchronous" in found.what) == ("note", True)

@@ -1,6 +1,21 @@
 """The verbs of `penstock`, a file each. A new one is its file and a line here."""
 
-from . import annotate, bench, card, checkpoints, diff, doctor, explain, hold, lease, ls, order, retire, show, verify
+from . import (
+    annotate,
+    bench,
+    card,
+    checkpoints,
+    diff,
+    doctor,
+    explain,
+    hold,
+    lease,
+    ls,
+    order,
+    retire,
+    show,
+    verify,
+)
 from .verb import Verb
 
 VERBS: dict[str, Verb] = {

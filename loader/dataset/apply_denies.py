@@ -18,6 +18,7 @@ from .bitmap import unpack
 from .denied import DenyList, placeholder
 from .exclude import put_exclusions
 from .history import Deny, State
+from .key_hashes import hashes_of, put_hashes
 from .manifest import Change
 from .parquet import TableFile, get_table, get_tables
 from .redact import Redacted, redact_samples, redact_shards, redact_stats
@@ -169,11 +170,15 @@ def _redacted(store: Store, prefix: str, change: Change, gone: Redacted) -> Chan
     if not gone:
         return change
     samples = redact_samples(store, prefix, change.samples, gone)
-    stats = change.stats
+    stats, key_hashes = change.stats, change.key_hashes
     if stats is not None and samples != change.samples:
         stats = redact_stats(store, prefix, [file.file for file in samples])
+    if key_hashes is not None and samples != change.samples:
+        files = [file.file for file in samples if file.group == "keys"]
+        keys = [key for table in get_tables(store, files, ["key"]) for key in table["key"].to_pylist()]
+        key_hashes = put_hashes(store, prefix, hashes_of(keys))
     shards = redact_shards(store, prefix, change.shards, gone) if change.shards else None
-    return replace(change, samples=samples, stats=stats, shards=shards)
+    return replace(change, samples=samples, stats=stats, shards=shards, key_hashes=key_hashes)
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:

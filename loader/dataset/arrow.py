@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -31,6 +32,20 @@ def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     return encoded.dictionary, integers(encoded.indices)
+
+
+def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """bool [n]: which values differ from the one before; the first does."""
+    out = np.ones(len(column), bool)
+    out[1:] = integers(pc.cast(pc.not_equal(column[1:], column[:-1]), pa.int8()))
+    return out
+
+
+def taken(column: pa.Array, positions: Int64s) -> pa.Array:
+    """The values at these positions."""
+    return column.take(
+        pa.Int64Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+    )
 
 
 def text(value: str) -> pa.StringScalar:

@@ -3,12 +3,15 @@
 A version only appends to its parent's parts, so the samples that both have keep their order and the new ones follow.
 """
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from ..errors import InvalidPlan
 from ..order.views import Delta
+from .parquet import TableFile, get_tables
 
 if TYPE_CHECKING:
     from .version import Version
@@ -21,20 +24,18 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
     """What `view` has that `old`, of an earlier version, has not.
 
     compare: whether views with a predicate are compared sample by sample; False for a plan that was made with them.
-    Reads manifests alone, unless samples were excluded since (then both versions' tables of parts), or the views have
-    a predicate (then their select tables). Raises: InvalidPlan where the version does not go on from the earlier one,
-    or the views differ in fields, predicate, or in what they select of the samples that both versions have.
+    Reads manifests alone, unless tables were merged or samples excluded since (then both versions' tables of parts), or
+    the views have a predicate (then their select tables). Raises: InvalidPlan where the version does not go on from the
+    earlier one, or the views differ in fields, predicate, or in what they select of the samples that both have.
     """
     was, now = old.version, view.version
     if was.dataset != now.dataset or was.id == now.id:
         raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
-    for table in ("shards", "exclusions"):
-        before, after = was.manifest[table], now.manifest[table]
-        if after[: len(before)] != before:
-            raise InvalidPlan(
-                f"{now.name} does not go on from {was.name}: its {table} are not those of {was.name} and more. "
-                "A version with rewritten parts, or of another line, needs a new plan"
-            )
+    if wrong := _rewritten(was, now):
+        raise InvalidPlan(
+            f"{now.name} does not go on from {was.name}: its {wrong} are not those of {was.name} and more. "
+            "A version with rewritten parts, or of another line, needs a new plan"
+        )
     if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
         raise InvalidPlan(
             f"the view of {now.name} has the fields {sorted(view.fields)}, that of {was.name} {sorted(old.fields)}; "
@@ -57,6 +58,28 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
             )
     new = view.from_first(first)
     return Delta(view=new if len(new) else None, first=first, removed=removed)
+
+
+def _rewritten(was: "Version", now: "Version") -> str | None:
+    """Which table of the later version does not hold all rows of the earlier one's, in their order. Lists of files that
+    begin alike are alike; where tables were merged since, the rows of both are compared."""
+    for name in ("shards", "exclusions"):
+        before, after = was.manifest[name], now.manifest[name]
+        if after[: len(before)] != before and not _begins_with(was, before, after):
+            return name
+    return None
+
+
+def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+    old, new = (
+        list(get_tables(version.store, [TableFile.from_json(file) for file in files[same:]]))
+        for files in (before, after)
+    )
+    if not old or not new:
+        return not old
+    rows = pa.concat_tables(old)
+    return bool(pa.concat_tables(new).slice(0, len(rows)).equals(rows))
 
 
 def _removed(was: "Version", now: "Version") -> Int64s:

@@ -156,8 +156,8 @@ class IndexFile:
             first, held = 0, self._held
         else:
             columns = [self._metadata.row_group(group).column(c) for c in range(self._metadata.num_columns)]
-            first = min(_chunk_start(column) for column in columns)
-            last = max(_chunk_start(column) + column.total_compressed_size for column in columns)
+            first = min(chunk_start(column) for column in columns)
+            last = max(chunk_start(column) + column.total_compressed_size for column in columns)
             held = self._read(first, last - first)
         try:
             reader = pq.ParquetFile(
@@ -201,7 +201,7 @@ class IndexFile:
         return blob.data
 
 
-def _chunk_start(column: pq.ColumnChunkMetaData) -> int:
+def chunk_start(column: pq.ColumnChunkMetaData) -> int:
     start = column.data_page_offset
     if column.dictionary_page_offset is not None:
         start = min(start, column.dictionary_page_offset)

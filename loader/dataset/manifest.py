@@ -60,6 +60,7 @@ class Change:
     samples: tuple[SamplesFile, ...] = ()
     stats: TableFile | None = None
     exclusions: TableFile | None = None
+    key_hashes: Mapping[str, Any] | None = None
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
     n_parts: int = 0
     n_rows: int = 0
@@ -102,6 +103,10 @@ def child(
         "samples": samples,
         "stats": [*base["stats"], *_json(change.stats)],
         "exclusions": [*base["exclusions"], *_json(change.exclusions)],
+        "key_hashes": [
+            *base.get("key_hashes", ()),
+            *([dict(change.key_hashes)] if change.key_hashes else ()),
+        ],
     }
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from ..storage import Store
 from ..storage.together import Objects
 
 SCHEMA_VERSION = 1
+ROW_GROUP_ROWS = 65_536
 READ_AHEAD = 16
 """Tables fetched together: what they hold is in memory at once."""
 
@@ -42,7 +43,7 @@ def table_bytes(
     table: pa.Table,
     kind: str,
     *,
-    row_group_rows: int = 65_536,
+    row_group_rows: int = ROW_GROUP_ROWS,
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
@@ -63,22 +64,28 @@ def table_bytes(
     return sink.getvalue()
 
 
-def put_table(store: Store, path: str, table: pa.Table, kind: str) -> TableFile:
+def put_table(
+    store: Store, path: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
+) -> TableFile:
     """Write a table under a new key and say how to find and check it."""
-    return _put(store, table, kind, lambda sha256: path)
+    return _put(store, path, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows)
 
 
-def put_named_table(store: Store, prefix: str, table: pa.Table, kind: str) -> TableFile:
+def put_named_table(
+    store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
+) -> TableFile:
     """As `put_table`, named after its content: several of one kind may lie under a prefix."""
-    return _put(store, table, kind, lambda sha256: f"{prefix}/{kind}-{sha256[:16]}.parquet")
+    return put_named(store, prefix, kind, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows)
 
 
-def _put(store: Store, table: pa.Table, kind: str, path_of: Callable[[str], str]) -> TableFile:
-    data = table_bytes(table, kind)
-    sha256 = hashlib.sha256(data).hexdigest()
-    path = path_of(sha256)
+def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
+    """Write what `table_bytes` made under `prefix`, named after its content: again is no change."""
+    return _put(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
+
+
+def _put(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
     store.put_if_absent(path, data)
-    return TableFile(path=path, nbytes=len(data), sha256=sha256, n_rows=table.num_rows)
+    return TableFile(path=path, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest(), n_rows=n_rows)
 
 
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:

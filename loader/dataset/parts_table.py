@@ -1,6 +1,6 @@
 """The parts of a version in order: which part and row an ordinal is, and where each group's shard lies.
 
-Arrays, not objects: a million shards are a few hundred bytes each. Finding n ordinals costs O(n log parts).
+Arrays, not objects: of a million shards some 200 MB. Finding n ordinals costs O(n log parts).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import Corrupt, FieldNotFound, InvalidRuntime
-from .arrow import codes, integers, text
+from .arrow import changes, codes, integers, taken, text
 from .bitmap import SelectTable, unpack
+from .shard_rows import ShardRows
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -27,16 +28,16 @@ EXCLUSIONS_SCHEMA = pa.schema(
 class PartsTable:
     """Built once per open version from its `shards` and `exclusions` tables; read-only, thread-safe."""
 
-    def __init__(self, shards: pa.Table, exclusions: Sequence[pa.Table], name: str) -> None:
+    def __init__(self, shards: ShardRows, exclusions: Sequence[pa.Table], name: str) -> None:
         self._shards, self._name = shards, name
-        self.ids, part = codes(shards["part"])
-        rows = integers(shards["n_rows"])
+        groups, group = codes(shards.columns("group")["group"])
+        self.ids, part = _parts(shards.columns("part")["part"], group, len(groups))
+        rows = integers(shards.columns("n_rows")["n_rows"])
         self.n_rows = np.zeros(len(self.ids), np.int64)
         self.n_rows[part] = rows
         if not np.array_equal(self.n_rows[part], rows):
             bad = self.ids[int(part[np.flatnonzero(self.n_rows[part] != rows)[0]])].as_py()
             raise Corrupt(f"{name}: the shards of part {bad} do not have the same number of rows")
-        groups, group = codes(shards["group"])
         self.groups: list[str] = groups.to_pylist()
         self._shard_of = {
             name: self._positions(part, np.flatnonzero(group == code))
@@ -125,22 +126,39 @@ class PartsTable:
                 f"{self._name}: part {self.ids[position].as_py()} has no group {group!r}; select its fields with "
                 "where_present=True to leave such parts out, or add the group with root.add_group"
             )
-        return {name: self._shards[name][at].as_py() for name in self._shards.column_names}
+        return self._shards.row(at)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
         """(SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
-        at = pc.index(self._shards["path"], text(path)).as_py()
-        return None if at < 0 else (self._shards["sha256"][at].as_py(), self._shards["nbytes"][at].as_py())
+        wanted = text(path)
+        for table in self._shards.tables("path", "sha256", "nbytes"):
+            at = pc.index(table["path"], wanted).as_py()
+            if at >= 0:
+                return table["sha256"][at].as_py(), table["nbytes"][at].as_py()
+        return None
 
     def shard_nbytes(self, group: str) -> list[int]:
         """The size of every shard of a group."""
         mine = self._shard_of.get(group, np.empty(0, np.int64))
-        found: list[int] = integers(self._shards["nbytes"])[mine[mine != MISSING]].tolist()
+        found: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[mine[mine != MISSING]].tolist()
         return found
 
     def shard_rows(self) -> pa.Table:
-        """The `shards` table itself, in the manifest's order."""
-        return self._shards
+        """The `shards` table itself, in the manifest's order: 300 bytes per shard."""
+        return self._shards.columns()
+
+
+def _parts(column: pa.ChunkedArray, group: Int64s, n_groups: int) -> tuple[pa.Array, Int64s]:
+    """As `codes` of the column of parts. Shards of a part stand side by side, unless a group was added later; where
+    each such run of rows has one group in common no part comes twice, and nothing needs to be hashed."""
+    ids = column.combine_chunks()
+    if isinstance(ids, pa.Array) and len(ids):
+        begins = changes(ids) if n_groups > 1 else np.ones(len(ids), bool)
+        number = np.cumsum(begins) - 1
+        runs = np.arange(int(number[-1]) + 1)
+        if any(np.array_equal(number[group == one], runs) for one in range(n_groups)):
+            return ids if len(runs) == len(ids) else taken(ids, np.flatnonzero(begins)), number
+    return codes(column)
 
 
 def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:

@@ -10,15 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
 from ..storage import Store
 from .apply_denies import Applied, apply_denies
+from .compact import Done, compacted
 from .decide import CommitBody
 from .entries import canonical
 from .history import State, VersionRecord
+from .key_hashes import covered, hashes_of, known
 from .log import Log
 from .manifest import Change, child, read_manifest
 from .parquet import TableFile, get_tables
@@ -65,6 +68,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     FieldMismatch when the change does not go onto the newest version; as `apply_denies`. Samples that were taken down
     are left out, and `taken_down` in the version's producer says how many of the change's own were."""
     applied: dict[tuple[str, int], Applied] = {}
+    done: Done = {}
 
     def build(state: State) -> CommitBody:
         newest = state.newest(pending.dataset)
@@ -85,7 +89,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             raise EmptyVersion(
                 f"the next version of {pending.dataset} would have no live samples; keep at least one"
             )
-        data = canonical(body)
+        data = canonical(compacted(store, pending.prefix, body, done))
         sha256 = hashlib.sha256(data).hexdigest()
         path = f"{pending.prefix}/manifest-{sha256[:16]}.json"
         store.put_if_absent(path, data)
@@ -119,25 +123,36 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
 
 
 class NewKeys:
-    """Checks that none of a run's keys is live in the newest version; reads each run of the dataset once."""
+    """Checks that none of a run's keys is live in the newest version, by their hashes; the keys of the dataset are read
+    where a hash was there before, each table once."""
 
     def __init__(self, store: Store, keys: list[str]) -> None:
-        self._store, self._keys = store, pa.array(keys, pa.string())
+        self._store, self._keys = store, keys
+        self._hashes = np.sort(hashes_of(keys))
+        self._known: dict[str, bool] = {}  # tables of hashes that were asked -> whether one of ours is there
         self._clashes: dict[str, pa.Table] = {}
 
     def __call__(self, parent: Version | None) -> None:
-        """Raises: DuplicateKey. Costs one request per run of the dataset that was not checked before."""
-        if parent is None:
+        """Raises: DuplicateKey. Costs what `key_hashes.known` does of the tables that were not asked before."""
+        if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
             return
         runs = [
             TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"
         ]
         new = [file for file in runs if file.path not in self._clashes]
+        keys = pa.array(self._keys, pa.string())
         for file, table in zip(new, get_tables(self._store, new, ["part", "row", "key"]), strict=True):
-            self._clashes[file.path] = table.filter(pc.is_in(table["key"], value_set=self._keys))
+            self._clashes[file.path] = table.filter(pc.is_in(table["key"], value_set=keys))
         # Which rows are live is asked again each time: a retirement may bring back what was excluded.
         for file in runs:
             _refuse_live(parent, self._clashes[file.path])
+
+    def _were_there(self, parent: Version) -> bool:
+        files = parent.manifest["key_hashes"]
+        new = [file for file in files if file["path"] not in self._known]
+        for file, found in zip(new, known(self._store, new, self._hashes), strict=True):
+            self._known[file["path"]] = bool(found.any())
+        return any(self._known[file["path"]] for file in files)
 
 
 class Onto:

@@ -8,9 +8,10 @@ from ..errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidS
 from ..storage import Store
 from .columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
 from .exclude import NOTHING_SUPERSEDED, Superseded, put_exclusions
+from .key_hashes import hashes_of, put_hashes
 from .manifest import Change, GroupExtent, SamplesFile
 from .parquet import get_tables, put_table
-from .part import Part, shards_table
+from .part import SHARDS_ROW_GROUP_ROWS, Part, shards_table
 from .spill import duplicate
 from .stats import column_stats
 
@@ -50,7 +51,7 @@ def write_run(
 
     earlier: column -> type that the dataset already has; exclude: key -> reason; superseded: samples of earlier parts
     that are left out from now on. Costs a request per new part and
-    five more at most, whatever the dataset holds. Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to
+    six more at most, whatever the dataset holds. Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to
     exclude that no part has; Corrupt.
     """
     rows = _without_empty(fit_types(_samples(store, parts), earlier))
@@ -71,9 +72,12 @@ def write_run(
     gone = {**_excluded(rows, exclude), **superseded.rows}
     n_rows = {**{part.id: part.n_rows for part in parts}, **superseded.n_rows}
     change = Change(
-        shards=put_table(store, f"{prefix}/shards.parquet", shards_table(shards), "shards"),
+        shards=put_table(
+            store, f"{prefix}/shards.parquet", shards_table(shards), "shards", SHARDS_ROW_GROUP_ROWS
+        ),
         samples=tuple(files),
         stats=put_table(store, f"{prefix}/stats.parquet", column_stats(rows), "stats"),
+        key_hashes=put_hashes(store, prefix, hashes_of(keys)),
         groups=extents(parts),
         n_parts=len(parts),
         n_rows=len(keys),
@@ -101,7 +105,9 @@ def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
     """Upload the shards table of groups added to parts that exist."""
     shards = [shard for part in parts for shard in part.shards]
     return Change(
-        shards=put_table(store, f"{prefix}/shards.parquet", shards_table(shards), "shards"),
+        shards=put_table(
+            store, f"{prefix}/shards.parquet", shards_table(shards), "shards", SHARDS_ROW_GROUP_ROWS
+        ),
         groups=extents(parts),
     )
 

@@ -123,11 +123,20 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return merged
 
 
+def merge_to_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a stats table that stand for all of these: merged with others they give what these would."""
+    out = []
+    for row in merge(rows).values():
+        pairs = {name: list(row[name].items()) if row[name] else None for name in ("histogram", "categories")}
+        out.append({**{name: row[name] for name in STATS_SCHEMA.names}, **pairs})
+    return out
+
+
 def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     out = {name: value for name, value in row.items() if name != WHOLE}
     out["histogram"] = dict(row["histogram"] or ())
     complete = row["categories_complete"]
-    out["categories"] = dict(row["categories"]) if complete else None
+    out["categories"] = dict(row["categories"] or ()) if complete else None
     return out
 
 

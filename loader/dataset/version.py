@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from ..errors import Corrupt, FieldNotFound, PenstockError
 from ..storage import Store
@@ -18,9 +17,10 @@ from .edits import Annotation, annotations
 from .index import ROW_GROUP_ROWS, IndexPlace
 from .index_cache import IndexCache
 from .lookup import Lookup, Map, Stretch
-from .parquet import TableFile, get_table
+from .parquet import TableFile, get_table, get_table_bytes
 from .parts_table import PartsTable
 from .sample_places import SamplePlaces
+from .shard_rows import ShardRows
 
 if TYPE_CHECKING:
     import polars
@@ -92,8 +92,9 @@ class Version:
     def _read_parts(self) -> PartsTable:
         files, n_shards = self._parts_files(), len(self.manifest["shards"])
         with Together(self.store, [file.path for file in files[1:]]) as store:
-            tables = [get_table(store, file) for file in files]
-        parts = PartsTable(pa.concat_tables(tables[:n_shards]), tables[n_shards:], self.name)
+            shards = [(f"{store.url}/{file.path}", get_table_bytes(store, file)) for file in files[:n_shards]]
+            exclusions = [get_table(store, file) for file in files[n_shards:]]
+        parts = PartsTable(ShardRows(shards), exclusions, self.name)
         if int(parts.first_ordinal[-1]) != len(self):
             raise Corrupt(
                 f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest says "

@@ -12,9 +12,11 @@ import pyarrow as pa
 import loader
 from loader.dataset import bitmap, columns, parts_table, spill, stats
 from loader.dataset.index import IndexFile, IndexPlace
+from loader.dataset.parquet import table_bytes
 from loader.dataset.part import shards_table
 from loader.dataset.part_writer import PartWriter, group_chooser, make_sample
 from loader.dataset.read import read_fields
+from loader.dataset.shard_rows import ShardRows
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
 
@@ -132,7 +134,8 @@ def parts_of(n_rows, excluded):
         )
         for part, members in excluded
     ]
-    return parts_table.PartsTable(shards, gone, "test@1")
+    rows = ShardRows([("test@1", table_bytes(shards, "shards"))])
+    return parts_table.PartsTable(rows, gone, "test@1")
 
 
 def locate_finds_live_rows(n_rows, excluded):

@@ -73,8 +73,8 @@ def test_writing_a_part_is_three_puts(root, stores, n_parts):
 @pytest.mark.parametrize("parts_there", [2, 40])
 @pytest.mark.parametrize("new", [1, 7])
 def test_publishing_costs_what_is_new(url, stores, parts_there, new):
-    """Onto any number of parts of one run: one read per new part, four tables, one manifest, two log entries,
-    the parent's manifest twice, and one file of keys per earlier run."""
+    """Onto any number of parts: one read per new part, five tables, one manifest, two log entries, the parent's
+    manifest twice, and one table of hashes of keys."""
     root = loader.Root(url)
     write(root, "old", parts_there, part_samples=1)
     writer = counted(root, stores)
@@ -82,9 +82,11 @@ def test_publishing_costs_what_is_new(url, stores, parts_there, new):
     writer.store.calls.clear()
     writer.publish("d", parts)
     calls = dict(writer.store.calls)
-    assert calls.pop(("put_if_absent", "data")) == 4 + 1  # shards, two column groups, stats; the manifest
+    assert (
+        calls.pop(("put_if_absent", "data")) == 5 + 1
+    )  # shards, two column groups, stats, hashes; the manifest
     assert calls.pop(("put_if_absent", "log")) == 1
-    # New parts' samples; the parent's manifest for column types and for the check; its keys; our manifest.
+    # New parts' samples; the parent's manifest for column types and for the check; its hashes; our manifest.
     assert calls.pop(("get", "data")) == new + 2 + 1 + 1
     assert calls.pop(("get", "log")) <= 8
     assert calls.pop(("put", "heartbeats"), 0) <= 1
@@ -92,7 +94,8 @@ def test_publishing_costs_what_is_new(url, stores, parts_there, new):
 
 
 @pytest.mark.parametrize("runs", [1, 5])
-def test_the_key_check_reads_each_earlier_run_once(url, stores, runs):
+def test_keys_are_read_where_their_hashes_were_there_before(url, stores, runs):
+    """The tables of hashes, and then those of keys, each once; of new keys the hashes alone."""
     root = loader.Root(url)
     for run in range(runs):
         write(root, f"run{run}-", 2)
@@ -101,6 +104,13 @@ def test_the_key_check_reads_each_earlier_run_once(url, stores, runs):
     writer.store.calls.clear()
     writer.publish("d", parts)
     assert writer.store.calls["get", "data"] == 1 + 2 + runs + 1
+    root.exclude("d", ["new0"], reason="blurred")
+    _, parts = publish(writer, "new", 1)
+    writer.store.calls.clear()
+    writer.publish("d", parts)
+    tables = runs + 1
+    # And the parts of the newest version, to see that the old one is excluded: its shards and exclusions.
+    assert writer.store.calls["get", "data"] == 1 + 2 + 2 * tables + (tables + 1) + 1
 
 
 @pytest.mark.parametrize("runs", [1, 5])

@@ -1,0 +1,179 @@
+"""`python -m benchmarks.scale`: what a large dataset costs to publish onto and to open (docs/benchmarks-scale.md).
+
+Shards are synthetic: their tables, keys and history are real, the tars are not there. Requests are counted, so that
+they are the same on every machine; times and memory are of a fresh process.
+"""
+
+import argparse
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import loader
+from loader.dataset.columns import KEYS_SCHEMA
+from loader.dataset.key_hashes import hashes_of, put_hashes
+from loader.dataset.manifest import Change, GroupExtent, SamplesFile
+from loader.dataset.parquet import put_table
+from loader.dataset.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
+from loader.dataset.publish import NewKeys, Pending, commit
+from loader.dataset.stats import column_stats
+
+DATASET, ADDED = "d", 10
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-scale.md"
+OPEN = """
+import json, re, sys, time
+import loader, loader.storage.local
+import pyarrow.parquet, numpy
+def peak(): return int(re.search(r"VmHWM:\\s*([0-9]+)", open("/proc/self/status").read())[1]) / 1024
+before, start = peak(), time.perf_counter()
+version = loader.Root(sys.argv[1]).open("d")
+parts = version.parts
+some = [parts.shard("media", at) for at in (0, len(parts) // 2, len(parts) - 1)]
+print(json.dumps([time.perf_counter() - start, peak() - before, len(parts)]))
+"""
+
+
+class Counting:
+    """A store that counts requests, and the bytes of tables that are read and written."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.url = store, store.url
+        self.requests: Counter[str] = Counter()
+        self.read = self.written = 0
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self.store, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            self.requests[name] += 1
+            found = verb(*given, **named)
+            blobs = found if name == "get_ranges" else [found] if name in ("get", "get_range") else []
+            self.read += sum(len(blob.data) for blob in blobs)
+            self.written += len(given[1]) if name in ("put", "put_if_absent") else 0
+            return found
+
+        return call
+
+
+def shard_rows(txn: str, n: int) -> pa.Table:
+    """n rows of a shards table, as full of chance as real ones."""
+    rng = np.random.default_rng()
+    folder = f"data/{txn}/{secrets.token_hex(8)}"
+    columns = {
+        "part": [f"{txn}-{k:05d}" for k in range(n)],
+        "group": ["media"] * n,
+        "path": [f"{folder}/media-{k:05d}.tar" for k in range(n)],
+        "nbytes": rng.integers(2**27, 2**28, n),
+        "sha256": [secrets.token_hex(32) for _ in range(n)],
+        "n_rows": np.ones(n, np.int64),
+        "index_path": [f"{folder}/media-{k:05d}.index.parquet" for k in range(n)],
+        "index_nbytes": rng.integers(20_000, 90_000, n),
+        "index_crc32c": rng.integers(0, 2**32, n),
+        "index_footer_crc32c": rng.integers(0, 2**32, n),
+    }
+    return pa.table([pa.array(columns[f.name], f.type) for f in SHARDS_SCHEMA], schema=SHARDS_SCHEMA)
+
+
+def publish(root: loader.Root, first: int, n: int) -> None:
+    """The next version, with n more shards of one sample: all of a publish but its shards."""
+    txn = root.begin(DATASET)
+    prefix = f"data/{txn}/{secrets.token_hex(8)}"
+    shards = shard_rows(txn, n)
+    keys = [f"sample/{i:09d}" for i in range(first, first + n)]
+    whole = pa.table(
+        {"part": shards["part"], "row": np.zeros(n, np.int64), "key": keys, "w": np.arange(n) % 640}
+    )
+    names = [name for name in KEYS_SCHEMA.names if name in whole.column_names]
+    files = {"keys": whole.select(names), "metadata": whole.select(["part", "row", "w"])}
+    nbytes = int(shards["nbytes"].to_numpy().sum())
+    change = Change(
+        shards=put_table(root.store, f"{prefix}/shards.parquet", shards, "shards", SHARDS_ROW_GROUP_ROWS),
+        samples=tuple(
+            SamplesFile(
+                file=put_table(root.store, f"{prefix}/samples-{group}-0.parquet", table, f"samples-{group}"),
+                group=group,
+                columns={f.name: str(f.type) for f in table.schema if f.name not in ("part", "row")},
+            )
+            for group, table in files.items()
+        ),
+        stats=put_table(root.store, f"{prefix}/stats.parquet", column_stats(whole), "stats"),
+        key_hashes=put_hashes(root.store, prefix, hashes_of(keys)),
+        groups={"media": GroupExtent(field_nbytes={"jpg": nbytes}, n_parts=n, n_rows=n, nbytes=nbytes)},
+        n_parts=n,
+        n_rows=n,
+    )
+    pending = Pending(dataset=DATASET, txn=txn, prefix=prefix, change=change, producer={})
+    commit(root.store, root.log, pending, NewKeys(root.store, keys))
+
+
+def counted(root: loader.Root, first: int) -> Counting:
+    """One more publish, of ADDED shards, by a process that knows the history."""
+    store = Counting(root.store)
+    root._use(store)  # type: ignore[arg-type]
+    root.state  # noqa: B018
+    store.requests.clear()
+    store.read = store.written = 0
+    publish(root, first, ADDED)
+    root._use(store.store)
+    return store
+
+
+def opened(url: str, rounds: int) -> tuple[float, float]:
+    """(seconds, MiB above the import) to open the newest version and find three of its shards: medians."""
+    runs = []
+    for _ in range(rounds):
+        run = subprocess.run([sys.executable, "-c", OPEN, url], capture_output=True, text=True, check=True)
+        runs.append(json.loads(run.stdout))
+    return median(run[0] for run in runs), median(run[1] for run in runs)
+
+
+def grown(url: str, shards: int, publishes: int) -> tuple[loader.Root, int, list[Counting]]:
+    """A root of that many shards, and the cost of the publishes of ADDED shards beside them: the last sixteen."""
+    root = loader.Root(url)
+    at, costs = 0, []
+    for number in range(publishes):
+        publish(root, at, shards // publishes)
+        at += shards // publishes
+        if number >= publishes - 16:
+            costs.append(counted(root, at))
+            at += ADDED
+    return root, at, costs
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--shards", type=int, default=1_000_000)
+    options.add_argument("--publishes", type=int, default=10_000)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--out", type=Path)
+    given = options.parse_args()
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [(given.shards, 1), *((given.shards // d, given.publishes // d) for d in (100, 10, 1))]
+        for number, (shards, publishes) in enumerate(cases):
+            url = f"{folder}/{number}"
+            root, _, costs = grown(url, shards, publishes)
+            seconds, mib = opened(url, given.rounds)
+            requests = [sum(cost.requests.values()) for cost in costs]
+            manifest = root.open(DATASET).manifest
+            tables = {name: len(manifest[name]) for name in ("shards", "samples", "key_hashes")}
+            lines.append(
+                f"| {shards:,} | {publishes:,} | {seconds:.2f} s | {mib:.0f} MiB | {median(requests):.0f} "
+                f"({max(requests)}) | {median(cost.read for cost in costs) / 2**20:.2f} MiB | "
+                f"{tables['shards']}, {tables['samples']}, {tables['key_hashes']} |"
+            )
+            print(lines[-1], flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

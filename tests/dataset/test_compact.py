@@ -1,0 +1,320 @@
+"""Lists of tables stay short, whatever was published before; what a version holds does not change by it."""
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset import compact, key_hashes
+from loader.dataset.compact import FAN_IN, MOST_BYTES, SIZES, to_merge
+from loader.dataset.key_hashes import hashes_of, known, put_hashes
+from loader.dataset.parquet import table_bytes
+from loader.dataset.parts_table import PartsTable
+from loader.dataset.publish import NewKeys
+from loader.dataset.shard_rows import ShardRows
+from loader.errors import Corrupt, DuplicateKey
+from loader.storage import open_store
+from penstock.diff import column_statistics
+from penstock.verify import verify
+
+LISTS = ("shards", "samples", "stats", "exclusions", "key_hashes")
+_numbers = itertools.count()
+
+
+def fresh():
+    return loader.Root(f"memory://compact-{next(_numbers)}")
+
+
+# which tables become one
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from([3000, 9000, 60_000, 500_000, 3_000_000, 20_000_000]), max_size=200))
+def test_lists_stay_short_and_rows_are_rewritten_a_few_times(sizes):
+    """A publish at a time, merged as `compacted` does; a merged table is as large as what it is made of."""
+    files, written = [], 0
+    for nbytes in sizes:
+        files.append(nbytes)
+        which = to_merge(files)
+        if merged := files[which]:
+            assert len(merged) > 1
+            assert sum(merged) <= MOST_BYTES
+            assert max(merged) < SIZES[-1]
+            files[which], written = [sum(merged)], written + sum(merged)
+    small = [nbytes for nbytes in files if nbytes < SIZES[-1]]
+    for below, level in zip(SIZES, range(4), strict=True):
+        large = [number for number, nbytes in enumerate(files) if nbytes >= below]
+        assert len(files) - max([-1, *large]) - 1 <= (FAN_IN - 1) * (level + 1) + 1
+    assert len(small) <= 4 * FAN_IN * (1 + len(files) - len(small))
+    # Tables below 32 KiB are merged again and again until they are that large; the others once per level.
+    assert written <= 6 * sum(sizes) + len(sizes) * SIZES[0]
+
+
+@pytest.mark.parametrize("nbytes", [1000, 40_000, 3_000_000])
+def test_ten_thousand_publishes_leave_some_tens_of_tables(nbytes):
+    files = []
+    for _ in range(10_000):
+        files.append(nbytes)
+        which = to_merge(files)
+        files[which] = [sum(files[which])] if files[which] else []
+    assert sum(one < SIZES[-1] for one in files) <= 4 * FAN_IN
+    assert len(files) <= 4 * FAN_IN + 10_000 * nbytes // SIZES[-1]
+
+
+# what a version holds
+
+
+def grow(root, runs, properties):
+    """Publishes, groups and exclusions; the content and statistics that each version must have for ever."""
+    seen = []
+    for run in range(runs):
+        with root.write("d", part_samples=2) as writer:
+            for i in range(3):
+                metadata = {"w": run + i, "s": "xy"[i % 2]} if run % 3 else {"w": run / 2}
+                writer.add(f"r{run}-{i}", {"x": b"%d" % run}, metadata=metadata)
+        if run % 4 == 1:
+            root.exclude("d", [f"r{run}-1"], reason="blurred")
+        if run % 5 == 2:
+            root.add_group("d", "g", {"t.txt": lambda sample: sample["x"].decode()})
+        if run % 5 in (0, 4):
+            version = root.open("d")
+            frame = version.samples().collect()
+            seen.append(
+                (version.id, properties.content(version), frame.to_dicts(), column_statistics(version))
+            )
+    return seen
+
+
+def test_merged_tables_hold_what_the_many_held(properties, monkeypatch):
+    many, few = fresh(), fresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(compact, "to_merge", lambda nbytes: slice(0, 0))
+        expected = grow(many, 16, properties)
+    found = grow(few, 16, properties)
+    long, short = many.open("d").manifest, few.open("d").manifest
+    assert all(len(short[name]) <= 16 for name in LISTS)
+    assert len(long["shards"]) > 18
+    for (_, content, rows, stats), (id, content_, rows_, stats_) in zip(expected, found, strict=True):
+        assert content_ == content
+        assert [{**row, "part": None} for row in rows_] == [{**row, "part": None} for row in rows]
+        assert stats_ == stats
+        # The version as it was: its manifest names the tables from before they were merged.
+        assert properties.content(few.open(id)) == content
+    assert {**short, "n": 0}["groups"] == long["groups"]
+    assert verify(few, "d", full=True).problems == []
+
+
+def test_a_plan_grows_over_merged_tables(properties):
+    root = fresh()
+    grow(root, 3, properties)
+    old = root.open("d").select("x")
+    grown = [f"later{i}" for i in range(12)]
+    for key in grown:
+        with root.write("d") as writer:
+            writer.add(key, {"x": b"1"}, metadata={"w": 1})
+    root.exclude("d", ["r0-0"], reason="blurred")
+    new = root.open("d").select("x")
+    before, after = old.version.manifest["shards"], new.version.manifest["shards"]
+    assert after[: len(before)] != before
+    delta = new.since(old)
+    assert old.version.keys(delta.removed) == ["r0-0"]
+    assert sorted(delta.view.keys(delta.view.version_ordinals(np.arange(12)))) == sorted(grown)
+
+
+# publishers at once
+
+
+def test_a_publish_that_is_overtaken_merges_again(properties):
+    """Eight runs are there; both would merge them. The later one lies on what the earlier one made of it."""
+    root = fresh()
+    for run in range(7):
+        with root.write("d") as writer:
+            writer.add(f"k{run}", {"x": b"1"})
+    mine = loader.write_part(root, root.begin("d"), [("mine", {"x": b"1"})])
+
+    def overtake():
+        with loader.Root(root.url).write("d") as writer:
+            writer.add("theirs", {"x": b"1"})
+
+    version = properties.overtaken(root, mine, overtake)
+    assert sorted(properties.content(version)) == sorted(["mine", "theirs", *(f"k{i}" for i in range(7))])
+    assert len(version.manifest["shards"]) <= 2
+    assert [verify(root, f"d@{n}", full=True).problems for n in (8, 9)] == [[], []]
+
+
+# keys
+
+
+def table_of(store, n, seed=0):
+    hashes = np.random.default_rng(seed).integers(0, 2**63, n)
+    return hashes, put_hashes(store, "data/t/a", hashes)
+
+
+def test_hashes_are_those_of_the_sketches():
+    from loader.dataset.stats import bottom_k
+
+    keys = [f"k{i}" for i in range(50)]
+    assert sorted(hashes_of(keys).tolist()) == bottom_k(keys)
+    assert hashes_of([]).tolist() == []
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    table=st.lists(st.integers(0, 60), max_size=80),
+    asked=st.lists(st.integers(0, 60), max_size=20),
+    rows=st.integers(1, 9),
+)
+def test_known_is_membership(table, asked, rows):
+    """Whole, and by row groups that repeat a value over their border."""
+    store = open_store(f"memory://compact-{next(_numbers)}")
+    asked = np.array(sorted(asked), np.int64)
+    for whole in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(key_hashes, "ROW_GROUP_ROWS", rows)
+            patch.setattr(key_hashes, "WHOLE_BELOW_BYTES", 2**20 if whole else 0)
+            patch.setattr(key_hashes, "TAIL_BYTES", 0)
+            file = put_hashes(store, f"data/t/{whole}", np.array(table, np.int64))
+            if whole or file["nbytes"] > 65536:
+                (found,) = known(store, [file], asked)
+                assert found.tolist() == [one in set(table) for one in asked.tolist()]
+
+
+@pytest.mark.parametrize("n", [200_000, 800_000])
+def test_new_keys_read_the_row_groups_they_fall_into(stores, n):
+    """Of a large table: the footer and a stretch per key, whatever its size. 20 keys among 200,000 and 800,000."""
+    store = stores.Counting(open_store(f"memory://compact-{next(_numbers)}"))
+    hashes, file = table_of(store, n)
+    asked = np.sort(np.random.default_rng(1).integers(0, 2**63, 20))
+    store.calls.clear()
+    assert known(store, [file], asked)[0].sum() == 0
+    assert store.calls == {("get_range", "data"): 1, ("get_ranges", "data"): 1}
+    assert store.nbytes < 70_000  # the footer
+    some = np.sort(np.append(asked, hashes[[0, n // 2, n - 1]]))
+    (found,) = known(store, [file], some)
+    assert set(some[found].tolist()) == set(hashes[[0, n // 2, n - 1]].tolist())
+
+
+def test_a_damaged_table_of_hashes_is_named():
+    store = open_store(f"memory://compact-{next(_numbers)}")
+    _, file = table_of(store, 200_000)
+    good = store.get(file["path"]).data
+    for at in (5000, len(good) - 20):
+        store.put(file["path"], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises(Corrupt, match=file["path"]):
+            known(store, [file], np.sort(np.random.default_rng(0).integers(0, 2**63, 2000)))
+
+
+def test_a_dataset_of_an_older_release_gets_its_hashes(monkeypatch, properties):
+    """Its manifests have none: keys are compared, and the next publish leaves the hashes of all."""
+    root = fresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(compact, "compacted", None)
+        patch.setattr("loader.dataset.publish.compacted", lambda store, prefix, body, done: older(body))
+        for run in range(3):
+            with root.write("d") as writer:
+                writer.add(f"k{run}", {"x": b"1"})
+        assert "key_hashes" not in root.open("d").manifest
+    with pytest.raises(DuplicateKey, match="'k1' is already"), root.write("d") as writer:
+        writer.add("k1", {"x": b"1"})
+    with root.write("d") as writer:
+        writer.add("new", {"x": b"1"})
+    manifest = root.open("d").manifest
+    assert sum(file["n_rows"] for file in manifest["key_hashes"]) == manifest["n_rows"] == 4
+    with pytest.raises(DuplicateKey, match="'k1' is already"), root.write("d") as writer:
+        writer.add("k1", {"x": b"1"})
+    assert verify(root, "d", full=True).problems == []
+
+
+def older(body):
+    return {name: value for name, value in body.items() if name != "key_hashes"}
+
+
+def test_two_keys_of_one_hash_are_two_keys(monkeypatch):
+    """A hash that is there proves nothing."""
+    monkeypatch.setattr("loader.dataset.publish.hashes_of", lambda keys: np.zeros(len(keys), np.int64))
+    monkeypatch.setattr("loader.dataset.runs.hashes_of", lambda keys: np.zeros(len(keys), np.int64))
+    root = fresh()
+    for key in ("a", "b", "c"):
+        with root.write("d") as writer:
+            writer.add(key, {"x": b"1"})
+    assert len(root.open("d")) == 3
+    with pytest.raises(DuplicateKey, match="'b' is already"), root.write("d") as writer:
+        writer.add("b", {"x": b"1"})
+
+
+# a million shards
+
+
+def shards(parts, groups):
+    columns = {"part": parts, "group": groups, "n_rows": pa.array([3] * len(parts), pa.int64())}
+    columns["path"] = [f"{part}-{group}" for part, group in zip(parts, groups, strict=True)]
+    return pa.table(columns)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sets(st.sampled_from("abc"), min_size=1), min_size=1, max_size=9), st.booleans(), st.data()
+)
+def test_parts_are_told_with_and_without_hashing_them(layout, added, data):
+    """Shards of a part side by side, and those of a group that came later behind all, in whatever order."""
+    rows = [(f"p{i}", group) for i, groups in enumerate(layout) for group in sorted(groups)]
+    later = [(f"p{i}", "g") for i in data.draw(st.permutations(range(len(layout))))] if added else []
+    tables = [shards(*zip(*some, strict=True)) for some in (rows, later) if some]
+    files = [(f"t{i}", table_bytes(table, "shards", row_group_rows=2)) for i, table in enumerate(tables)]
+    table = PartsTable(ShardRows(files), [], "test@1")
+    assert table.ids.to_pylist() == [f"p{i}" for i in range(len(layout))]
+    for i, groups in enumerate(layout):
+        for group in "abcg":
+            there = group in groups or (group == "g" and added)
+            assert bool(table.has_group(group)[i]) == there
+            if there:
+                assert table.shard(group, i)["path"] == f"p{i}-{group}"
+
+
+def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr("loader.dataset.shard_rows.KEPT_ROWS", 10)
+    table = shards([f"p{i}" for i in range(50)], ["g"] * 50)
+    rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=4))])
+    assert len(rows) == 50
+    for at in (0, 49, 3, 4, 49, 0):
+        assert rows.row(at)["part"] == f"p{at}"
+        assert sum(one.num_rows for one in rows._kept.values()) <= 10
+    assert rows.columns("path")["path"].to_pylist() == table["path"].to_pylist()
+    with pytest.raises(Corrupt, match="t is not a readable shards table"):
+        ShardRows([("t", b"PAR1 nothing PAR1")])
+
+
+# counted
+
+
+@pytest.mark.parametrize("n", [24, 96])
+def test_publishing_does_not_grow_with_what_was_published(stores, n):
+    """Mean requests and bytes of a publish onto `n` earlier ones: the same, but for one more level of tables."""
+    root = loader.Root(f"memory://compact-{next(_numbers)}")
+    for run in range(n):
+        fake_publish(root, run)
+    store = stores.Counting(root.store)
+    again = loader.Root(root.url)
+    again._use(store)
+    again.state  # noqa: B018
+    store.calls.clear()
+    store.nbytes = 0
+    for run in range(16):
+        fake_publish(again, n + run)
+    assert store.under("data") / 16 < 60
+    assert store.nbytes / 16 < 400_000
+    manifest = again.open("d").manifest
+    assert all(len(manifest[name]) <= 40 for name in LISTS)
+    check = NewKeys(root.store, ["sample/000000000"])
+    with pytest.raises(DuplicateKey):
+        check(again.open("d"))
+
+
+def fake_publish(root, run):
+    from benchmarks.scale import publish
+
+    publish(root, run * 5, 5)

@@ -43,13 +43,11 @@ def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
     out = {**manifest, "key_hashes": _all_hashes(store, prefix, manifest)}
     for name, merge in (
         ("shards", _merge_shards),
-        ("stats", _merge_stats),
         ("exclusions", _merge_exclusions),
         ("key_hashes", _merge_hashes),
     ):
         out[name] = _shortened(store, prefix, out[name], merge, out, done)
-    out["samples"] = _shortened_samples(store, prefix, out, done)
-    return out
+    return {**out, **_shortened_runs(store, prefix, out, done)}
 
 
 def to_merge(nbytes: Sequence[int]) -> slice:
@@ -83,29 +81,44 @@ def _shortened(
     return [*files[: which.start], done[key], *files[which.stop :]]
 
 
-def _shortened_samples(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> list[File]:
-    """Keys and metadata of the same runs become tables of one folder, as a publish writes them. Column groups that
-    came later, and say more than these in the manifest, stay as they are."""
-    files: Sequence[File] = manifest["samples"]
-    runs: dict[str, list[File]] = {}
-    for file in files:
+def _shortened_runs(
+    store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
+) -> dict[str, list[File]]:
+    """The lists of samples and stats. Keys, metadata and statistics of the same runs become tables of one folder, as a
+    publish writes them. Column groups that came later, and theirs, stay as they are."""
+    samples, stats = list(manifest["samples"]), list(manifest["stats"])
+    runs: dict[str, list[tuple[str, File]]] = {}
+    for file in samples:
         if file["group"] in RUN_GROUPS:
-            runs.setdefault(file["path"].rpartition("/")[0], []).append(file)
-    which = to_merge([sum(file["nbytes"] for file in run) for run in runs.values()])
-    old = [file for run in list(runs.values())[which] for file in run]
-    if not old:
-        return list(files)
-    merged = []
-    for group in RUN_GROUPS:
-        mine = [file for file in old if file["group"] == group]
+            runs.setdefault(_folder(file), []).append((file["group"], file))
+    for file in stats:
+        if _folder(file) in runs:
+            runs[_folder(file)].append(("stats", file))
+    which = to_merge([sum(file["nbytes"] for _, file in run) for run in runs.values()])
+    old = [one for run in list(runs.values())[which] for one in run]
+    merged: dict[str, File] = {}
+    for kind in dict.fromkeys(kind for kind, _ in old):
+        mine = [file for found, file in old if found == kind]
         key = tuple(file["sha256"] for file in mine)
-        if mine and key not in done:
-            done[key] = _merge_samples(store, prefix, mine, manifest)
-        merged += [done[key]] if mine else []
-    gone = {file["path"] for file in old}
-    at = next(number for number, file in enumerate(files) if file["path"] in gone)
-    left = [file for file in files[at:] if file["path"] not in gone]
-    return [*files[:at], *merged, *left]
+        if key not in done:
+            merge = _merge_stats if kind == "stats" else _merge_samples
+            done[key] = merge(store, prefix, mine, manifest)
+        merged[kind] = done[key]
+    gone = {file["path"] for _, file in old}
+    return {
+        "samples": _replaced(samples, gone, [merged[group] for group in RUN_GROUPS if group in merged]),
+        "stats": _replaced(stats, gone, [merged["stats"]] if "stats" in merged else []),
+    }
+
+
+def _folder(file: File) -> str:
+    return str(file["path"].rpartition("/")[0])
+
+
+def _replaced(files: Sequence[File], gone: set[str], merged: Sequence[File]) -> list[File]:
+    """The list with the merged files where the first of those that are gone stood."""
+    at = next((number for number, file in enumerate(files) if file["path"] in gone), len(files))
+    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]
 
 
 def _tables(store: Store, files: Sequence[File]) -> list[pa.Table]:

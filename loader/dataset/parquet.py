@@ -75,7 +75,9 @@ def put_named_table(
     store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
     """As `put_table`, named after its content: several of one kind may lie under a prefix."""
-    return put_named(store, prefix, kind, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows)
+    return put_named(
+        store, prefix, kind, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows
+    )
 
 
 def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:

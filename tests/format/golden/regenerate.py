@@ -84,6 +84,7 @@ def golden():
         "view": [view.version_ordinals(np.arange(len(view))).tolist(), view._table.packed().hex()],
         "log bins": log_bins(np.array([0, 1, -1, 0.1, 12.5, -1e9, 5e-324, 1e300])).tolist(),
         "bottom k": bottom_k([f"k{i}" for i in range(20)], 5),
+        "key hashes": key_hashes(root, version),
     }
 
 
@@ -133,6 +134,20 @@ def exclusions(root, version):
     (entry,) = version.manifest["exclusions"]
     rows = pq.read_table(io.BytesIO(root.store.get(entry["path"]).data)).to_pylist()
     return [{**row, "bitmap": row["bitmap"].hex()} for row in rows]
+
+
+def key_hashes(root, version):
+    import io
+
+    (entry,) = version.manifest["key_hashes"]
+    table = pq.read_table(io.BytesIO(root.store.get(entry["path"]).data))
+    return {
+        "entry": sorted(entry),
+        "metadata": {
+            k.decode(): v.decode() for k, v in table.schema.metadata.items() if k.startswith(b"penstock")
+        },
+        "hash": table["hash"].to_pylist(),
+    }
 
 
 def main():

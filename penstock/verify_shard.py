@@ -57,6 +57,23 @@ def check_bytes(
         )
 
 
+def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
+    """The last row's smallest field, where its index says it is: a shard that was exchanged for another has another key
+    there. One index row group, one range; of a field above `BLOCK_BYTES` the header alone."""
+    rows = index.read_row_group(index.row_group_of(index.n_rows - 1))
+    name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
+    offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
+    header = member_header(member_name(rows.keys[-1], name), nbytes)
+    wanted = nbytes if nbytes <= BLOCK_BYTES else 0
+    data = version.store.get_range(shard["path"], offset - len(header), len(header) + wanted).data
+    span = f"{shard['group']}[{offset}:{offset + nbytes}]"
+    where = f"{version.name}/{shard['part']} {span} sample {rows.keys[-1]!r} field {name!r} ({shard['path']})"
+    if data[: len(header)] != header:
+        yield Problem(address=where, what="the tar header before it is not this member's")
+    elif wanted and (found := extend(0, data[len(header) :])) != crc:
+        yield Problem(address=where, what=f"its CRC-32C is {found:08x}, the index says {crc:08x}")
+
+
 def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
     """The members of these rows as the shard has them, in the order of their offsets."""
     names = list(rows.offset)

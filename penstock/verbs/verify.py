@@ -1,31 +1,53 @@
-"""`penstock verify REF`."""
+"""`penstock verify [REF]`."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 
 import loader
 
 from .. import verify as _verify
+from ..verify_root import RootReport, verify_root
+from ..verify_shard import Problem
 from ..words import size
 from .verb import Answer, Verb
 
 
 def arguments(parser: ArgumentParser) -> None:
     """What it takes."""
-    parser.add_argument("ref", help="e.g. photos@3")
+    parser.add_argument("ref", nargs="?", help="e.g. photos@3; without one, the whole root")
     parser.add_argument("--full", action="store_true", help="read every byte")
 
 
 def run(arguments: Namespace) -> Answer:
     """Exit status 1 when anything is wrong."""
-    report = _verify.verify(loader.Root(arguments.root), arguments.ref, full=arguments.full)
-    problems = report.problems or []
-    how = "every byte" if report.full else "tables, sizes and indexes (--full reads every byte)"
-    lines = [f"{problem.address}: {problem.what}" for problem in problems]
-    lines.append(
-        f"{report.version}: {report.shards} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}: "
-        + (f"{len(problems)} problems" if problems else "nothing wrong")
+    root = loader.Root(arguments.root)
+    if arguments.ref is None:
+        return _root(verify_root(root, full=arguments.full))
+    report = _verify.verify(root, arguments.ref, full=arguments.full)
+    how = (
+        "every byte" if report.full else "tables, sizes, indexes and a row of each (--full reads every byte)"
     )
-    return report.to_json(), "\n".join(lines), 1 if problems else 0
+    of = f" of {report.of_shards}" if report.shards < report.of_shards else ""
+    said = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
+    return report.to_json(), _text(report.problems, [said]), 1 if report.problems else 0
+
+
+def _root(report: RootReport) -> Answer:
+    lines = [f"{key}: not penstock's; left alone" for key in report.foreign]
+    lines += [f"{key}: of a version that the log does not have" for key in report.nothing_leased]
+    lines += [
+        f"{report.unreferenced} objects ({size(report.unreferenced_nbytes)}) under data/ that no version names",
+        f"{report.root}: {report.entries} log entries, {report.versions} versions ({report.retired} retired), "
+        f"{report.shards} shards looked at, {report.objects} objects ({size(report.nbytes)}), "
+        f"{report.n_foreign} of them foreign",
+    ]
+    return report.to_json(), _text(report.problems, lines), 1 if report.problems else 0
+
+
+def _text(problems: Iterable[Problem], lines: list[str]) -> str:
+    wrong = [f"{problem.address}: {problem.what}" for problem in problems]
+    lines[-1] += f": {len(wrong)} problems" if wrong else ": nothing wrong"
+    return "\n".join([*wrong, *lines])
 
 
 VERB = Verb(text="check stored hashes, counts and references", run=run, arguments=arguments)

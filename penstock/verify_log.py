@@ -1,0 +1,90 @@
+"""The log against itself: every entry, the chain of hashes, the rules, and the hints folded from it."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+
+from loader.dataset.entries import Entry, edited, entry_key
+from loader.dataset.fold import fold, fold_all
+from loader.dataset.hints import HINT_EVERY, hint_key, load_state
+from loader.dataset.history import State
+from loader.dataset.tail import read_tail
+from loader.errors import Corrupt, FormatTooNew
+from loader.storage import Store
+
+from .verify_shard import Problem
+
+
+def check_log(store: Store, hints: set[int]) -> tuple[State, list[Problem]]:
+    """(the state after the last entry up to which all is good, what is wrong). hints: the numbers of those there are.
+
+    Reads every entry from the first on, and every hint. Nothing follows the last entry that would say what it was: of
+    an edit that leaves it canonical JSON and within the rules its commit's manifest tells, or nothing does.
+    Raises: FormatTooNew; StoreError.
+    """
+    state, good, links, problems = State(), True, list[Entry](), list[Problem]()
+    entries = _linked(read_tail(store, 0), links, problems)
+    while chunk := list(islice(entries, HINT_EVERY)):
+        if good:
+            try:
+                state = fold_all(state, chunk)
+            except Corrupt:
+                state, problem = _last_good(state, chunk)
+                problems.append(problem)
+                good = False
+        if good and state.n in hints:
+            problems.extend(_hint(store, state))
+    if names := edited(links):
+        # The entry after an edited one breaks the chain; it is the one before that was changed.
+        problems = [one for one in problems if "was written after an entry with sha256" not in one.what]
+        problems += [
+            Problem(
+                address=entry_key(n),
+                what=f"its bytes have sha256 {links[n - 1].sha256}, not what entry {n + 1} was written after: it was "
+                "edited; restore it from a mirror",
+            )
+            for n in names
+        ]
+    for n in sorted(hints):
+        if n > len(links) or n % HINT_EVERY:
+            problems.append(
+                Problem(address=hint_key(n), what=f"there is no log entry {n} that it could follow")
+            )
+    return state, problems
+
+
+def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
+    """The entries up to the first that is none, which is a problem; of all that were read their hashes stay."""
+    try:
+        for entry in entries:
+            links.append(replace(entry, body={}, data=b""))
+            yield entry
+    except FormatTooNew:
+        raise
+    except Corrupt as error:
+        problems.append(Problem(address=entry_key(len(links) + 1), what=str(error)))
+
+
+def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
+    """The state before the first of these entries that breaks a rule, and what it breaks."""
+    for entry in entries:
+        try:
+            state = fold(state, entry)
+        except Corrupt as error:
+            return state, Problem(address=entry_key(entry.n), what=str(error))
+    raise AssertionError("fold and fold_all disagree")
+
+
+def _hint(store: Store, state: State) -> Iterator[Problem]:
+    with suppress(FormatTooNew):  # a newer penstock's: readers of this one pass it over too
+        try:
+            same = load_state(store.get(hint_key(state.n)).data) == state
+        except ValueError as error:
+            yield Problem(address=hint_key(state.n), what=f"{error}; delete it, it only saves reads")
+            return
+        if not same:
+            yield Problem(
+                address=hint_key(state.n),
+                what=f"it is not what the entries up to {state.n} come to; delete it, it only saves reads",
+            )

@@ -1,0 +1,83 @@
+"""What is stored under a name made of its content, or beside a checksum of it: plans, views, packs, cards."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from loader.dataset.history import State
+from loader.dataset.parquet import parse_table, table_facts
+from loader.dataset.shard import crc32c
+from loader.errors import PenstockError
+from loader.order.pack_table import PackTable
+from loader.storage import Store
+
+from .verify_shard import Problem
+
+AGAIN = "delete it, it is made again"
+_CARD = re.compile(r"cards/([^/]+)/([0-9]{6})-(v-[0-9a-f]{64})/card\.json")
+
+
+def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
+    """What is wrong with the object at a key under plans/, views/, packs/ or cards/. One request, none for files of
+    cards but card.json."""
+    check = CHECKS.get(key.partition("/")[0])
+    if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
+        return
+    try:
+        what = check(key, store.get(key).data, state)
+    except (PenstockError, OSError) as error:
+        what = str(error)
+    except (ValueError, LookupError, TypeError) as error:
+        what = f"it cannot be read: {type(error).__name__} {error}"
+    if what:
+        yield Problem(address=key, what=what)
+
+
+def _plan(key: str, data: bytes, _: State) -> str:
+    found = f"p-{hashlib.sha256(data).hexdigest()}"
+    if key != f"plans/{found}.json":
+        return f"its content is that of plans/{found}.json: it was edited or renamed; restore it, or save it again"
+    return ""
+
+
+def _view(key: str, data: bytes, _: State) -> str:
+    table = parse_table(data, key)
+    if "crc32c" not in table.column_names:
+        return ""  # stored before there were checksums
+    rows = zip(*(table[name].to_pylist() for name in ("first_ordinal", "bits", "crc32c")), strict=True)
+    wrong = [first for first, bits, crc in rows if crc32c(bits) != crc]
+    return f"the bits from ordinal {wrong[0]} on are damaged; {AGAIN}" if wrong else ""
+
+
+def _pack(key: str, data: bytes, _: State) -> str:
+    table = parse_table(data, key)
+    said = table_facts(table).get("content_sha256")
+    if key.endswith(".checks.parquet") or said is None:
+        return ""  # pages have checksums, and each row is compared with the index before it is used
+    columns = [
+        table[name].to_numpy().astype(np.int64) for name in ("sequence", "document", "start", "length")
+    ]
+    found = PackTable(*columns).sha256
+    return "" if found == said else f"the sha256 of its rows is {found}, it says {said}; {AGAIN}"
+
+
+def _card(key: str, data: bytes, state: State) -> str:
+    """Of a version in the log, under its number."""
+    named = _CARD.fullmatch(key)
+    if named is None:
+        return ""
+    of, body = state.by_id(named[3]), json.loads(data)["version"]
+    if of is None or (of.dataset, of.number) != (named[1], int(named[2])):
+        return f"the log has no version {named[1]}@{int(named[2])} of that id"
+    return "" if body["id"] == of.id else f"it describes {body['id']}; {AGAIN}"
+
+
+CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
+    "plans": _plan,
+    "views": _view,
+    "packs": _pack,
+    "cards": _card,
+}

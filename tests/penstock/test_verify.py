@@ -1,0 +1,425 @@
+"""Every kind of damage to a root, planted one at a time: verify names that, and nothing else."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset.entries import canonical, entry_key
+from loader.dataset.hints import dump_state, hint_key
+from loader.dataset.log import Log
+from loader.errors import FormatTooNew
+from penstock import verify as module
+from penstock.verify import verify
+from penstock.verify_root import verify_root
+
+
+@pytest.fixture
+def root(tmp_path):
+    """d@1 of three parts, d@2 with a group, d@3 without k1, d@1 retired; a tag; a plan, a view, two transactions."""
+    root = loader.Root(tmp_path / "root")
+    with root.write("d", part_samples=4) as writer:
+        for i in range(12):
+            writer.add(
+                f"k{i:02d}",
+                {"cls": i % 10, "x": b"%02d" % i * 50},
+                metadata={"w": i, "f": i / 3, "s": "ab"[i % 2]},
+            )
+    root.add_group("d", "g", {"t.txt": lambda sample: f"{sample['cls']}"})
+    root.exclude("d", ["k01"], reason="blurred")
+    root.tag("d@3", "good")
+    root.retire("d@1", reason="old")
+    loader.plan({"d": root.open("d").where("w > 3").select("x")}, seed=1, global_batch=2).save(root)
+    loader.write_part(root, root.begin("d"), [("other", {"cls": 1, "x": b""})])
+    return root
+
+
+def change(root, path, edit):
+    root.store.put(path, edit(root.store.get(path).data))
+
+
+def said(root, full=False):
+    return [(one.address, one.what) for one in verify_root(loader.Root(root.url), full=full).problems]
+
+
+def only(root, address, what, full=False):
+    """One problem, with this address and a text that this pattern is found in."""
+    ((found, text),) = said(root, full)
+    assert found == address
+    assert re.search(what, text), text
+
+
+def rewrite(**fields):
+    """The entry with other fields, canonical again."""
+    return lambda data: canonical({**json.loads(data), **fields})
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_sound_root(root, full):
+    report = verify_root(root, full=full)
+    assert (report.problems, report.foreign, report.nothing_leased) == ([], [], [])
+    assert (report.entries, report.versions, report.retired) == (9, 3, 1)
+    assert report.shards == 6  # each once, whatever the number of versions that name it
+    # Samples of three parts as their writers left them; shard, index and samples of the open transaction.
+    assert report.unreferenced == 3 + 3
+    assert report.objects == len(list(root.store.list("")))
+
+
+# the log
+
+
+def test_an_entry_edited_within_the_rules(root):
+    change(root, entry_key(3), rewrite(at_us=7))
+    only(root, entry_key(3), "not what entry 4 was written after: it was edited")
+
+
+def test_an_entry_that_is_no_json(root):
+    change(root, entry_key(4), lambda data: data[:-3])
+    only(root, entry_key(4), "is not JSON")
+
+
+def test_an_entry_that_was_copied_over_another(root):
+    root.store.put(entry_key(4), root.store.get(entry_key(3)).data)
+    only(root, entry_key(4), "it was copied or renamed")
+
+
+def test_a_missing_entry(root):
+    root.store.delete_many([entry_key(2)])
+    only(root, entry_key(2), "is missing while a later one exists")
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"number": 7}, "breaks a rule of the log: number 7"),
+        ({"parent": None}, "breaks a rule of the log: parent None"),
+        ({"id": "v-" + "0" * 64}, "is not the sha256 of its manifest: it was edited"),
+        ({"txn": "older"}, "it commits d@4 with txn 'older', the manifest has"),
+    ],
+)
+def test_the_last_entry_edited_is_told_by_the_manifest_that_it_commits(root, fields, what):
+    root.begin("d", txn="older")
+    with root.write("d") as writer:
+        writer.add("new", {"cls": 1, "x": b""})
+    last = root.state.n
+    change(root, entry_key(last), rewrite(**fields))
+    only(root, entry_key(last), what)
+
+
+def test_a_commit_of_other_takedowns_than_its_manifest(root):
+    with root.write("d") as writer:
+        writer.add("new", {"cls": 1, "x": b""})
+    record, n = root.record("d@4"), root.state.n
+    body = json.loads(root.store.get(record.manifest).data)
+    data = canonical({**body, "denies": 5})
+    import hashlib
+
+    sha256 = hashlib.sha256(data).hexdigest()
+    root.store.put(record.manifest, data)
+    change(root, entry_key(n), rewrite(sha256=sha256, id=f"v-{sha256}"))
+    only(root, entry_key(n), "with denies 0, the manifest has 5")
+
+
+def test_hints(root):
+    for i in range(256):
+        root.begin("d", txn=f"t{i}")
+    assert said(root) == []
+    good = root.store.get(hint_key(256)).data
+    root.store.put(hint_key(256), good.replace(b'"blurred"', b'"blurrrd"').replace(b'"old"', b'"odd"'))
+    only(root, hint_key(256), "its checksum does not hold; delete it")
+    other = loader.Root(root.url + "-other")
+    for i in range(256):
+        other.begin("d", txn=f"t{i}")
+    root.store.put(hint_key(256), dump_state(Log(other.store).verify()))
+    only(root, hint_key(256), "it is not what the entries up to 256 come to")
+    root.store.put(hint_key(256), good)
+    root.store.put(hint_key(512), good)
+    only(root, hint_key(512), "there is no log entry 512")
+
+
+# manifests and tables
+
+
+def test_a_manifest_edited_by_hand(root):
+    path = root.record("d@2").manifest
+    change(root, path, rewrite(n_rows=13))
+    only(root, f"d@2 {path}", "its commit says .*: the manifest was edited or damaged")
+
+
+def test_a_manifest_that_is_gone(root):
+    path = root.record("d@2").manifest
+    root.store.delete_many([path])
+    only(root, f"d@2 {path}", path)
+    root.retire("d@2", reason="gone")
+    assert said(root) == []  # of a version that is retired a collector may have taken it
+
+
+@pytest.mark.parametrize("kind", ["shards", "samples", "stats", "key_hashes"])
+@pytest.mark.parametrize("how", ["damaged", "gone", "shorter"])
+def test_a_table(root, kind, how):
+    path = root.open("d@2").manifest[kind][-1]["path"]
+    if how == "gone":
+        root.store.delete_many([path])
+    else:
+        change(root, path, lambda data: data[:-9] if how == "shorter" else data[:60] + b"?" + data[61:])
+    found = said(root)
+    # Every version that names the table; the group's own shards table is of d@2 and d@3.
+    assert {address for address, _ in found} == {f"d@2 {path}", f"d@3 {path}"}
+
+
+def forge(root, edit):
+    """A version whose manifest was made wrong, consistently: only its tables know. Returns its name."""
+    import hashlib
+
+    version, record = root.open("d"), root.record("d")
+    txn = root.begin("d")
+    body = {**version.manifest, "parent": version.id, "txn": txn}
+    edit(body)
+    data = canonical(body)
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = f"data/{txn}/x/manifest.json"
+    root.store.put(path, data)
+    from loader.dataset.decide import CommitBody
+
+    entry = CommitBody(id=f"v-{sha256}", manifest=path, sha256=sha256, parent=record.id, denies=0)
+    root.log.commit(txn, lambda state: entry)
+    return "d@4"
+
+
+@pytest.mark.parametrize(
+    ("edit", "address", "what"),
+    [
+        (lambda body: body.update(n_parts=9), "d@4 manifest n_parts", "it is 9, the tables have 3"),
+        (lambda body: body.update(n_rows=9), "d@4 manifest n_rows", "it is 9, the tables have 12"),
+        (
+            lambda body: body["groups"]["g"].update(n_rows=8),
+            "d@4 manifest group 'g' n_rows",
+            "it is 8, the shards tables have 12",
+        ),
+        (
+            lambda body: body["groups"].update(h=body["groups"]["g"]),
+            "d@4 manifest group 'h' n_parts",
+            "it is 3, the shards tables have 0",
+        ),
+        (
+            lambda body: body.update(samples=body["samples"][1:]),
+            "d@4 samples-keys",
+            "0 rows, the parts have 12",
+        ),
+        (lambda body: body.update(n_live=12), "d@4", "its tables hold 11 live samples, its manifest says 12"),
+        (
+            lambda body: body["columns"]["w"].update(type="string"),
+            "d@4 .*samples-metadata-0.parquet column 'w'",
+            "it is int64, the manifest says string",
+        ),
+    ],
+)
+def test_counts_coverage_and_ordinals(root, edit, address, what):
+    """A manifest that says other than its tables."""
+    forge(root, edit)
+    found = said(root)
+    assert any(re.fullmatch(address, where) and what in text for where, text in found), found
+    assert {where.split("@")[1][0] for where, _ in found} == {"4"}
+
+
+def test_samples_out_of_the_order_of_parts(root):
+    from loader.dataset.parquet import TableFile, get_table, put_table
+
+    def edit(body):
+        entry = next(one for one in body["samples"] if one["group"] == "keys")
+        table = get_table(root.store, TableFile.from_json(entry)).take([1, 0, *range(2, 12)])
+        file = put_table(root.store, "data/forged/x/keys.parquet", table, "samples-keys")
+        body["samples"] = [{**one, **file.to_json()} if one is entry else one for one in body["samples"]]
+
+    forge(root, edit)
+    ((address, what),) = said(root)
+    assert address == "d@4 data/forged/x/keys.parquet row 0"
+    assert "out of the order of parts" in what
+
+
+def test_statistics_and_hashes_are_computed_again(root):
+    """Of another run: right by their SHA-256, wrong by the samples. Only --full looks."""
+    from loader.dataset.key_hashes import hashes_of, put_hashes
+    from loader.dataset.parquet import TableFile, get_table, put_table
+
+    def edit(body):
+        rows = get_table(root.store, TableFile.from_json(body["stats"][0])).to_pylist()
+        for row in rows:
+            row["sum"] = row["sum"] and row["sum"] + 1e-4
+        from loader.dataset.stats import STATS_SCHEMA, pa
+
+        file = put_table(
+            root.store, "data/forged/x/stats.parquet", pa.Table.from_pylist(rows, STATS_SCHEMA), "stats"
+        )
+        body["stats"] = [file.to_json()]
+        body["key_hashes"] = [
+            put_hashes(root.store, "data/forged/x", hashes_of([f"z{i}" for i in range(12)]))
+        ]
+
+    forge(root, edit)
+    assert said(root) == []
+    found = said(root, full=True)
+    assert [address.split(" (")[0] for address, _ in found] == [
+        "d@4 statistics of 'f'",
+        "d@4 statistics of 'w'",
+        "d@4 key_hashes",
+    ]
+
+
+# shards
+
+
+def shard(root, part, group="media"):
+    return root.open("d").parts.shard(group, part)
+
+
+def test_a_shard_cut_short(root):
+    row = shard(root, 1)
+    change(root, row["path"], lambda data: data[:-512])
+    address = f"d@2/{row['part']} media ({row['path']})"
+    only(root, address, f"the shard has {row['nbytes'] - 512} bytes, the manifest says {row['nbytes']}")
+
+
+def test_a_shard_that_is_gone(root):
+    row = shard(root, 2, "g")
+    root.store.delete_many([row["path"]])
+    only(root, f"d@2/{row['part']} g ({row['path']})", row["path"])
+
+
+def test_two_shards_exchanged(root):
+    """They are as long as each other: the last sample's header tells."""
+    rows = [shard(root, at) for at in (0, 1)]
+    assert rows[0]["nbytes"] == rows[1]["nbytes"]
+    first, second = (root.store.get(row["path"]).data for row in rows)
+    root.store.put(rows[0]["path"], second)
+    root.store.put(rows[1]["path"], first)
+    for full in (False, True):
+        found = said(root, full)
+        assert all("d@2/" in address for address, _ in found)
+        for row in rows:
+            mine = [(address, what) for address, what in found if row["part"] in address]
+            assert "the tar header before it is not this member's" in mine[0][1]
+            assert "sample 'k" in mine[0][0]
+
+
+def test_an_index_of_another_shard(root):
+    rows = [shard(root, at) for at in (0, 1)]
+    root.store.put(rows[0]["index_path"], root.store.get(rows[1]["index_path"]).data)
+    ((address, what),) = said(root)
+    assert address == f"d@2/{rows[0]['part']} media ({rows[0]['path']})"
+    assert rows[0]["index_path"] in what
+
+
+def test_a_flipped_byte_is_found_by_full(root):
+    row = shard(root, 1)
+    change(root, row["path"], lambda data: data[:600] + bytes([data[600] ^ 1]) + data[601:])
+    assert said(root) == []
+    found = said(root, full=True)
+    assert {address.split(" ")[0] for address, _ in found} == {f"d@2/{row['part']}"}
+    assert "its SHA-256 is" in found[-1][1]
+
+
+def test_a_sample_of_many_shards(root, monkeypatch):
+    monkeypatch.setattr(module, "SAMPLE_SHARDS", 3)
+    report = verify(root, "d")
+    assert (report.problems, report.shards, report.of_shards) == ([], 3, 6)
+    assert verify(root, "d", full=True).shards == 6
+
+
+# the rest of a root
+
+
+def test_a_plan_edited_by_hand(root):
+    (info,) = root.store.list("plans/")
+    change(root, info.key, lambda data: data.replace(b'"seed":1', b'"seed":2'))
+    only(root, info.key, "it was edited or renamed")
+
+
+def test_a_view_with_a_flipped_bit(root):
+    from loader.dataset.parquet import parse_table, table_bytes
+
+    (info,) = root.store.list("views/")
+
+    def edit(data):
+        table = parse_table(data, "x")
+        return table_bytes(table.set_column(1, "bits", [[b"\xff\xff"]]), "view")
+
+    change(root, info.key, edit)
+    only(root, info.key, "the bits from ordinal 0 on are damaged")
+
+
+def test_packs(root):
+    from loader.dataset.parquet import parse_table, table_bytes, table_facts
+
+    txn = root.begin("t")
+    samples = [(f"k{i}", {"tokens.npy": np.arange(9 + i, dtype=np.int32)}) for i in range(6)]
+    root.publish("t", [loader.write_part(root, txn, samples)])
+    loader.plan({"t": root.open("t").select("tokens.npy")}, seed=1, global_batch=1, pack=loader.pack("tokens.npy", length=16))
+    (info,) = root.store.list("packs/")
+    assert said(root) == []
+
+    def edit(data):
+        table = parse_table(data, "x")
+        length = table["length"].to_pylist()
+        facts = {k: v for k, v in table_facts(table).items() if k not in ("table", "schema")}
+        moved = [length[0] - 1, *length[1:]]
+        return table_bytes(
+            table.set_column(table.column_names.index("length"), "length", [moved]), "pack", facts=facts
+        )
+
+    change(root, info.key, edit)
+    only(root, info.key, "the sha256 of its rows is")
+
+
+def test_a_card_of_another_version(root):
+    record = root.record("d@3")
+    key = f"cards/d/000003-{record.id}/card.json"
+    root.store.put(key, canonical({"card": 1, "version": {"id": root.record("d@2").id}}))
+    only(root, key, "it describes v-")
+    root.store.delete_many([key])
+    key = f"cards/d/000004-{record.id}/card.json"
+    root.store.put(key, canonical({"card": 1, "version": {"id": record.id}}))
+    only(root, key, "the log has no version d@4 of that id")
+
+
+def test_what_is_not_ours_is_named_and_left_alone(root):
+    strange = ["notes.txt", "log/readme", "log/state-7.json", "mine/data.bin"]
+    for key in strange:
+        root.store.put(key, b"theirs")
+    root.store.put("leases/x-1.json", canonical({"beat": 1, "host": "", "versions": ["v-" + "0" * 64]}))
+    report = verify_root(root)
+    assert (report.problems, sorted(report.foreign)) == ([], sorted(strange))
+    assert report.nothing_leased == ["leases/x-1.json"]
+    assert [root.store.get(key).data for key in strange] == [b"theirs"] * 4
+
+
+def test_a_root_of_a_newer_format_is_refused(root, cli):
+    change(root, "penstock.json", rewrite(format=2))
+    with pytest.raises(FormatTooNew, match="says format 2; this penstock reads up to 1"):
+        verify_root(loader.Root(root.url))
+    run = cli("verify", root=root.url)
+    assert run.code != 0
+    assert "FormatTooNew" in run.err
+
+
+def test_an_entry_of_a_newer_format_is_refused(root):
+    change(root, entry_key(9), rewrite(format=2))
+    with pytest.raises(FormatTooNew, match="format 2"):
+        verify_root(root)
+
+
+def test_the_command(root, cli):
+    run = cli("verify", root=root.url)
+    assert (run.code, run.err) == (0, "")
+    assert run.out.splitlines()[-1].endswith("0 of them foreign: nothing wrong")
+    row = shard(root, 1)
+    change(root, row["path"], lambda data: data[:-512])
+    root.store.put("notes.txt", b"")
+    run = cli("verify", root=root.url)
+    assert run.code == 1
+    assert run.out.splitlines()[0].startswith(f"d@2/{row['part']} media ({row['path']}): the shard has")
+    assert "notes.txt: not penstock's; left alone" in run.out
+    body = cli("verify", "--json", root=root.url).json
+    assert (len(body["problems"]), body["foreign"], body["versions"]) == (1, ["notes.txt"], 3)

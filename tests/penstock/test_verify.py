@@ -356,7 +356,12 @@ def test_packs(root):
     txn = root.begin("t")
     samples = [(f"k{i}", {"tokens.npy": np.arange(9 + i, dtype=np.int32)}) for i in range(6)]
     root.publish("t", [loader.write_part(root, txn, samples)])
-    loader.plan({"t": root.open("t").select("tokens.npy")}, seed=1, global_batch=1, pack=loader.pack("tokens.npy", length=16))
+    loader.plan(
+        {"t": root.open("t").select("tokens.npy")},
+        seed=1,
+        global_batch=1,
+        pack=loader.pack("tokens.npy", length=16),
+    )
     (info,) = root.store.list("packs/")
     assert said(root) == []
 

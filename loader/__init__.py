@@ -7,7 +7,7 @@ for batch in loader.Loader(plan): ...                        every batch a pure 
 """
 
 from . import errors
-from .api import open_plan, plan, source, write_part
+from .api import by_score, open_plan, plan, source, write_part
 from .cache.spec import NodeCache
 from .dataset.member_names import escape_key
 from .dataset.part import Part
@@ -47,6 +47,7 @@ __all__ = [
     "audio",
     "bucket",
     "by_bucket",
+    "by_score",
     "errors",
     "escape_key",
     "explain",

@@ -12,7 +12,8 @@ from .dataset.root import Root
 from .dataset.version import Version
 from .dataset.view import View
 from .errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
-from .order.bucket import BucketBy
+from .order.bucket import BucketBy, Number
+from .order.by_score import by_score as _by_score
 from .order.content import Source
 from .order.content import source as _source
 from .order.mixture import Weight
@@ -78,6 +79,22 @@ def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: 
     if isinstance(given, Source):
         raise InvalidPlan("source(source(...)): pass a view or a version")
     return _source(given, weight, chunk, lanes)
+
+
+def by_score(
+    name: str,
+    view: Version | View,
+    by: str,
+    weights: Mapping[str, Weight] | Sequence[Weight],
+    *,
+    edges: Sequence[Number] | None = None,
+    share: Weight = 1,
+) -> dict[str, Source]:
+    """Sources for a plan in which a sample comes as often as its score says: see `order.by_score.by_score`.
+
+    plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
+    """
+    return _by_score(name, _viewed(name, view), by, weights, edges=edges, share=share)
 
 
 def open_plan(root: Root, plan_hash: str) -> Plan:

@@ -1,4 +1,4 @@
-"""The example of docs/annotations.md prints what the page says."""
+"""The examples of docs/annotations.md print what the page says."""
 
 import re
 import subprocess
@@ -9,13 +9,16 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "annotations.md").read_text()
 
 
-def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python example\n(.*?)```", TEXT, re.S)
-    (shown,) = re.findall(r"```text example\n(.*?)```", TEXT, re.S)
+def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
+    code = re.findall(r"```python (\w+)\n(.*?)```", TEXT, re.S)
+    shown = dict(re.findall(r"```text (\w+)\n(.*?)```", TEXT, re.S))
+    assert [name for name, _ in code] == list(shown)
+    whole = "".join(f"print('## {name}')\n{one}" for name, one in code)
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-W", "error", "-c", whole], cwd=tmp_path, capture_output=True, text=True
     )
-    assert (run.returncode, run.stdout, run.stderr) == (0, shown, "")
+    expected = "".join(f"## {name}\n{text}" for name, text in shown.items())
+    assert (run.returncode, run.stdout, run.stderr) == (0, expected, "")
 
 
 def test_the_options_are_those_of_the_verb() -> None:

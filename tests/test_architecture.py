@@ -117,6 +117,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "audio",
         "bucket",
         "by_bucket",
+        "by_score",
         "errors",
         "escape_key",
         "explain",

@@ -65,7 +65,22 @@ def test_any_annotations_in_many_files(model, monkeypatch):
 
 
 BASE = ("write", {f"k{i}": {"i": i, "s": "x"} for i in range(6)})
+MANY = [
+    BASE,
+    *(
+        step
+        for i in range(12)
+        for step in (
+            ("annotate", i % 3, {f"k{i % 6}": {"i": i - 6, "f": i / 2}, f"k{i % 5}": {"s": "xyz"[i % 3]}}, False),
+            ("write", {f"n{i}": {"i": i, "s": "y"}}),
+            ("annotate", 0, {f"n{i}": {"i": None}}, i % 2 == 0),
+        )
+    ),
+]
+"""So many changes that tables of what was published before are merged."""
+
 SCRIPTS = {
+    "many": MANY,
     "twice": [
         BASE,
         ("annotate", 0, {"k1": {"i": 3}}, False),

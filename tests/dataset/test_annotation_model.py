@@ -71,7 +71,12 @@ MANY = [
         step
         for i in range(12)
         for step in (
-            ("annotate", i % 3, {f"k{i % 6}": {"i": i - 6, "f": i / 2}, f"k{i % 5}": {"s": "xyz"[i % 3]}}, False),
+            (
+                "annotate",
+                i % 3,
+                {f"k{i % 6}": {"i": i - 6, "f": i / 2}, f"k{i % 5}": {"s": "xyz"[i % 3]}},
+                False,
+            ),
             ("write", {f"n{i}": {"i": i, "s": "y"}}),
             ("annotate", 0, {f"n{i}": {"i": None}}, i % 2 == 0),
         )

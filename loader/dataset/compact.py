@@ -85,12 +85,17 @@ def _shortened_runs(
     store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 ) -> dict[str, list[File]]:
     """The lists of samples and stats. Keys, metadata and statistics of the same runs become tables of one folder, as a
-    publish writes them. Column groups that came later, and theirs, stay as they are."""
+    publish writes them. Column groups that came later, and theirs, stay as they are; where one has said something of a
+    column that was there, its statistics stand for those before it, and nothing moves across."""
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
     runs: dict[str, list[tuple[str, File]]] = {}
+    seen: set[str] = set()
     for file in samples:
         if file["group"] in RUN_GROUPS:
             runs.setdefault(_folder(file), []).append((file["group"], file))
+        elif not seen.isdisjoint(file["columns"]):
+            runs.clear()
+        seen.update(file["columns"])
     for file in stats:
         if _folder(file) in runs:
             runs[_folder(file)].append(("stats", file))

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from loader import Version
 from loader.dataset.arrow import integers
-from loader.dataset.columns import fits
+from loader.dataset.columns import fits, type_named
+from loader.dataset.edits import EDIT_COLUMNS, cells, is_annotation
 from loader.dataset.key_hashes import covered, hashes_of
 from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.references import table_references
@@ -43,8 +44,14 @@ def check_tables(version: Version) -> Iterator[Problem]:
 
 def check_statistics(version: Version) -> Iterator[Problem]:
     """Statistics of all columns, and the hashes of keys, made again from the samples tables."""
-    samples = [get_table(version.store, TableFile.from_json(entry)) for entry in version.manifest["samples"]]
+    entries, columns = version.manifest["samples"], version.manifest["columns"]
+    samples = [
+        get_table(version.store, TableFile.from_json(entry)) for entry in entries if not is_annotation(entry)
+    ]
     made = merge(row for table in samples for row in column_stats(table).to_pylist())
+    for name in {name for entry in entries if is_annotation(entry) for name in entry["columns"]}:
+        values = cells(version.store, entries, name)[name].to_arrow().cast(type_named(columns[name]["type"]))
+        made |= merge(column_stats(pa.table({name: values})).to_pylist())
     stored = merge(
         row
         for entry in version.manifest["stats"]
@@ -151,7 +158,9 @@ def _samples(version: Version) -> Iterator[Problem]:
 def _columns(
     named: Mapping[str, Any], entry: Mapping[str, Any], table: pa.Table, address: str
 ) -> Iterator[Problem]:
-    found = {field.name: str(field.type) for field in table.schema if field.name not in ("part", "row")}
+    found = {field.name: str(field.type) for field in table.schema}
+    for name in ("part", "row", *(EDIT_COLUMNS if is_annotation(entry) else ())):
+        found.pop(name, None)
     if sorted(found) != sorted(entry["columns"]):
         yield Problem(
             address=address,

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ..storage import Store
 from .arrow import integers
 from .columns import concat, fit_types
+from .edits import is_annotation
 from .key_hashes import covered, hashes_of, put_hashes
 from .parquet import TableFile, get_tables, put_named_table
 from .part import SHARDS_ROW_GROUP_ROWS
@@ -91,7 +92,7 @@ def _shortened_runs(
     runs: dict[str, list[tuple[str, File]]] = {}
     seen: set[str] = set()
     for file in samples:
-        if file["group"] in RUN_GROUPS:
+        if file["group"] in RUN_GROUPS and not is_annotation(file):
             runs.setdefault(_folder(file), []).append((file["group"], file))
         elif not seen.isdisjoint(file["columns"]):
             runs.clear()

@@ -108,6 +108,21 @@ def test_merged_tables_hold_what_the_many_held(properties, monkeypatch):
     assert verify(few, "d", full=True).problems == []
 
 
+def test_annotations_keep_their_place_between_runs():
+    """The statistics of an annotation stand for all before them: no run that comes later goes before them."""
+    root = fresh()
+    for run in range(40):
+        with root.write("d") as writer:
+            writer.add(f"k{run}", {"x": b"1"}, metadata={"w": run})
+        if run in (11, 26):
+            root.annotate("d", f"better{run}", [{"key": f"k{run - 10}", "w": 1000 + run}], author="ann")
+    manifest = root.open("d").manifest
+    assert len(manifest["stats"]) < 30
+    assert verify(root, "d", full=True).problems == []
+    w = column_statistics(root.open("d"))["w"]
+    assert (w["n"], w["max"]) == (40, 1026.0)
+
+
 def test_a_plan_grows_over_merged_tables(properties):
     root = fresh()
     grow(root, 3, properties)

@@ -9,10 +9,10 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup demo ui test mutants check ci prove fuzz bench media clean
+.PHONY: help setup demo ui test test-ceph mutants check ci prove fuzz bench media clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY) ## the environment .venv, from constraints.txt
 
@@ -36,6 +36,10 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 
 test: $(READY) ## every test that needs nothing but pip
 	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants'
+
+test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
+	scripts/install-ceph.sh
+	$(PYTEST) tests/storage -m ceph
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
 	$(PYTEST) $(PARALLEL) --dist load tests/test_planted_bugs.py

@@ -76,7 +76,6 @@ def s3():
     there and then writes it, and two threads could do that at once, which no real store does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # third-party imports
-        import boto3
         from moto.server import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import make_server
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -89,21 +88,40 @@ def s3():
     server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    key, secret = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    client = boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=key,
-        aws_secret_access_key=secret,
-    )
-    client.create_bucket(Bucket="bucket")
-    client.close()
-    yield {"key": key, "secret": secret, "endpoint_url": endpoint}
+    options = {**S3_KEYS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+    create_bucket(options)
+    yield options
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+S3_KEYS = {"key": "AKIAPLANTEDKEY", "secret": "PLANTEDsecretPLANTED"}
+
+
+def create_bucket(options):
+    """The bucket "bucket" on the S3 server that the options name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # third-party imports
+        import boto3
+    client = boto3.client(
+        "s3",
+        endpoint_url=options["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=options["key"],
+        aws_secret_access_key=options["secret"],
+    )
+    client.create_bucket(Bucket="bucket")
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def ceph(shared, tmp_path_factory):
+    """Options of a Ceph S3 server with one bucket, "bucket"; for tests marked `ceph`."""
+    with shared("servers/ceph").ceph(tmp_path_factory.mktemp("ceph"), **S3_KEYS) as endpoint:
+        options = {**S3_KEYS, "endpoint_url": endpoint}
+        create_bucket(options)
+        yield options
 
 
 @pytest.fixture(scope="session")

@@ -56,17 +56,17 @@ def _has_s3fs() -> bool:
     return [int(part) for part in version("s3fs").split(".")[:2]] >= [2024, 10]
 
 
-SERVERS = {"s3": "s3", "gcs": "gs", "azure": "az"}
+SERVERS = {"s3": "s3", "ceph": "s3", "gcs": "gs", "azure": "az"}
 """Fixture with a server's options -> scheme of its URLs."""
 
-FSSPEC = {  # options of ours -> those of the fsspec file system for the same server
+FSSPEC = {  # scheme -> (options of ours -> those of the fsspec file system for the same server)
     "s3": lambda o: {
         "key": o["key"],
         "secret": o["secret"],
         "client_kwargs": {"endpoint_url": o["endpoint_url"]},
     },
-    "gcs": lambda o: {"token": _google_token(o["bearer_token"]), "endpoint_url": o["endpoint_url"]},
-    "azure": lambda o: {
+    "gs": lambda o: {"token": _google_token(o["bearer_token"]), "endpoint_url": o["endpoint_url"]},
+    "az": lambda o: {
         "account_name": o["account_name"],
         "connection_string": f"DefaultEndpointsProtocol=http;AccountName={o['account_name']};"
         f"AccountKey={o['account_key']};BlobEndpoint={o['endpoint']};",
@@ -106,7 +106,7 @@ def google_file(gcs, tmp_path_factory) -> str:
 def credentials_outside(request: pytest.FixtureRequest, backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials of the backend's server, where a worker finds them that has none in its options."""
     found: dict[str, str] = {}
-    if backend.name.startswith("s3"):
+    if backend.name.startswith(("s3", "ceph")):
         found = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     if backend.name.startswith("gcs"):
         found = {"GOOGLE_APPLICATION_CREDENTIALS": request.getfixturevalue("google_file")}
@@ -114,7 +114,7 @@ def credentials_outside(request: pytest.FixtureRequest, backend, monkeypatch: py
         options = request.getfixturevalue("azure")
         found = {
             "AZURE_STORAGE_ACCOUNT_KEY": options["account_key"],
-            "AZURE_STORAGE_CONNECTION_STRING": FSSPEC["azure"](options)["connection_string"],
+            "AZURE_STORAGE_CONNECTION_STRING": FSSPEC["az"](options)["connection_string"],
         }
     for name, value in found.items():
         monkeypatch.setenv(name, value)
@@ -132,6 +132,7 @@ BACKENDS = [
     *_on("s3")[: 2 if _has_s3fs() else 1],
     *_on("gcs"),
     *_on("azure", pytest.mark.server),
+    *_on("ceph", pytest.mark.ceph)[: 2 if _has_s3fs() else 1],
 ]
 
 
@@ -150,7 +151,7 @@ def backend(request: pytest.FixtureRequest, tmp_path) -> Backend:
         return Backend(name="fsspec-memory", open=lambda: open_store(url, {"fsspec": {}}), creates=False)
     server, kind = request.param
     options: dict[str, object] = request.getfixturevalue(server)
-    own = options if kind == "obstore" else {"fsspec": FSSPEC[server](options)}
+    own = options if kind == "obstore" else {"fsspec": FSSPEC[SERVERS[server]](options)}
     url = f"{SERVERS[server]}://{BUCKET}/test-{number}/prefix"
     return Backend(name=f"{server}-{kind}", open=lambda: open_store(url, {**own, "retry_base_s": 0.001}))
 

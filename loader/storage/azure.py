@@ -2,10 +2,16 @@
 
 Options: those of `options.py`, obstore's own names (with or without `azure_`) and adlfs's: account_name,
 account_key, sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host.
-`credential_provider` is a function that returns one of obstore's Azure credentials. Without any of them
-obstore reads AZURE_* variables, then asks for a workload or managed identity.
+`credential_provider` is a function that returns one of obstore's Azure credentials.
+
+Credentials, first found: options, and then nothing of the environment's is mixed in; AZURE_STORAGE_CONNECTION_STRING
+and AZURE_STORAGE_KEY, as Azure's command line has them; obstore's own AZURE_* variables; a workload or managed
+identity.
+
+This module and obstore itself are where AZURE_* variables are read, and nowhere else.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +36,14 @@ NAMES = {
     "endpoint_url": "endpoint",
 }
 _OURS = ("connection_string", "account_host", "credential_provider")
+_KINDS = {  # an option that is a credential -> obstore's name for the kind, which makes it look at no other
+    "token": "bearer_token",
+    "account_key": "access_key",
+    "sas_key": "sas_token",
+    "client_secret": "client_secret",
+    "federated_token_file": "workload_identity",
+    "use_azure_cli": "azure_cli",
+}
 _CONNECTION = {
     "accountname": "account_name",
     "accountkey": "account_key",
@@ -45,12 +59,14 @@ def open_azure(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
     container, _, host = place.partition("@")
     shown = f"az://{place}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
-    config, provider = azure_config(shown, options, host)
+    config, provider = azure_config(shown, options, os.environ, host)
     connect = connector("AzureStore", container, config, provider, runtime)
     return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=256)
 
 
-def azure_config(url: str, options: Mapping[str, object], host: str = "") -> tuple[dict[str, Any], Any]:
+def azure_config(
+    url: str, options: Mapping[str, object], environ: Mapping[str, str], host: str = ""
+) -> tuple[dict[str, Any], Any]:
     """(obstore's config, credential provider or None).
 
     host: what stands behind '@' in an abfs URL, 'account.dfs.core.windows.net'. Raises: InvalidStore.
@@ -73,7 +89,25 @@ def azure_config(url: str, options: Mapping[str, object], host: str = "") -> tup
     provider = options.get("credential_provider")
     if provider is not None and not callable(provider):
         raise InvalidStore(f"{url}: credential_provider is a {type(provider).__name__}; give a function")
+    if provider is None and not config.get("skip_signature"):
+        _add_credentials(url, config, environ)
     return config, provider
+
+
+def _add_credentials(url: str, config: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Name the kind of credential that the options give; where they give none, add what Azure's own tools would use."""
+    kind = next((kind for name, kind in _KINDS.items() if config.get(name)), None)
+    if kind is not None:
+        config.setdefault("credential_type", kind)
+        return
+    outside = _connection_string(url, environ.get("AZURE_STORAGE_CONNECTION_STRING"))
+    if "AZURE_STORAGE_ACCOUNT_NAME" not in environ and environ.get("AZURE_STORAGE_ACCOUNT"):
+        outside.setdefault("account_name", environ["AZURE_STORAGE_ACCOUNT"])
+    if environ.get("AZURE_STORAGE_KEY"):
+        outside.setdefault("account_key", environ["AZURE_STORAGE_KEY"])
+    account = outside.get("account_name")
+    if account is None or config.get("account_name", account) == account:  # not of another account
+        config.update({**outside, **config})
 
 
 def _connection_string(url: str, text: object) -> dict[str, str]:

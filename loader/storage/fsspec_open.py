@@ -1,6 +1,7 @@
 """Opening an fsspec file system, what it can promise, and its errors in the words of `loader.errors`."""
 
 import errno
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -31,6 +32,8 @@ _LIBRARIES = {
     "azure.core.exceptions": ("AzureError",),
 }
 _TOKENS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
+# What s3fs makes EIO of, what gcsfs makes of any 403, and what the libraries say that found no credentials.
+_REFUSED = re.compile(r"(?i)\(401\)|^forbidden: |credentials")
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
 _SLOW_ERRNO = {errno.EBUSY}  # s3fs: SlowDown, ServiceUnavailable
@@ -98,7 +101,7 @@ def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequ
         return ObjectNotFound(f"{why}; there is no such object")
     if isinstance(error, FileExistsError):
         return AlreadyExists(f"{why}; choose another key")
-    if isinstance(error, PermissionError) or status in (401, 403) or "credentials" in brief.lower():
+    if isinstance(error, PermissionError) or status in (401, 403) or _REFUSED.search(brief):
         return Forbidden(f"{why}; {advice(dropped)}")
     if isinstance(error, NotImplementedError) or number == errno.EROFS:
         return InvalidStore(f"{why}; this file system cannot do that: read from it, and write elsewhere")

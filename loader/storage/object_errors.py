@@ -14,11 +14,15 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _FIELD = r"<{0}>([^<]*)</{0}>"
 _METADATA = re.compile(r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|/latest/(api/token|meta-data)")
 _NO_CREDENTIALS = re.compile(r"(?i)no credentials|credential.*(not found|missing)|could not .*credential")
+_NO_TOKEN_YET = re.compile(
+    r"credential provider.*(TransportError|ConnectionError|ConnectTimeout|ReadTimeout)"
+)
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
 _SLOW_CODES = {"SlowDown", "TooManyRequests", "ServerBusy", "RequestLimitExceeded", "ThrottlingException"}
 # NoSuchUpload: the answer to a completed multipart upload was lost, and some servers then deny having had it.
 _AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchUpload"}
+_ARCHIVED_CODES = {"InvalidObjectState", "BlobArchived"}
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
 
 
@@ -30,11 +34,21 @@ def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequ
     code = _xml(text, "Code")
     why = f"cannot {what}: {redact(_brief(text, status, code), secrets)}"
     name = type(error).__name__
+    if _NO_TOKEN_YET.search(text):
+        return Transient(f"{why}; what gives out credentials did not answer")
     if _METADATA.search(text) or _NO_CREDENTIALS.search(text):
         return Forbidden(f"cannot {what}: no credentials were found; {advice(dropped)}")
-    if code == "InvalidObjectState":
+    if code in _ARCHIVED_CODES:
         return StoreError(f"{why}; it lies in an archive tier: restore the object, then run this again")
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or code in _CREDENTIAL_CODES:
+    if code == "RequestTimeTooSkewed":
+        return Forbidden(
+            f"{why}; set this machine's clock (the store takes signatures of the last minutes only)"
+        )
+    if (
+        name in ("PermissionDeniedError", "UnauthenticatedError")
+        or status in (401, 403)
+        or code in _CREDENTIAL_CODES
+    ):
         return Forbidden(f"{why}; {advice(dropped)}")
     if code == "NoSuchBucket" or code == "ContainerNotFound":
         return InvalidStore(f"{why}; create the bucket, or correct the URL or the endpoint")

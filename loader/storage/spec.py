@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ..errors import InvalidStore
 from .store import Store
@@ -34,6 +34,9 @@ _SIGNED = re.compile(
     r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
     r"x-goog-credential|awsaccesskeyid|access_token|token|key|password|secret)=[^&\s\"']+"
 )
+
+# Of a shared access signature or a connection string: what of it a store may name alone.
+_PIECES = re.compile(r"(?i)(?:\bsig|\bAccountKey|\bSharedAccessSignature)=([^;&\s]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +172,7 @@ def _may_travel(value: object) -> bool:
 
 def _texts(value: object) -> list[str]:
     if isinstance(value, str):
-        return [value]
+        return [value, *(unquote(found) for found in _PIECES.findall(value)), *_PIECES.findall(value)]
     if isinstance(value, Mapping):
         return [text for item in value.values() for text in _texts(item)]
     if isinstance(value, (list, tuple)):

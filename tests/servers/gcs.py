@@ -57,6 +57,14 @@ class Gcs:
         self._numbers = count(1_700_000_000_000_000)
         self._lock = threading.Lock()
 
+    def hold(self, key: str, data: bytes) -> None:
+        """As if somebody had put it into "bucket"."""
+        with self._lock:
+            self._store("bucket", key, data, None)
+
+    def held(self) -> dict[str, bytes]:
+        return {key: found.data for key, found in self.buckets["bucket"].items()}
+
     def __call__(self, request) -> Answer:
         as_json = request.path.startswith(("/storage/v1/", "/upload/storage/v1/", "/download/storage/v1/"))
         if request.path == "/token" or request.path.startswith(

@@ -21,6 +21,13 @@ class SmallS3:
         self._begun = 0
         self._lock = threading.Lock()
 
+    def hold(self, key: str, data: bytes) -> None:
+        """As if somebody had put it."""
+        self.objects[key] = data
+
+    def held(self) -> dict[str, bytes]:
+        return dict(self.objects)
+
     def __call__(self, request) -> Answer:
         with self._lock:
             return self.answer(request)

@@ -1,5 +1,6 @@
 """Stores to test: each backend over each server that speaks its protocol, and one that misbehaves as it is told."""
 
+import base64
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from loader.storage import Store, open_store
 
 KEY, SECRET = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"
+ACCOUNT_KEY = base64.b64encode(SECRET.encode()).decode()
 BUCKET = "bucket"
 _numbers = itertools.count()
 
@@ -163,19 +165,41 @@ def store(backend: Backend) -> Iterator[Store]:
     opened.close()
 
 
+PROTOCOLS = {  # scheme -> module of tests/servers, class, options of a store there
+    "s3": ("s3", "SmallS3", lambda at: {"key": KEY, "secret": SECRET, "endpoint": at}),
+    "gs": ("gcs", "Gcs", lambda at: {"bearer_token": SECRET, "endpoint_url": at}),
+    "az": (
+        *("azure", "SmallAzure"),
+        lambda at: {"account_name": "lab", "account_key": ACCOUNT_KEY, "endpoint": f"{at}/lab"},
+    ),
+}
+
+
+@pytest.fixture(params=PROTOCOLS)
+def protocol(request: pytest.FixtureRequest) -> str:
+    """What the client speaks to the faulty server; a test of one of them alone parametrizes it anew."""
+    found: str = request.param
+    return found
+
+
 @pytest.fixture
-def faulty(shared) -> Iterator[Any]:
-    """A small S3 that misbehaves as it is told: `faulty.faults`; its objects are `faulty.origin.objects`."""
-    server = shared("servers/http").HttpServer(shared("servers/s3").SmallS3(BUCKET))
+def faulty(shared, protocol: str) -> Iterator[Any]:
+    """A small store that misbehaves as it is told: `faulty.faults`. `faulty.origin` has `hold` and `held`."""
+    module, name, _ = PROTOCOLS[protocol]
+    server = shared("servers/http").HttpServer(getattr(shared(f"servers/{module}"), name)(BUCKET))
     yield server
     server.close()
 
 
 @pytest.fixture
-def faulty_store(faulty) -> Iterator[Store]:
+def faulty_options(faulty, protocol: str) -> dict[str, object]:
     """Its pauses are short and its deadline is long: only the number of faults decides."""
-    options = {"key": KEY, "secret": SECRET, "endpoint": faulty.endpoint, "timeout_s": 0.5}
     budget = {"retry_base_s": 0.001, "retry_cap_s": 0.002, "retry_deadline_s": 20}
-    opened = open_store(f"s3://{BUCKET}", {**options, **budget})
+    return {**PROTOCOLS[protocol][2](faulty.endpoint), "timeout_s": 0.5, **budget}
+
+
+@pytest.fixture
+def faulty_store(protocol: str, faulty_options: dict[str, object]) -> Iterator[Store]:
+    opened = open_store(f"{protocol}://{BUCKET}", faulty_options)
     yield opened
     opened.close()

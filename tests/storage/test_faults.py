@@ -1,5 +1,7 @@
 """S3 through a server that misbehaves on command: what is tried again, what is believed, what is reported."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from loader.errors import (
@@ -20,7 +22,7 @@ AGAIN = [503, 429, 500, 502, 504, "drop", "reset", "stall", "short"]
 
 @pytest.mark.parametrize("fault", AGAIN)
 def test_a_read_is_tried_again(faulty, faulty_store, fault):
-    faulty.origin.objects["k"] = DATA
+    faulty.origin.hold("k", DATA)
     faulty.faults.extend([fault] * (1 if fault == "stall" else 3))
     assert faulty_store.get_range("k", 10, 1000).data == DATA[10:1010]
     assert len(faulty.requests) == (2 if fault == "stall" else 4), "no client retries beside ours"
@@ -75,37 +77,37 @@ def test_a_server_that_is_not_there_is_transient():
 def test_a_create_is_decided_by_what_is_stored(faulty, faulty_store, fault):
     faulty.faults.append(fault)
     faulty_store.put_if_absent("log/1", b"ours")
-    assert faulty.origin.objects == {"log/1": b"ours"}
+    assert faulty.origin.held() == {"log/1": b"ours"}
 
 
 @pytest.mark.parametrize("fault", ["commit-drop", "drop", 503, 409])
 def test_a_create_stays_ambiguous_for_several_tries(faulty, faulty_store, fault):
     faulty.faults.extend([fault, 503, fault, "drop", fault, "reset"])  # the read that decides fails as well
     faulty_store.put_if_absent("log/1", b"ours")
-    assert faulty.origin.objects == {"log/1": b"ours"}
+    assert faulty.origin.held() == {"log/1": b"ours"}
 
 
 @pytest.mark.parametrize("fault", [None, "drop", 503, 409, "commit-drop"])
 def test_a_create_never_replaces_another(faulty, faulty_store, fault):
-    faulty.origin.objects["log/1"] = b"theirs"
+    faulty.origin.hold("log/1", b"theirs")
     if fault is not None:
         faulty.faults.append(fault)
     with pytest.raises(AlreadyExists, match="log/1"):
         faulty_store.put_if_absent("log/1", b"ours")
-    assert faulty.origin.objects == {"log/1": b"theirs"}
+    assert faulty.origin.held() == {"log/1": b"theirs"}
 
 
 def test_a_create_without_the_right_is_forbidden(faulty, faulty_store):
     faulty.faults.append(403)
     with pytest.raises(Forbidden):
         faulty_store.put_if_absent("log/1", b"ours")
-    assert faulty.origin.objects == {}
+    assert faulty.origin.held() == {}
     assert len(faulty.requests) == 2, "the create, and the read that decides"
 
 
 def test_a_flipped_byte_is_delivered(faulty, faulty_store):
     """No client can see it: only the checksum in our index does."""
-    faulty.origin.objects["k"] = DATA
+    faulty.origin.hold("k", DATA)
     faulty.faults.append("flip")
     blob = faulty_store.get_range("k", 0, 100)
     assert blob.data != DATA[:100]
@@ -113,7 +115,7 @@ def test_a_flipped_byte_is_delivered(faulty, faulty_store):
 
 
 def test_another_etag_is_changed(faulty, faulty_store):
-    faulty.origin.objects["k"] = DATA
+    faulty.origin.hold("k", DATA)
     pinned = faulty_store.get_range("k", 0, 1).etag
     faulty.faults.append("etag")
     with pytest.raises(Changed):
@@ -124,14 +126,16 @@ def test_another_etag_is_changed(faulty, faulty_store):
 
 
 def test_a_large_object_replaced_while_it_is_read_is_read_again(faulty, faulty_store):
-    faulty.origin.objects["k"] = bytes(17 * 2**20)
+    faulty.origin.hold("k", bytes(17 * 2**20))
     faulty.faults.extend(["etag"])
-    assert faulty_store.get("k").data == faulty.origin.objects["k"]
+    assert faulty_store.get("k").data == faulty.origin.held()["k"]
 
 
 def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store):
     keys = [f"log/{number:03d}" for number in range(10)]
-    faulty.origin.objects.update(dict.fromkeys(keys, b"x"))
+    for key in keys:
+        faulty.origin.hold(key, b"x")
+    faulty.origin.page_keys = 3
     clean = [info.key for info in faulty_store.list("log/")]
     assert clean == keys
     asked = len(faulty.requests)
@@ -141,6 +145,7 @@ def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store):
         faulty.faults.clear()
 
 
+@pytest.mark.parametrize("protocol", ["s3"])
 def test_a_listing_out_of_order_is_refused(faulty, faulty_store, monkeypatch):
     faulty.origin.objects.update({"a": b"x", "b": b"x", "c": b"x", "d": b"x"})
     ordered = faulty.origin.list
@@ -176,11 +181,14 @@ def test_an_upload_in_parts_survives_a_fault_anywhere(
     (tmp_path / "file").write_bytes(data)
     faulty.faults.extend(["ok"] * place + [fault])
     faulty_store.put_file("k", str(tmp_path / "file"))
-    assert faulty.origin.objects == {"k": data}
+    assert faulty.origin.held() == {"k": data}
 
 
-def test_an_archived_object_says_so(faulty, faulty_store, monkeypatch):
-    answer = (403, b"<Error><Code>InvalidObjectState</Code></Error>", {})
+@pytest.mark.parametrize(
+    ("protocol", "status", "code"), [("s3", 403, "InvalidObjectState"), ("az", 409, "BlobArchived")]
+)
+def test_an_archived_object_says_so(faulty, faulty_store, monkeypatch, status: int, code: str):
+    answer = (status, f"<Error><Code>{code}</Code></Error>".encode(), {})
     monkeypatch.setattr(faulty, "origin", lambda _: answer)
     with pytest.raises(StoreError, match="restore the object"):
         faulty_store.get("k")
@@ -201,3 +209,62 @@ def test_missing_is_missing_at_once(faulty, faulty_store):
     with pytest.raises(ObjectNotFound):
         faulty_store.get("k")
     assert len(faulty.requests) == 1
+
+
+def test_a_storm_of_refusals_ends(faulty, faulty_store):
+    """64 requests are refused whichever they are; 16 threads get through, and no client retries beside ours."""
+    faulty.origin.hold("k", DATA)
+    refused = iter([503] * 64)
+    faulty.fault_of = lambda _: next(refused, None)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda i: faulty_store.get_range("k", i * 10, 10).data, range(200)))
+    assert found == [DATA[i * 10 : i * 10 + 10] for i in range(200)]
+    assert len(faulty.requests) == 264
+
+
+@pytest.mark.parametrize("protocol", ["gs", "az"])
+def test_a_delete_that_fails_leaves_nothing_under_way(faulty, faulty_options, protocol):
+    """A delete that arrived later would take what was written meanwhile: whatever was begun has ended."""
+    store = open_store(f"{protocol}://bucket", {**faulty_options, "retry_deadline_s": 0})
+    keys = [f"k{number:03d}" for number in range(300)]
+    for key in keys:
+        faulty.origin.hold(key, b"x")
+    answered: list[str] = []
+    origin = faulty.origin
+
+    def slow(request):
+        answer = origin(request)
+        answered.append(request.method)
+        return answer
+
+    faulty.origin = slow
+    faulty.faults.append(403)
+    with pytest.raises(Forbidden):
+        store.delete_many(keys)
+    asked = len(faulty.requests)
+    assert len(answered) == asked - 1, "all but the one that was refused are through"
+    store.put(keys[0], b"new")
+    assert store.get(keys[0]).data == b"new"
+    assert len(faulty.requests) == asked + 2
+
+
+@pytest.mark.parametrize("protocol", ["gs", "az"])  # S3 does not complain
+def test_missing_keys_among_many_are_deleted_under_faults(faulty, faulty_store):
+    faulty.origin.hold("a", b"x")
+    faulty.origin.hold("c", b"x")
+    faulty.faults.extend([503, None, 503])
+    faulty_store.delete_many(["a", "b", "c"])
+    assert faulty.origin.held() == {}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "code"),
+    [("s3", "RequestTimeTooSkewed"), ("az", "AuthenticationFailed"), ("gs", "AccessDenied")],
+)
+def test_a_refusal_names_the_stores_own_reason(faulty, faulty_store, code: str):
+    faulty.origin = lambda _: (403, f"<Error><Code>{code}</Code><Message>why</Message></Error>".encode(), {})
+    with pytest.raises(Forbidden, match=f"403 {code} why"):
+        faulty_store.get("k")
+    if code == "RequestTimeTooSkewed":
+        with pytest.raises(Forbidden, match="clock"):
+            faulty_store.put("k", b"x")

@@ -60,14 +60,15 @@ def test_s3_options(options, environ, config):
     ],
 )
 def test_explicit_keys(options):
-    config, provider = s3_config("s3://b", options, {"AWS_PROFILE": "not asked"})
+    config, provider = s3_config("s3://b", options, {**NO_FILE, "AWS_PROFILE": "not asked"})
     assert config == {"region": "us-east-1"}
     assert provider() == {"access_key_id": "K", "secret_access_key": "S", "token": "T", "expires_at": None}
 
 
+@pytest.mark.parametrize("protocol", ["s3"])
 def test_explicit_keys_are_not_mixed_with_the_environments_token(s3_options, faulty, monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-somebody-else")
-    faulty.origin.objects["k"] = b"x"
+    faulty.origin.hold("k", b"x")
     open_store("s3://bucket", {**s3_options, "endpoint_url": faulty.endpoint}).get("k")
     assert "x-amz-security-token" not in faulty.headers[-1]
 
@@ -98,19 +99,25 @@ def test_s3_options_that_are_refused(options, message: str):
         open_store("s3://bucket/prefix", options)
 
 
-NO_FILE = {"AWS_SHARED_CREDENTIALS_FILE": "/no/such/file"}
+NO_FILE = {"AWS_SHARED_CREDENTIALS_FILE": "/no/such/file", "AWS_CONFIG_FILE": "/no/such/file"}
 
 
-def profiles(tmp_path, monkeypatch) -> None:
+def profiles(tmp_path, monkeypatch) -> dict[str, str]:
+    """Files of AWS's tools, for boto3 in the environment; returns what names them."""
     (tmp_path / "credentials").write_text("[lab]\naws_access_key_id = AKLAB\naws_secret_access_key = sss\n")
     (tmp_path / "config").write_text("[profile lab]\nregion = eu-north-1\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    found = {
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+    }
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
 
 
 @pytest.mark.parametrize(("options", "environ"), [({"profile": "lab"}, {}), ({}, {"AWS_PROFILE": "lab"})])
 def test_a_profile_gives_credentials_and_region(tmp_path, monkeypatch, options, environ):
-    profiles(tmp_path, monkeypatch)
+    environ = {**environ, **profiles(tmp_path, monkeypatch)}
     config, provider = s3_config("s3://b", options, environ)
     assert provider()["access_key_id"] == "AKLAB"
     assert config == {"region": "eu-north-1"}
@@ -126,9 +133,19 @@ def test_explicit_credentials_come_before_the_environments_profile(tmp_path, mon
     assert s3_config("s3://b", {}, {**environ, "AWS_ACCESS_KEY_ID": "K"})[1] is None
 
 
+def test_region_and_endpoint_of_a_profile_serve_keys_of_the_environment(tmp_path):
+    (tmp_path / "config").write_text(
+        "[default]\nregion = eu-south-1\nendpoint_url = http://h:9\ns3 =\n  x = 1\n"
+    )
+    environ = {**NO_FILE, "AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_ACCESS_KEY_ID": "K"}
+    found, provider = s3_config("s3://b", {}, environ)
+    assert (found, provider) == ({"region": "eu-south-1", "endpoint": "http://h:9"}, None)
+    found, _ = s3_config("s3://b", {"region": "r"}, {**environ, "AWS_ENDPOINT_URL": "http://other"})
+    assert found == {"region": "r", "endpoint": "http://other"}
+
+
 def test_the_default_profile_is_found(tmp_path, monkeypatch):
-    profiles(tmp_path, monkeypatch)
-    here = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
+    here = profiles(tmp_path, monkeypatch)
     assert s3_config("s3://b", {}, here)[1] is None, "no [default] in it"
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = AKDEF\naws_secret_access_key = sss\n"
@@ -192,7 +209,9 @@ def test_gcs_options(options, config):
     ],
 )
 def test_azure_options(options, host, config):
-    assert azure_config("az://c", options, host) == (config, None)
+    kinds = {"account_key": "access_key", "sas_key": "sas_token"}
+    kind = next(({"credential_type": kinds[name]} for name in kinds if name in config), {})
+    assert azure_config("az://c", options, {}, host) == ({**config, **kind}, None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ DATA = bytes(range(256)) * 40
 
 
 def test_what_the_server_saw_is_what_is_counted(faulty, faulty_store):
-    faulty.origin.objects["k"] = DATA
+    faulty.origin.hold("k", DATA)
     seen = Traffic()
     with counted(seen):
         faulty.faults.extend([503, "drop", "short"])
@@ -29,7 +29,7 @@ def test_what_the_server_saw_is_what_is_counted(faulty, faulty_store):
 
 
 def test_ranges_that_the_store_reads_in_its_own_threads_are_counted(faulty, faulty_store):
-    faulty.origin.objects["k"] = DATA
+    faulty.origin.hold("k", DATA)
     seen = Traffic()
     with counted(seen):
         faulty.faults.extend([503] * 2)

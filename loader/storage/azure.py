@@ -59,15 +59,15 @@ def open_azure(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
     container, _, host = place.partition("@")
     shown = f"az://{place}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
-    config, provider = azure_config(shown, options, os.environ, host)
+    config, provider = azure_config(shown, options, host)
     connect = connector("AzureStore", container, config, provider, runtime)
     return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=256)
 
 
 def azure_config(
-    url: str, options: Mapping[str, object], environ: Mapping[str, str], host: str = ""
+    url: str, options: Mapping[str, object], host: str = "", environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """(obstore's config, credential provider or None).
+    """(obstore's config, credential provider or None). environ: None is this process's.
 
     host: what stands behind '@' in an abfs URL, 'account.dfs.core.windows.net'. Raises: InvalidStore.
     """
@@ -90,7 +90,7 @@ def azure_config(
     if provider is not None and not callable(provider):
         raise InvalidStore(f"{url}: credential_provider is a {type(provider).__name__}; give a function")
     if provider is None and not config.get("skip_signature"):
-        _add_credentials(url, config, environ)
+        _add_credentials(url, config, os.environ if environ is None else environ)
     return config, provider
 
 

@@ -211,7 +211,7 @@ def test_gcs_options(options, config):
 def test_azure_options(options, host, config):
     kinds = {"account_key": "access_key", "sas_key": "sas_token"}
     kind = next(({"credential_type": kinds[name]} for name in kinds if name in config), {})
-    assert azure_config("az://c", options, {}, host) == ({**config, **kind}, None)
+    assert azure_config("az://c", options, host, {}) == ({**config, **kind}, None)
 
 
 @pytest.mark.parametrize(

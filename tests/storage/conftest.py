@@ -195,7 +195,7 @@ def faulty(shared, protocol: str) -> Iterator[Any]:
 def faulty_options(faulty, protocol: str) -> dict[str, object]:
     """Its pauses are short and its deadline is long: only the number of faults decides."""
     budget = {"retry_base_s": 0.001, "retry_cap_s": 0.002, "retry_deadline_s": 20}
-    return {**PROTOCOLS[protocol][2](faulty.endpoint), "timeout_s": 0.5, **budget}
+    return {**PROTOCOLS[protocol][2](faulty.endpoint), "timeout_s": 20, **budget}
 
 
 @pytest.fixture

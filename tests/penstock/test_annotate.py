@@ -3,6 +3,7 @@
 import json
 
 import loader
+from penstock.verify_tables import check_statistics
 
 
 def labels(tmp_path, *rows):
@@ -44,6 +45,33 @@ def test_labels_from_a_file(cli, own, tmp_path):
     changed = cli("diff", "d@4", "d@5", "--json", root=own).json["columns"]
     assert sorted(changed) == ["kind", "mood"]
     assert changed["kind"][1]["categories"] == {"a": 4, "b": 5, "c": 1}
+
+
+def test_verify_counts_what_was_said_last(cli, own, tmp_path):
+    """Also a removed value, and rows that say who and when; statistics that are of what was there before are found."""
+    rows = [
+        {"key": "k2", "w": None, "kind": "c", "annotated_by": "ben"},
+        {"key": "k3", "w": 100, "annotated_at_us": 1},
+    ]
+    arguments = (
+        "annotate",
+        "d",
+        "labels",
+        "--from",
+        labels(tmp_path, *rows),
+        "--author",
+        "ann",
+        "--nulls",
+        "remove",
+    )
+    assert cli(*arguments, root=own).code == 0
+    assert cli("verify", "d@5", "--full", root=own).code == 0
+    root = loader.Root(own)
+    version = root.open("d@5")
+    version.manifest["stats"].pop()
+    found = [problem.what for problem in check_statistics(version)]
+    assert "they are of 14 values, there are 13" in found
+    assert "max is 13.0, computed again it is 100.0" in found
 
 
 def test_json_and_options(cli, own, tmp_path):

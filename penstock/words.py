@@ -41,3 +41,22 @@ def length(seconds: float) -> str:
     if minutes < 6000:
         return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
     return f"{seconds / 3600:,.0f} h"
+
+
+def parse_length(text: str) -> float:
+    """Seconds of '90s', '30m', '72h' or '7d'. Raises: ValueError."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.replace(".", "", 1).isdigit():
+        raise ValueError(f"{text!r} is no length of time; accepted: a number with s, m, h or d, such as 72h")
+    return float(number) * units[unit]
+
+
+def parse_size(text: str) -> int:
+    """Bytes of '4096', '10GiB' or '2TiB'. Raises: ValueError."""
+    units = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+    unit = next((unit for unit in units if text.endswith(unit)), "")
+    number = text.removesuffix(unit).strip()
+    if not number.replace(".", "", 1).isdigit():
+        raise ValueError(f"{text!r} is no size; accepted: bytes, or a number with KiB, MiB, GiB or TiB")
+    return int(float(number) * units.get(unit, 1))

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Any
 
 from ..errors import FormatTooNew, StoreError
-from ..storage.store import Store
+from ..storage.store import ObjectInfo, Store
 from ..storage.together import Objects
 from .entries import entry_key
 from .history import Deny, Hold, Ref, State, Txn, VersionRecord
@@ -165,7 +165,7 @@ def write_hint(store: Store, state: State) -> None:
         _log.warning("%s in %s was not written (%s)", hint_key(state.n), store.url, e)
 
 
-def old_hints(store: Store, keep: int = 4) -> list[str]:
-    """The keys of all but the newest `keep` hints: what a collector may delete. Raises: StoreError."""
-    keys = [info.key for info in store.list(_PREFIX)]
-    return keys[: max(len(keys) - keep, 0)]
+def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
+    """All but the newest `keep` hints: what a collector may delete. Raises: StoreError."""
+    there = list(store.list(_PREFIX))
+    return there[: max(len(there) - keep, 0)]

@@ -8,6 +8,7 @@ from . import (
     diff,
     doctor,
     explain,
+    gc,
     hold,
     lease,
     ls,
@@ -33,4 +34,5 @@ VERBS: dict[str, Verb] = {
     "lease": lease.VERB,
     "hold": hold.VERB,
     "checkpoints": checkpoints.VERB,
+    "gc": gc.VERB,
 }

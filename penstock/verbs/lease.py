@@ -1,26 +1,59 @@
 """`penstock lease ls`."""
 
-from argparse import Namespace
+import time
+from argparse import ArgumentParser, Namespace
 
 import loader
 
 from .verb import Answer, Verb
 
 
+def arguments(parser: ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument(
+        "--collector", default=None, metavar="NAME", help="whose notes tell the age (default: this host's)"
+    )
+
+
 def ls(arguments: Namespace) -> Answer:
-    """Who holds which version open."""
+    """Who holds which version open, and for how long no sign of life was seen."""
     from loader.dataset.lease import list_leases
+
+    from ..collect.life import silent_s
+    from ..collect.notes import check_name, own_name, read_signs
+    from ..words import length
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
+    signs = read_signs(root.store, check_name(arguments.collector or own_name()))
+    now_us = time.time_ns() // 1000
     body = [
-        {"version": names.get(id, id), "holder": one.holder, "host": one.host, "beat": one.beat}
+        {
+            "version": names.get(id, id),
+            "holder": one.holder,
+            "host": one.host,
+            "beat": one.beat,
+            "silent_s": silent_s(signs, one, now_us),
+        }
         for one in list_leases(root.store)
         for id in one.versions
     ]
-    body.sort(key=lambda row: (row["version"], row["holder"]))
-    lines = [f"{row['version']:<24} {row['holder']} on {row['host']}" for row in body]
+    body.sort(key=lambda row: (str(row["version"]), str(row["holder"])))
+    lines = []
+    for row in body:
+        silent = row["silent_s"]
+        seen = (
+            "not looked at yet"
+            if silent is None
+            else f"moved {length(float(str(silent)))} ago"
+            if silent
+            else "moving"
+        )
+        lines.append(f"{row['version']:<24} {row['holder']} on {row['host']}, {seen}")
     return body, "\n".join(lines) or "no leases", 0
 
 
-VERB = Verb(text="leases of readers", verbs={"ls": Verb(text="who is reading which version", run=ls)})
+VERB = Verb(
+    text="leases of readers",
+    verbs={"ls": Verb(text="who is reading which version, and is it alive", run=ls, arguments=arguments)},
+)

@@ -149,7 +149,7 @@ def test_lease(cli, own):
     rows = cli("lease", "ls", "--json", root=own).json
     assert [row["version"] for row in rows] == ["d@1", "d@4"]
     (host,) = {row["host"] for row in rows}
-    assert all(line.endswith(f" on {host}") for line in lines)
+    assert all(line.endswith(f" on {host}, not looked at yet") for line in lines)
     root.close()
     assert cli("lease", "ls", root=own).out == "no leases\n"
 
@@ -263,7 +263,7 @@ def test_usage_errors(cli, arguments):
 def test_help_lists_the_verbs(cli):
     run = cli("--help")
     assert run.code == 0
-    for verb in ("ls", "show", "diff", "verify", "order", "explain", "card", "retire", "lease", "hold"):
+    for verb in ("ls", "show", "diff", "verify", "order", "explain", "card", "retire", "lease", "hold", "gc"):
         assert f"\n    {verb} " in run.out
         assert cli(verb, "--help").code == 0
 

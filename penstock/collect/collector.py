@@ -1,0 +1,139 @@
+"""One look of the collector at a root: who lives, what is condemned and for how long; and with `apply`, the sweep.
+
+    list data/ -> read the log -> who is alive -> abort who is not -> what must stay -> the rest: plan -> sweep
+
+In this order: what is listed is older than the log that it is held against, so nothing that a transaction uploads
+meanwhile is taken for nobody's; and leases are read after the log, so that whoever opened a version before it was
+retired is seen. Nothing is decided on another machine's clock.
+"""
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader import Root
+from loader.dataset.lease import Leases
+from loader.errors import Conflict, InvalidRuntime
+
+from .beside import as_table, cards, hints, signs_of_the_dead
+from .life import Life, look
+from .listing import listed
+from .live import protected, references
+from .notes import check_name, own_name
+from .plan import Plan, planned
+from .report import Report
+from .sort_out import Tally, sorter
+from .sweep import Caps, last_look, sweep
+from .swept import Record
+
+HOUR_S = 3600.0
+GRACE_S = 72 * HOUR_S
+SILENCE_S = 72 * HOUR_S
+MAX_OBJECTS = 100_000
+MAX_BYTES = 10 * 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """name: the collector's, which stands for a clock; None: this machine's. grace_s: how long something has to be
+    condemned before it is deleted; silence_s: how long a heartbeat or lease may say the same before whoever left it is
+    dead; max_objects, max_bytes: of one sweep; dataset: sweep what was this one's alone; condemned: ids of versions
+    that, once retired, neither tags, aliases nor leases keep: those of a takedown. Raises: InvalidRuntime; InvalidName.
+    """
+
+    name: str | None = None
+    grace_s: float = GRACE_S
+    silence_s: float = SILENCE_S
+    max_objects: int = MAX_OBJECTS
+    max_bytes: int = MAX_BYTES
+    dataset: str | None = None
+    condemned: Collection[str] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name in ("grace_s", "silence_s", "max_objects", "max_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidRuntime(f"{name} = {getattr(self, name)}; 0 or more is needed")
+        object.__setattr__(self, "name", check_name(own_name() if self.name is None else self.name))
+
+
+def collect(
+    root: Root, options: Options | None = None, *, apply: bool = False, now_us: int | None = None
+) -> Report:
+    """Look at a root and note what is seen; with `apply`, abort the transactions of the dead, and delete what has been
+    condemned for `grace_s`. Any number of collectors may work on a root at once.
+
+    now_us: what the collector's clock says. Costs a listing of `data/` and five of small folders, a request per version
+    that stays, per open transaction, lease and table of shards; memory 0.2 KB per object that is referenced or
+    condemned. Raises: NotARoot; Corrupt, ObjectNotFound where it cannot be told what a version is made of; StoreError.
+    """
+    options = options or Options()
+    name = str(options.name)
+    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    grace_us, silence_us = int(options.grace_s * 1e6), int(options.silence_s * 1e6)
+    with ExitStack() as stack:
+        root.log.refresh()  # a root, of a format that we know
+        listing = stack.enter_context(listed(root.store, "data/"))
+        state, leases = root.log.refresh(), Leases(root.store)
+        life = look(root.store, name, state, leases, now_us, silence_us)
+        silent = life.silent_txns(state)
+        if apply and silent:
+            _abort(root, silent, life)
+            state = root.log.refresh()
+        kept = protected(state, life.living(life.leases), options.condemned)
+        live = references(root.store, list(kept.values()))
+        tally = Tally()
+
+        def condemned() -> Iterator[pa.Table]:
+            yield _counted(as_table(cards(root.store, state, kept, tally)), tally)
+            yield from map(sorter(state, kept, live, tally), listing.batches())
+            yield _counted(as_table(signs_of_the_dead(root.store, state, life, tally)), tally)
+            yield _counted(as_table(hints(root.store)), tally)
+
+        plan = stack.enter_context(planned(root.store, name, condemned(), now_us))
+        due = _due(plan, grace_us)
+        caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
+        check = last_look(root, life, leases, kept, options.condemned)
+        record = Record(root.store, name) if apply else None
+        swept = sweep(root, plan, caps, grace_us, check, record, now_us)
+    return Report(
+        url=root.url,
+        collector=name,
+        applied=apply,
+        grace_s=options.grace_s,
+        tally=tally,
+        due=due,
+        owners=live.owners,
+        silent=silent,
+        swept=swept,
+    )
+
+
+def _abort(root: Root, txns: Collection[str], life: Life) -> None:
+    for txn in txns:
+        try:
+            root.log.abort(txn, f"no sign of life for {life.silence_us // 3_600_000_000} h")
+        except Conflict:  # it was committed this moment
+            continue
+
+
+def _counted(table: pa.Table, tally: Tally) -> pa.Table:
+    for row in (
+        table.group_by(["dataset", "why"]).aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist()
+    ):
+        tally.add(row["dataset"], row["why"], row["nbytes_count"], row["nbytes_sum"])
+    return table
+
+
+def _due(plan: Plan, grace_us: int) -> dict[str, tuple[int, int]]:
+    """dataset -> (objects, bytes) of what may be deleted now."""
+    due: dict[str, tuple[int, int]] = {}
+    for ripe in plan.due(grace_us):
+        for dataset in pc.unique(ripe["dataset"]).to_pylist():
+            mine = ripe.filter(pc.equal(ripe["dataset"], dataset))
+            objects, nbytes = due.get(dataset, (0, 0))
+            due[dataset] = objects + mine.num_rows, nbytes + pc.sum(mine["nbytes"]).as_py()
+    return due

@@ -1,0 +1,49 @@
+"""What lies under `data/`, listed once into a file on this machine's disk and read from there piece by piece."""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from loader.storage import Store
+from loader.storage.store import ObjectInfo
+
+ROWS = 65_536
+"""Objects looked at together."""
+SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64())])
+
+
+@contextmanager
+def listed(store: Store, prefix: str) -> Iterator["Listing"]:
+    """A listing, as it is now; its file is deleted at the end. Memory: of `ROWS` objects. Raises: StoreError."""
+    with tempfile.TemporaryDirectory(prefix="penstock-collect-") as folder:
+        path = Path(folder) / "listing.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            infos = iter(store.list(prefix))
+            while rows := list(islice(infos, ROWS)):
+                writer.write_batch(as_batch(rows))
+        yield Listing(path)
+
+
+def as_batch(infos: Iterable[ObjectInfo]) -> pa.RecordBatch:
+    """Keys and sizes."""
+    rows = [(info.key, info.nbytes) for info in infos]
+    keys, sizes = zip(*rows, strict=True) if rows else ((), ())
+    return pa.record_batch([pa.array(keys, pa.large_string()), pa.array(sizes, pa.int64())], schema=SCHEMA)
+
+
+class Listing:
+    """Of one moment; in key order."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """`SCHEMA`, up to `ROWS` rows each."""
+        with pa.memory_map(str(self._path)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)

@@ -1,0 +1,101 @@
+"""The plan: every condemned object, why, and for how long the collector has seen it so.
+
+    collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
+
+Made anew at each look: an object that was in the one before has grown older by what passed since, another begins at 0.
+"""
+
+import io
+import logging
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from loader.dataset.parquet import check_schema_version
+from loader.errors import ObjectNotFound
+from loader.storage import Store
+
+from .live import stretch
+from .notes import FOLDER, passed
+
+ROWS = 10_000
+"""Condemned objects that are checked again, recorded and deleted together."""
+_TEXT = pa.large_string()
+CONDEMNED = pa.schema(
+    [("key", _TEXT), ("nbytes", pa.int64()), ("dataset", _TEXT), ("txn", _TEXT), ("why", _TEXT)]
+)
+logger = logging.getLogger(__name__)
+
+
+class Before:
+    """What the plan before says: of each condemned object its age. Memory: 0.1 KB per object."""
+
+    def __init__(self, keys: pa.Array, ages: pa.Array) -> None:
+        self._keys, self._ages = keys, ages
+
+    @staticmethod
+    def read(store: Store, name: str, now_us: int) -> "Before":
+        """Of the collector's plan, older by the time that passed. Nothing, where there is none or it is damaged.
+        Raises: FormatTooNew; StoreError."""
+        nothing = Before(pa.array([], _TEXT), pa.array([], pa.int64()))
+        key = f"{FOLDER}{name}/plan.parquet"
+        try:
+            file = pq.ParquetFile(io.BytesIO(store.get(key).data), page_checksum_verification=True)
+            check_schema_version(file.schema_arrow, f"{store.url}/{key}")
+            step = passed(int(file.schema_arrow.metadata[b"penstock.at_us"]), now_us)
+            table = file.read(columns=["key", "age_us"]).combine_chunks()
+            if step is None or not table.num_rows:
+                return nothing
+            keys, ages = (column.chunk(0) for column in table.columns)
+            return Before(keys.cast(_TEXT), pc.add(ages, step))
+        except ObjectNotFound:
+            return nothing
+        except (pa.ArrowException, KeyError, TypeError) as error:
+            logger.warning("%s in %s cannot be read (%s): every grace begins again", key, store.url, error)
+            return nothing
+
+    def ages(self, keys: pa.Array) -> pa.Array:
+        """int64 us for each of `keys`, ascending; 0 for what was not condemned."""
+        known = stretch(self._keys, keys)
+        at = pc.index_in(keys, value_set=self._keys[known])
+        return pc.fill_null(self._ages[known].take(at), 0)
+
+
+class Plan:
+    """A plan in a file on this machine, while the collector works."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def due(self, grace_us: int) -> Iterator[pa.Table]:
+        """What has been condemned for so long, `ROWS` at most at a time."""
+        for batch in pq.ParquetFile(self._path).iter_batches(batch_size=ROWS):
+            table = pa.Table.from_batches([batch])
+            ripe = table.filter(pc.greater_equal(table["age_us"], grace_us))
+            if ripe.num_rows:
+                yield ripe
+
+
+@contextmanager
+def planned(store: Store, name: str, condemned: Iterable[pa.Table], now_us: int) -> Iterator[Plan]:
+    """Write the plan, under the root for the next look, and into a file that is deleted at the end. condemned: tables
+    of `CONDEMNED`, keys ascending over all. Raises: StoreError."""
+    before = Before.read(store, name, now_us)
+    facts = {"penstock.table": "condemned", "penstock.schema": "1", "penstock.at_us": str(now_us)}
+    schema = CONDEMNED.append(pa.field("age_us", pa.int64())).with_metadata(facts)
+    with tempfile.TemporaryDirectory(prefix="penstock-collect-") as folder:
+        path = Path(folder) / "plan.parquet"
+        with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+            for table in condemned:
+                if not table.num_rows:
+                    continue
+                keys = table["key"].combine_chunks()
+                aged = table.append_column("age_us", before.ages(keys))
+                writer.write_table(aged.cast(schema))
+        store.put_file(f"{FOLDER}{name}/plan.parquet", str(path))
+        yield Plan(path)

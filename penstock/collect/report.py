@@ -1,0 +1,123 @@
+"""What a look of the collector found, per dataset: objects, bytes, and what these cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..words import size
+from .sort_out import FOREIGN, LIVE, OPEN, WHY, Tally
+from .sweep import Swept
+
+PRICES_USD = {
+    "s3": 0.023,
+    "gs": 0.020,
+    "gcs": 0.020,
+    "az": 0.018,
+    "abfs": 0.018,
+    "abfss": 0.018,
+    "adl": 0.018,
+}
+"""Per GiB and month, of each provider's standard class in its first region (S3 Standard us-east-1, GCS Standard
+us-central1, Azure Blob Hot LRS East US), as their price lists had it in 2025. Others, and disks: nothing."""
+_STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """tally: (dataset, what) -> (objects, bytes) of all that was seen; due: dataset -> the same of what may be deleted
+    now; owners: dataset -> owner; silent: open transactions without a sign of life; swept: what was deleted, or, when
+    not `applied`, would be."""
+
+    url: str
+    collector: str
+    applied: bool
+    grace_s: float
+    tally: Tally
+    due: Mapping[str, tuple[int, int]]
+    owners: Mapping[str, str]
+    silent: Sequence[str]
+    swept: Swept
+
+    def price_usd(self, price: float | None) -> float:
+        """Per GiB and month: as given, or the provider's."""
+        return PRICES_USD.get(urlsplit(self.url).scheme, 0.0) if price is None else price
+
+    def rows(self, price: float | None = None) -> list[dict[str, Any]]:
+        """A row per dataset: owner, and objects and bytes that are live, of open transactions, condemned, and due; what
+        the condemned ones cost, in US dollars per month. "" for what is no dataset's."""
+        rows = []
+        for dataset in sorted({dataset for dataset, _ in self.tally.sums}):
+            mine = {what: sums for (of, what), sums in self.tally.sums.items() if of == dataset}
+            gone = [sums for what, sums in mine.items() if what not in _STAYS]
+            nbytes = sum(n for _, n in gone)
+            if not gone and not {WHY[LIVE], WHY[OPEN]} & mine.keys():
+                continue  # foreign objects alone
+            parts = {
+                "live": mine.get(WHY[LIVE], (0, 0)),
+                "open": mine.get(WHY[OPEN], (0, 0)),
+                "condemned": (sum(n for n, _ in gone), nbytes),
+                "due": self.due.get(dataset, (0, 0)),
+            }
+            row: dict[str, Any] = {"dataset": dataset, "owner": self.owners.get(dataset, "")}
+            for name, (objects, held) in parts.items():
+                row |= {f"{name}_objects": objects, f"{name}_bytes": held}
+            row["condemned_usd_per_month"] = round(nbytes / 2**30 * self.price_usd(price), 4)
+            row["why"] = {what: sums[0] for what, sums in sorted(mine.items()) if what not in _STAYS}
+            rows.append(row)
+        return rows
+
+    def to_json(self, price: float | None = None) -> dict[str, Any]:
+        """Plain JSON."""
+        foreign = self.tally.sums.get(("", WHY[FOREIGN]), (0, 0))
+        return {
+            "root": self.url,
+            "collector": self.collector,
+            "applied": self.applied,
+            "grace_s": self.grace_s,
+            "usd_per_gib_month": self.price_usd(price),
+            "datasets": self.rows(price),
+            "silent_transactions": list(self.silent),
+            "foreign": {"objects": foreign[0], "bytes": foreign[1], "some": list(self.tally.foreign)},
+            "swept": {
+                "objects": self.swept.objects,
+                "bytes": self.swept.nbytes,
+                "why": dict(sorted(self.swept.why.items())),
+                "records": list(self.swept.records),
+                "spared": self.swept.spared,
+                "capped": self.swept.capped,
+            },
+        }
+
+    def to_text(self, price: float | None = None) -> str:
+        """A table, and what else is to be said."""
+        lines = [
+            f"{'dataset':<20} {'owner':<12} {'live':>18} {'condemned':>18} {'due':>18} {'USD/month':>10}"
+        ]
+        for row in self.rows(price):
+            cells = [
+                f"{row[f'{name}_objects']} / {size(row[f'{name}_bytes'])}"
+                for name in ("live", "condemned", "due")
+            ]
+            lines.append(
+                f"{row['dataset'] or '-':<20} {row['owner'] or '-':<12} "
+                + " ".join(f"{cell:>18}" for cell in cells)
+                + f" {row['condemned_usd_per_month']:>10.2f}"
+            )
+            lines += [f"    {count:>8} {what}" for what, count in row["why"].items()]
+        aborted = "aborted" if self.applied else "would be aborted"
+        lines += [f"transaction {txn}: no sign of life, {aborted}" for txn in self.silent]
+        objects, nbytes = self.tally.sums.get(("", WHY[FOREIGN]), (0, 0))
+        if objects:
+            lines.append(
+                f"{objects} foreign objects ({size(nbytes)}) are left alone: {', '.join(self.tally.foreign[:5])}"
+            )
+        return "\n".join(lines)
+
+    def swept_text(self) -> str:
+        """What the sweep did, or would do."""
+        done = self.swept
+        what = "deleted" if self.applied else "would be deleted (--apply does it)"
+        more = "; more is due than the caps allow: run it again" if done.capped else ""
+        spared = f"; {done.spared} were needed again" if done.spared else ""
+        return f"{done.objects} objects, {size(done.nbytes)} {what}{spared}{more}"

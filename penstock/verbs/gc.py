@@ -1,0 +1,128 @@
+"""`penstock gc plan|sweep|retire`: bytes that nobody needs."""
+
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from typing import TypeVar
+
+import loader
+
+from .verb import Answer, Verb
+
+T = TypeVar("T")
+
+
+def _read(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """For argparse, which hides the text of a ValueError."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def look(parser: ArgumentParser) -> None:
+    """What a look takes."""
+    from ..words import parse_length
+
+    for name, what in (
+        ("grace", "how long something has to be condemned before it may be deleted"),
+        ("silence", "how long a writer or reader may show no sign of life before it is dead"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=_read(parse_length),
+            default=72 * 3600.0,
+            metavar="72h",
+            help=f"{what} (default: 72h)",
+        )
+    parser.add_argument(
+        "--collector",
+        default=None,
+        metavar="NAME",
+        help="whose notes: one name per clock (default: this host's)",
+    )
+    parser.add_argument(
+        "--price", type=float, default=None, metavar="USD", help="per GiB and month (default: list price)"
+    )
+
+
+def sweeping(parser: ArgumentParser) -> None:
+    """What a sweep takes."""
+    from ..words import parse_size
+
+    look(parser)
+    parser.add_argument(
+        "--apply", action="store_true", help="delete; without it nothing is deleted or aborted"
+    )
+    parser.add_argument("--dataset", default=None, help="only what was this dataset's")
+    parser.add_argument("--max-objects", type=int, default=100_000, metavar="N", help="(default: 100000)")
+    parser.add_argument(
+        "--max-bytes", type=_read(parse_size), default=10 * 2**40, metavar="SIZE", help="(default: 10TiB)"
+    )
+
+
+def retiring(parser: ArgumentParser) -> None:
+    """What a retention policy takes."""
+    parser.add_argument("dataset")
+    parser.add_argument("--keep-last", type=int, required=True, metavar="K", help="the last K versions")
+    parser.add_argument(
+        "--keep-monthly", type=int, default=0, metavar="N", help="and the last one of each of N months"
+    )
+    parser.add_argument("--keep-days", type=int, default=0, metavar="D", help="and those younger than D days")
+    parser.add_argument("--apply", action="store_true", help="retire them; without it nothing is retired")
+
+
+def plan(arguments: Namespace) -> Answer:
+    """What is condemned, for how long, and what it costs."""
+    from ..collect import Options, collect
+
+    options = Options(name=arguments.collector, grace_s=arguments.grace, silence_s=arguments.silence)
+    report = collect(loader.Root(arguments.root), options)
+    return report.to_json(arguments.price), report.to_text(arguments.price), 0
+
+
+def sweep(arguments: Namespace) -> Answer:
+    """Delete what has been condemned for the grace."""
+    from ..collect import Options, collect
+
+    options = Options(
+        name=arguments.collector,
+        grace_s=arguments.grace,
+        silence_s=arguments.silence,
+        max_objects=arguments.max_objects,
+        max_bytes=arguments.max_bytes,
+        dataset=arguments.dataset,
+    )
+    report = collect(loader.Root(arguments.root), options, apply=arguments.apply)
+    return report.to_json(arguments.price), f"{report.to_text(arguments.price)}\n{report.swept_text()}", 0
+
+
+def retire(arguments: Namespace) -> Answer:
+    """Retire the versions that a policy does not keep."""
+    from ..collect import Policy, retire_by_policy
+
+    policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
+    found = retire_by_policy(
+        loader.Root(arguments.root),
+        arguments.dataset,
+        policy,
+        now_us=time.time_ns() // 1000,
+        apply=arguments.apply,
+    )
+    body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in found]}
+    what = "retired" if arguments.apply else "would be retired (--apply does it)"
+    return body, "\n".join(f"{one.name} {what}" for one in found) or f"keep {policy}: nothing to retire", 0
+
+
+VERB = Verb(
+    text="collect bytes that no version needs",
+    verbs={
+        "plan": Verb(text="what is condemned, for how long, what it costs", run=plan, arguments=look),
+        "sweep": Verb(text="delete what has been condemned for the grace", run=sweep, arguments=sweeping),
+        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=retiring),
+    },
+)

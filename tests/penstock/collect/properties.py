@@ -1,0 +1,491 @@
+"""What must hold of a collector, as functions that raise AssertionError: run by test_collect.py, and by test_mutants.py
+with a planted bug, where each must fail. Hours are those of the collector's clock."""
+
+import itertools
+
+import numpy as np
+
+import loader
+from loader.dataset.lease import Lease
+from loader.dataset.publish import open_record
+from loader.dataset.read import read_fields
+from loader.dataset.references import references
+from loader.errors import Fenced, ObjectNotFound
+from penstock.collect import Options, collect
+from penstock.collect.swept import read_swept
+
+HOUR_US = 3_600_000_000
+_numbers = itertools.count()
+
+
+def fresh():
+    """An empty root in memory."""
+    return loader.Root(f"memory://collect-{next(_numbers)}")
+
+
+def again(root):
+    """The same root in another process's hands."""
+    return loader.Root(root.url)
+
+
+def write(root, name, n=3, dataset="d"):
+    with root.write(dataset, part_samples=2) as writer:
+        for i in range(n):
+            writer.add(f"{name}{i}", {"cls": i}, metadata={"w": i})
+    return root.record(f"{dataset}@{writer.version.number}")
+
+
+def two_versions(root):
+    """d@1, and d@2 that holds none of its bytes: what is d@1's alone is all of it."""
+    one = write(root, "a")
+    root.retire("d@1", reason="old")
+    two = write(root, "b")
+    root.close()
+    return one, two
+
+
+def look(root, hours, **options):
+    """What a collector does at this hour, deleting what is due."""
+    apply = options.pop("apply", True)
+    return collect(root, Options(**{"name": "c", **options}), apply=apply, now_us=round(hours * HOUR_US))
+
+
+def is_whole(root, record):
+    """Whether every object of a version is there, and every field has its checksum."""
+    try:
+        version = open_record(root.store, record)
+        for one in references(root.store, version.manifest):
+            root.store.head(one.path)
+        for group in version.manifest["groups"].values():
+            view = version.select(*group["field_nbytes"], where_present=True)
+            at = view.version_ordinals(np.arange(len(view), dtype=np.int64))
+            read_fields(root.store, version.address(at, sorted(group["field_nbytes"])))
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def is_gone(root, record):
+    """Whether nothing of what only this version's transaction uploaded is left."""
+    return not list(root.store.list(f"data/{record.txn}/"))
+
+
+def needed(root, *records):
+    """The keys under data/ that these versions are made of."""
+    keys = set()
+    for record in records:
+        manifest = open_record(root.store, record).manifest
+        keys |= {record.manifest, *(one.path for one in references(root.store, manifest))}
+    return keys
+
+
+def there(root, folder="data/"):
+    return {info.key for info in root.store.list(folder)}
+
+
+def stored(root):
+    """Bytes of all objects but the collector's own."""
+    own = ("collect/", "swept/")
+    return sum(info.nbytes for info in root.store.list("") if not info.key.startswith(own))
+
+
+def raises(error, call):
+    """Whether a call raises this error."""
+    try:
+        call()
+    except error:
+        return True
+    return False
+
+
+# what goes
+
+
+def a_retired_version_goes_after_the_grace_and_not_before():
+    root = fresh()
+    one, two = two_versions(root)
+    for hour in (0, 10, 71.9):
+        look(root, hour)
+        assert is_whole(root, one)
+        assert is_whole(root, two)
+    look(root, 72)
+    assert is_gone(root, one)
+    assert is_whole(root, two)
+    assert there(root) == needed(root, two)
+
+
+def what_versions_share_stays():
+    root = fresh()
+    one = write(root, "a")
+    root.add_group("d", "g", {"t.txt": lambda sample: "t"})
+    root.exclude("d", ["a1"], reason="blurred")
+    three = root.record("d@3")
+    root.retire("d@1", reason="old")
+    root.retire("d@2", reason="old")
+    root.close()
+    for hour in (0, 80):
+        look(root, hour)
+    assert is_whole(root, three)
+    assert there(root) == needed(root, three)
+    assert not is_whole(root, one)
+
+
+def attempts_that_lost_and_aborted_transactions_go():
+    root = fresh()
+    txn = root.begin("d")
+    lost, won = (loader.write_part(root, txn, [("a", {"cls": 1})], name="0") for _ in range(2))
+    root.publish("d", [won])
+    given_up = root.begin("d")
+    loader.write_part(root, given_up, [("b", {"cls": 1})])
+    root.abort(given_up, "no")
+    root.close()
+    for hour in (0, 80):
+        look(root, hour)
+    assert there(root) == needed(root, root.record("d@1"))
+    assert lost.shards[0].path not in there(root)
+
+
+def what_goes_with_a_version_goes():
+    root = fresh()
+    one, two = two_versions(root)
+    for record in (one, two):
+        root.store.put(f"cards/d/{record.number:06d}-{record.id}/card.json", b"{}")
+    root.store.put("heartbeats/probe-0", b"")
+    left = Lease(root.store)
+    left.add(two.id)
+    for hour in (0, 80, 160):
+        look(root, hour)
+    assert there(root, "cards/") == {f"cards/d/000002-{two.id}/card.json"}
+    assert there(root, "heartbeats/") == set()
+    assert there(root, "leases/") == set()
+    left.close()
+
+
+# what stays
+
+
+def a_leased_version_stays():
+    root = fresh()
+    one = write(root, "a")
+    reader = again(root)
+    reader.open("d@1")
+    write(root, "b")
+    root.retire("d@1", reason="old")
+    root.close()
+    for hour in range(0, 400, 50):
+        look(root, hour)
+        reader.renew_leases()
+        assert is_whole(root, one)
+    reader.close()
+    for hour in (400, 480):
+        look(root, hour)
+    assert not is_whole(root, one)
+
+
+def a_lease_that_does_not_move_keeps_nothing():
+    root = fresh()
+    one = write(root, "a")
+    reader = again(root)
+    reader.open("d@1")
+    write(root, "b")
+    root.retire("d@1", reason="old")
+    root.close()
+    for hour in (0, 71, 72, 143):
+        look(root, hour)
+        assert is_whole(root, one)
+    look(root, 144)
+    assert not is_whole(root, one)
+    reader.close()
+
+
+def a_lease_that_moves_again_before_the_sweep_keeps_its_version():
+    """It was taken for dead when the plan was made, and is seen alive at the last look."""
+    root = fresh()
+    one = write(root, "a")
+    reader = again(root)
+    reader.open("d@1")
+    write(root, "b")
+    root.retire("d@1", reason="old")
+    root.close()
+    for hour in (0, 72):
+        look(root, hour)
+    root._use(Meanwhile(root.store, "put_file", reader.renew_leases))
+    found = look(root, 144)
+    assert is_whole(root, one)
+    assert found.swept.spared > 0
+    reader.close()
+
+
+def a_held_version_stays():
+    root = fresh()
+    one = write(root, "a")
+    root.hold("d@1", by="alice", why="audit")
+    write(root, "b")
+    root.retire("d@1", reason="old")
+    root.close()
+    for hour in (0, 80, 160):
+        look(root, hour)
+        assert is_whole(root, one)
+    root.release("d@1", by="alice")
+    for hour in (170, 250):
+        look(root, hour)
+    assert not is_whole(root, one)
+
+
+def a_named_version_stays():
+    for name in ("tag", "alias"):
+        root = fresh()
+        one = write(root, "a")
+        getattr(root, name)("d@1", "paper")
+        write(root, "b")
+        root.retire("d@1", reason="old")
+        root.close()
+        for hour in (0, 80, 160):
+            look(root, hour)
+        assert is_whole(root, one)
+
+
+def the_parent_of_an_open_transaction_stays():
+    root = fresh()
+    one = write(root, "a")
+    txn = root.begin("d", parent="d@1")
+    root.retire("d@1", reason="old")
+    write(root, "b")
+    root.close()
+    beat = root.heartbeat(txn)
+    for hour in range(0, 300, 60):
+        beat.beat()
+        look(root, hour)
+        assert is_whole(root, one)
+    root.abort(txn, "done")
+    for hour in (300, 380):
+        look(root, hour)
+    assert is_gone(root, one)
+
+
+def an_open_transaction_that_moves_loses_nothing():
+    root = fresh()
+    write(root, "a")
+    txn = root.begin("d")
+    part = loader.write_part(root, txn, [("b", {"cls": 1})])
+    beat = root.heartbeat(txn)
+    for hour in range(0, 300, 60):
+        beat.beat()
+        look(root, hour)
+    version = root.publish("d", [part])
+    assert is_whole(root, root.record(version.name))
+    root.close()
+
+
+def a_silent_transaction_is_aborted_and_can_commit_nothing():
+    """Its writer was asleep: it is fenced, and what it uploaded stays for the grace."""
+    root = fresh()
+    write(root, "a")
+    txn = root.begin("d")
+    part = loader.write_part(root, txn, [("b", {"cls": 1})])
+    beat = root.heartbeat(txn)
+    beat.beat()
+    for hour in (0, 71.9):
+        look(root, hour)
+        assert root.state.txns[txn].status == "open"
+    look(root, 72, apply=False)
+    assert root.state.txns[txn].status == "open"
+    look(root, 72)
+    assert root.state.txns[txn].status == "aborted"
+    assert raises(Fenced, lambda: root.publish("d", [part]))
+    look(root, 143)
+    assert part.shards[0].path in there(root)
+    look(root, 144)
+    assert part.shards[0].path not in there(root)
+    root.close()
+
+
+def what_is_not_ours_stays():
+    root = fresh()
+    one, _ = two_versions(root)
+    foreign = {
+        "data/notes.txt",
+        "data/other/attempt/x.tar",
+        f"data/{one.txn}/attempt/README",
+        f"data/{one.txn}/loose.tar",
+        f"data/{one.txn}/a/b/c.tar",
+        "cards/d/readme.md",
+        "heartbeats/somebody.json",
+    }
+    for key in foreign:
+        root.store.put(key, b"mine")
+    for hour in (0, 80, 160):
+        found = look(root, hour)
+    assert foreign <= {info.key for info in root.store.list("")}
+    assert set(found.tally.foreign) == foreign
+    assert found.tally.sums["", "foreign"] == (len(foreign), 4 * len(foreign))
+
+
+def a_version_that_cannot_be_read_stops_the_collector():
+    root = fresh()
+    one, two = two_versions(root)
+    root.store.delete_many([two.manifest])
+    look_at = [lambda hour=hour: look(root, hour) for hour in (0, 80)]
+    assert all(raises(ObjectNotFound, one_look) for one_look in look_at)
+    assert is_whole(root, one)
+
+
+# how it is done
+
+
+def a_dry_run_changes_nothing():
+    root = fresh()
+    two_versions(root)
+    before = {info.key: info.etag for info in root.store.list("")}
+    for hour in (0, 80):
+        found = look(root, hour, apply=False)
+    after = {info.key: info.etag for info in root.store.list("") if not info.key.startswith("collect/")}
+    assert after == before
+    assert found.swept.objects > 0
+    assert found.swept.objects == sum(n for n, _ in found.due.values())
+
+
+def no_more_than_the_caps_goes():
+    root = fresh()
+    one, two = two_versions(root)
+    look(root, 0)
+    n = len(there(root))
+    found = look(root, 80, max_objects=3)
+    assert (found.swept.objects, found.swept.capped, len(there(root))) == (3, True, n - 3)
+    before = stored(root)
+    found = look(root, 80, max_bytes=20_000)
+    assert found.swept.capped
+    assert 0 < found.swept.nbytes == before - stored(root) <= 20_000
+    assert not look(root, 80).swept.capped
+    assert there(root) == needed(root, two)
+    assert is_gone(root, one)
+
+
+def every_deletion_is_on_record_before_it_is_done():
+    root = fresh()
+    two_versions(root)
+    look(root, 0)
+    before = {info.key for info in root.store.list("")}
+    recorded = []
+
+    def delete(*_):
+        recorded.extend(key for table in read_swept(root.store) for key in table["key"].to_pylist())
+
+    root._use(Meanwhile(root.store, "delete_many", delete))
+    look(root, 80, max_objects=4)
+    assert len(recorded) == 4
+    look(root, 80)
+    deleted = before - {info.key for info in root.store.list("")}
+    named = [key for table in read_swept(root.store) for key in table["key"].to_pylist()]
+    assert deleted <= set(named)
+    assert sorted(named) == sorted(set(named)), "each once, where nobody was killed"
+    assert set(next(read_swept(root.store, after=1))["key"].to_pylist()) == set(named[4:])
+
+
+def each_clock_waits_for_its_own_grace():
+    """Of two collectors whose clocks are years apart neither goes by what the other saw."""
+    root = fresh()
+    one, _ = two_versions(root)
+    year = 366 * 24
+    look(root, 0, name="a")
+    look(root, year, name="b")
+    look(root, 70, name="a")
+    look(root, year + 70, name="b")
+    assert is_whole(root, one)
+    look(root, year + 73, name="b")
+    look(root, 74, name="a")
+    assert is_gone(root, one)
+
+
+def a_clock_that_jumps_ends_no_grace():
+    root = fresh()
+    one, _ = two_versions(root)
+    year = 366 * 24
+    look(root, 0)
+    look(root, year)  # put forward: the year does not count
+    look(root, year + 71)
+    assert is_whole(root, one)
+    look(root, 10)  # put back: the grace begins again
+    look(root, 81)
+    assert is_whole(root, one)
+    look(root, 83)
+    assert is_gone(root, one)
+
+
+def a_takedown_passes_names_and_leases_and_no_hold():
+    root = fresh()
+    one = write(root, "a")
+    reader = again(root)
+    reader.open("d@1")
+    root.tag("d@1", "paper")
+    root.hold("d@1", by="court", why="evidence")
+    write(root, "b")
+    look(root, 0, grace_s=0, condemned=[one.id])
+    assert is_whole(root, one)  # not retired
+    root.retire("d@1", reason="taken down")
+    root.retire("d@2", reason="taken down")
+    three = write(root, "c")
+    root.close()
+    look(root, 0, grace_s=0, condemned=[one.id])
+    assert is_whole(root, one)
+    root.release("d@1", by="court")
+    found = look(root, 0, grace_s=0, condemned=[one.id])
+    assert found.swept.objects
+    assert there(root) == needed(root, three)
+    reader.close()
+
+
+def one_dataset_alone_is_swept():
+    root = fresh()
+    one, _ = two_versions(root)
+    other = write(root, "x", dataset="e")
+    root.retire("e@1", reason="old")
+    root.close()
+    look(root, 0)
+    look(root, 80, dataset="d")
+    assert is_gone(root, one)
+    assert is_whole(root, other)
+
+
+class Meanwhile:
+    """A store; `does` is called before the first request of this verb, as if somebody else did it meanwhile."""
+
+    def __init__(self, store, verb, does):
+        self._store, self._verb, self._does = store, verb, does
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+        if name != self._verb:
+            return found
+
+        def call(*args, **kwargs):
+            does, self._does = self._does, lambda *_: None
+            does()
+            return found(*args, **kwargs)
+
+        return call
+
+
+ALL = [
+    a_retired_version_goes_after_the_grace_and_not_before,
+    what_versions_share_stays,
+    attempts_that_lost_and_aborted_transactions_go,
+    what_goes_with_a_version_goes,
+    a_leased_version_stays,
+    a_lease_that_does_not_move_keeps_nothing,
+    a_lease_that_moves_again_before_the_sweep_keeps_its_version,
+    a_held_version_stays,
+    a_named_version_stays,
+    the_parent_of_an_open_transaction_stays,
+    an_open_transaction_that_moves_loses_nothing,
+    a_silent_transaction_is_aborted_and_can_commit_nothing,
+    what_is_not_ours_stays,
+    a_version_that_cannot_be_read_stops_the_collector,
+    a_dry_run_changes_nothing,
+    no_more_than_the_caps_goes,
+    every_deletion_is_on_record_before_it_is_done,
+    each_clock_waits_for_its_own_grace,
+    a_clock_that_jumps_ends_no_grace,
+    a_takedown_passes_names_and_leases_and_no_hold,
+    one_dataset_alone_is_swept,
+]

@@ -1,0 +1,207 @@
+"""What a look costs, what is noted and reported, and the command line."""
+
+import json
+import tracemalloc
+
+import pytest
+
+import loader
+from benchmarks.collect import HOUR_US, root_of
+from loader.dataset.lease import Lease
+from loader.errors import FormatTooNew, InvalidName, InvalidRuntime, NotARoot
+from penstock.collect import Options, collect, listing, notes
+from penstock.collect.notes import Signs, passed, read_signs
+from penstock.collect.swept import read_swept
+from penstock.words import parse_length, parse_size
+
+
+def test_what_a_look_costs_does_not_grow_with_the_objects(monkeypatch):
+    """But for the listing, and 0.2 KB of memory: of Python's own next to nothing."""
+    monkeypatch.setattr(listing, "ROWS", 500)
+    requests, peaks = [], []
+    for objects in (4_000, 16_000):
+        root, store = root_of(objects, f"costs-{objects}")
+        collect(root, Options(name="c"), now_us=0)
+        store.requests = 0
+        tracemalloc.start()
+        report = collect(root, Options(name="c"), now_us=80 * HOUR_US)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        requests.append(store.requests)
+        assert sum(n for n, _ in report.due.values()) == objects // 2 + 2  # manifest and table of shards
+    assert requests[0] == requests[1] < 25
+    assert peaks[1] - peaks[0] < 12_000 * 250
+
+
+def test_time_that_passed(caplog):
+    day = 86_400_000_000
+    assert passed(None, 5) is None
+    assert passed(5, 5 + day) == day
+    assert passed(day, day - 1) == 0
+    assert passed(day, 0) is None
+    assert passed(0, 32 * day) == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+
+
+def test_signs_of_life():
+    first = Signs().after({"a": "1", "b": "1"}, 0)
+    second = first.after({"a": "1", "b": "2", "c": "1"}, 10)
+    third = second.after({"a": "1", "b": "2", "c": "1"}, 30)
+    assert {key: third.silent_us(key) for key in "abcd"} == {"a": 30, "b": 20, "c": 20, "d": 0}
+    assert third.after({"a": "2"}, 40).silent_us("a") == 0
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"{}", b'{"format":1,"at_us":0,"signs":[]}', b'{"format":1,"at_us":0,"signs":{"a":[1]}}']
+)
+def test_damaged_notes_begin_every_grace_again(properties, caplog, data):
+    root = properties.fresh()
+    one, _ = properties.two_versions(root)
+    properties.look(root, 0)
+    root.store.put("collect/c/signs.json", data)
+    root.store.put("collect/c/plan.parquet", data)
+    properties.look(root, 80)
+    assert properties.is_whole(root, one)
+    assert "the collector begins again" in caplog.text
+    assert "every grace begins again" in caplog.text
+    properties.look(root, 152)
+    assert properties.is_gone(root, one)
+
+
+def test_notes_of_a_newer_release_are_refused(properties):
+    root = properties.fresh()
+    root.create()
+    root.store.put("collect/c/signs.json", b'{"at_us":0,"format":2,"signs":{}}')
+    with pytest.raises(FormatTooNew, match="format 2"):
+        read_signs(root.store, "c")
+
+
+def test_what_is_refused(properties, tmp_path):
+    for wrong in ({"grace_s": -1}, {"max_objects": -1}, {"silence_s": -0.5}, {"max_bytes": -1}):
+        with pytest.raises(InvalidRuntime, match=next(iter(wrong))):
+            Options(**wrong)
+    with pytest.raises(InvalidName, match="cannot name a collector"):
+        Options(name="../x")
+    with pytest.raises(NotARoot):
+        collect(loader.Root(tmp_path / "none"))
+    assert notes.check_name(notes.own_name()) == Options().name
+
+
+def test_transactions_of_any_name(properties):
+    """Of those that cannot have a heartbeat nobody sees that they live."""
+    root = properties.fresh()
+    txn = root.begin("d", txn="größe 7")
+    properties.look(root, 0)
+    found = properties.look(root, 80)
+    assert list(found.silent) == [txn]
+    assert root.state.txns[txn].status == "aborted"
+
+
+def test_owners_and_money(properties):
+    root = properties.fresh()
+    for number in range(2):
+        with root.write("d", producer={"owner": "vision"}) as writer:
+            writer.add(f"k{number}", {"cls": 1})
+    root.close()
+    root.store.put("data/foreign", b"x")
+    root.retire("d@1", reason="old")
+    report = properties.look(root, 0, apply=False)
+    (row,) = report.rows(price=2.0**30)
+    assert (row["dataset"], row["owner"], row["due_objects"]) == ("d", "vision", 0)
+    assert row["condemned_bytes"] == round(row["condemned_usd_per_month"])
+    kinds = ("live", "open", "condemned")
+    stored = [info for info in root.store.list("") if info.key.startswith(("data/", "heartbeats/"))]
+    assert sum(row[f"{kind}_objects"] for kind in kinds) == len(stored) - 1
+    assert sum(row[f"{kind}_bytes"] for kind in kinds) == sum(info.nbytes for info in stored) - 1
+    assert report.rows()[0]["condemned_usd_per_month"] == 0
+    assert report.price_usd(None) == 0
+    assert "1 foreign objects (1 B) are left alone: data/foreign" in report.to_text()
+    json.dumps(report.to_json())
+
+
+def test_lengths_and_sizes():
+    assert [parse_length(text) for text in ("0h", "90s", "1.5m", "72h", "7d")] == [
+        0,
+        90,
+        90,
+        259_200,
+        604_800,
+    ]
+    assert [parse_size(text) for text in ("0", "4096", "1.5KiB", "2TiB")] == [0, 4096, 1536, 2**41]
+    for wrong in ("", "72", "h", "-1h", "1w", "1e3s"):
+        with pytest.raises(ValueError, match="no length of time"):
+            parse_length(wrong)
+    for wrong in ("", "1GB", "-1", "KiB"):
+        with pytest.raises(ValueError, match="no size"):
+            parse_size(wrong)
+
+
+# the command line
+
+
+def test_gc(cli, own):
+    plan = cli("gc", "plan", "--json", root=own)
+    assert plan.code == 0
+    assert {row["dataset"] for row in plan.json["datasets"]} == {"d", "other"}
+    assert plan.json["swept"]["objects"] == 0
+    assert "leftover" in cli("gc", "plan", root=own).out
+    dry = cli("gc", "sweep", "--grace", "0h", root=own)
+    assert "would be deleted (--apply does it)" in dry.out
+    before = list(loader.Root(own).store.list("data/"))
+    body = cli("gc", "sweep", "--grace", "0h", "--dataset", "d", "--apply", "--json", root=own).json
+    after = list(loader.Root(own).store.list("data/"))
+    swept = [key for table in read_swept(loader.Root(own).store) for key in table["key"].to_pylist()]
+    assert len(swept) == body["swept"]["objects"]
+    assert {info.key for info in before} - {info.key for info in after} == {
+        key for key in swept if key.startswith("data/")
+    }
+    assert cli("verify", "d@4", "--full", root=own).code == 0
+    capped = cli("gc", "sweep", "--grace", "0h", "--apply", "--max-objects", "1", root=own)
+    assert "1 objects, " in capped.out
+    assert "run it again" in capped.out
+    assert "deleted" in cli("gc", "sweep", "--grace", "0h", "--apply", "--max-bytes", "1GiB", root=own).out
+    assert cli("verify", "other", "--full", root=own).code == 0
+
+
+def test_gc_retire(cli, own):
+    assert (
+        cli("gc", "retire", "d", "--keep-last", "1", root=own).out
+        == "d@3 would be retired (--apply does it)\n"
+    )
+    done = cli("gc", "retire", "d", "--keep-last", "1", "--apply", "--json", root=own).json
+    assert done == {"policy": "last 1", "applied": True, "versions": ["d@3"]}
+    nothing = cli(
+        "gc", "retire", "d", "--keep-last", "1", "--keep-monthly", "2", "--keep-days", "9", root=own
+    )
+    assert nothing.out == "keep last 1, 2 monthly, 9 days: nothing to retire\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plan", "--grace", "72"), "no length of time"),
+        (("sweep", "--max-bytes", "1GB"), "no size"),
+        (("plan", "--collector", "a b"), "cannot name a collector"),
+        (("sweep", "--max-objects", "-1"), "max_objects = -1"),
+        (("retire", "d", "--keep-last", "0"), "last = 0 in a policy"),
+        (("retire", "nope", "--keep-last", "1"), "no dataset 'nope'"),
+    ],
+)
+def test_mistakes(cli, filled, arguments, words):
+    run = cli("gc", *arguments, root=filled[0])
+    assert run.code == 2
+    assert words in run.err
+
+
+def test_the_age_of_leases(cli, own, monkeypatch):
+    lease = Lease(loader.Root(own).store)
+    lease.add(loader.Root(own).record("d@1").id)
+    assert cli("lease", "ls", root=own).out.endswith(", not looked at yet\n")
+    cli("gc", "plan", root=own)
+    (row,) = cli("lease", "ls", "--json", root=own).json
+    assert 0 < row["silent_s"] < 3600
+    assert ", moved " in cli("lease", "ls", root=own).out
+    lease.beat()
+    assert cli("lease", "ls", root=own).out.endswith(", moving\n")
+    assert cli("lease", "ls", "--collector", "other", root=own).out.endswith(", not looked at yet\n")
+    lease.close()

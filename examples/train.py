@@ -3,10 +3,10 @@
     python examples/train.py --root demo/root --ref demo@1 --steps 60 --out demo/train
     torchrun --nproc-per-node 2 examples/train.py --root demo/root --ref demo@1 --steps 60 --out demo/train
 
-It classifies photos (fields jpg and cls). The checkpoint holds the model, the optimizer and the loader's state,
-is taken after the optimizer step and replaced in one move; a restart goes on from it, with any other number of
-ranks. Every rank writes one JSON line per step into <out>/rank-<rank>-of-<ranks>-from-<step>.jsonl; the digests
-of a step, summed over the ranks modulo 2^64, are those of any other number of ranks.
+It classifies photos (fields jpg and cls). A checkpoint under <out>/checkpoints holds the model, the optimizer and the
+loader's state after an optimizer step, and is whole or not there; a restart goes on from the newest, with any other
+number of ranks. Every rank writes one JSON line per step into <out>/rank-<rank>-of-<ranks>-from-<step>.jsonl; the
+digests of a step, summed over the ranks modulo 2^64, are those of any other number of ranks.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from torch import distributed, nn
 from torch.nn import functional
 
 import loader
+from penstock.checkpoints import Checkpoints, TrainingState
 
 CROP_PX = 128
-CHECKPOINT = "checkpoint.pt"
 
 
 def augment(sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -73,16 +73,6 @@ def train_step(
     return float(total)
 
 
-def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the checkpoint in one move: a crash leaves the old one or the new one, never half of one."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with partial.open("wb") as file:
-        torch.save(dict(content), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-
-
 def open_plan(root: loader.Root, options: argparse.Namespace) -> loader.Plan:
     """The order of this training: every rank and every restart comes to the same one. Saved under its hash."""
     view = root.open(options.ref).select("jpg", "cls", where_present=True)
@@ -94,7 +84,7 @@ def open_plan(root: loader.Root, options: argparse.Namespace) -> loader.Plan:
 
 
 def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
-    """Train up to --steps, from the checkpoint in --out if there is one."""
+    """Train up to --steps, from the newest checkpoint in --out if there is one."""
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)
     out: Path = options.out
@@ -104,12 +94,12 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
         labels = root.open(options.ref).manifest["producer"].get("labels", [])
         model = build_model(len(labels) or options.classes).to(device_of_this_rank())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        with loader.Loader(plan, rank, world_size, transform=augment, steps=options.steps) as batches:
-            if (out / CHECKPOINT).exists():
-                saved = torch.load(out / CHECKPOINT, weights_only=True, map_location=device_of_this_rank())
-                model.load_state_dict(saved["model"])
-                optimizer.load_state_dict(saved["optimizer"])
-                batches.load_state_dict(saved["loader"])
+        state = {"train": TrainingState(model, optimizer)}
+        with (
+            loader.Loader(plan, rank, world_size, transform=augment, steps=options.steps) as batches,
+            Checkpoints(out / "checkpoints", "train", keep_last=2) as checkpoints,
+        ):
+            checkpoints.load(state, batches)
             log = out / f"rank-{rank}-of-{world_size}-from-{batches.step}.jsonl"
             with log.open("w", encoding="utf-8") as lines:
                 for batch in batches:
@@ -119,9 +109,8 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
                     lines.flush()
                     if batch.step == options.crash_at:
                         die(world_size)
-                    if rank == 0 and (batch.step + 1) % options.checkpoint_every == 0:
-                        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                        save_checkpoint(out / CHECKPOINT, state | {"loader": batches.state_dict()})
+                    if batches.step % options.checkpoint_every == 0:
+                        checkpoints.save(batches.step, state, batches)
 
 
 def device_of_this_rank() -> torch.device:
@@ -143,7 +132,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", required=True, help="folder or URL of the penstock root")
     parser.add_argument("--ref", required=True, help="version, such as demo@1")
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint and logs")
+    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and logs")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--global-batch", type=int, default=8)
     parser.add_argument("--seed", type=int, default=7)

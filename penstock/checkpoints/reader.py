@@ -13,13 +13,13 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRuntime
-from loader.storage import Span, Store
+from loader.storage import Span, Store, is_local
 
 from .boxes import extent, strides
 from .dtypes import DTYPES, fill
 from .index import Index
 from .marker import Checkpoint
-from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums
+from .parts import BLOCK_BYTES, ITEM_BYTES, PART_BYTES, Placed, checksums
 from .several import several
 from .writer import check_value
 
@@ -155,7 +155,10 @@ class Reader(StorageReader):
     def _read(self, wanted: list[_Wanted]) -> list[tuple[_Wanted, bytes]]:
         """Blocks of one part. What does not fit its checksum is read once more."""
         key = self._checkpoint.key(wanted[0].piece.part)
-        found = self._store.get_ranges(key, [one.span for one in wanted])
+        spans = [one.span for one in wanted]
+        # A network is asked for bounded ranges; of a disk, one read is one buffer, where several would be joined.
+        most = {"max_span": PART_BYTES} if is_local(self._store) else {}
+        found = self._store.get_ranges(key, spans, **most)
         out = []
         for one, blob in zip(wanted, found, strict=True):
             data = blob.data

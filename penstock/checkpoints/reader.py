@@ -24,6 +24,7 @@ from .several import several
 from .writer import check_value
 
 _SHOWN = 5
+_REQUEST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +158,8 @@ class Reader(StorageReader):
         key = self._checkpoint.key(wanted[0].piece.part)
         spans = [one.span for one in wanted]
         # A network is asked for bounded ranges; of a disk, one read is one buffer, where several would be joined.
-        most = {"max_span": PART_BYTES} if is_local(self._store) else {}
-        found = self._store.get_ranges(key, spans, **most)
+        most = PART_BYTES if is_local(self._store) else _REQUEST_BYTES
+        found = self._store.get_ranges(key, spans, max_span=most)
         out = []
         for one, blob in zip(wanted, found, strict=True):
             data = blob.data

@@ -16,6 +16,7 @@ from penstock.checkpoints.boxes import cut, extent
 from penstock.checkpoints.marker import Checkpoint, Stored
 from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, packed, sealed
 from penstock.checkpoints.retention import Retention
+from penstock.checkpoints.several import several
 
 SIZES = st.lists(st.integers(0, 6), max_size=4).map(tuple)
 
@@ -106,6 +107,10 @@ def test_the_markers_bytes_are_these():
 def test_a_marker_edited_by_hand_or_of_another_step_or_newer_is_refused():
     store = open_store("memory://markers-refused")
     data = marker.encode(checkpoint(12, "a-index.json"))
+    store.put(marker.marker_key("run", 12), data.replace(b'"nbytes":3', b'"nbytes":4'))
+    with pytest.raises(Corrupt, match="its own sha256 does not fit"):
+        marker.read(store, "run", 12)
+    store.delete_many([marker.marker_key("run", 12)])
     for step, bad in (
         (1, data.replace(b'"nbytes":3', b'"nbytes":4')),
         (2, b"{}"),
@@ -163,6 +168,19 @@ def test_what_stays_after_a_commit(committed, torn, last, every):
     expected |= {marker.marker_key("other", 7), other.key(other.index)}
     assert {one.key for one in store.list()} == expected
     assert list(marker.runs(store)) == ["other", "run"]
+
+
+def test_no_more_items_are_at_work_or_done_and_waiting_than_asked_for():
+    begun = []
+
+    def items():
+        for number in range(20):
+            begun.append(number)
+            yield number
+
+    for done, number in enumerate(several(lambda number: number, items(), at_once=3)):
+        assert number == done
+        assert len(begun) <= done + 4  # three, and the one that waits for room
 
 
 @pytest.mark.parametrize(

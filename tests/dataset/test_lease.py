@@ -139,7 +139,7 @@ def test_a_running_loader_renews_whatever_its_batch_rate(tmp_path, at_once):
             writer.add(f"k{i}", {"cls": i})
     plan = loader.plan({"d": root.open("d")}, seed=0, global_batch=2)
     (first,) = list_leases(root.store)
-    with loader.Loader(plan, 0, 1, workers=2) as batches:
+    with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
         for _ in range(10_000):
             next(batches)
             (now,) = list_leases(root.store)
@@ -244,7 +244,7 @@ def test_a_forked_child_neither_renews_nor_gives_back_what_its_parent_holds(tmp_
 
 
 def leases_in_a_worker(plan, path):
-    with loader.Loader(plan, 0, 1, workers=0) as batches:
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy") as batches:
         next(batches)
     assert len(list(loader.Root(path).store.list("leases/"))) == 1
     assert not renewing()
@@ -254,7 +254,7 @@ def test_worker_processes_hold_no_leases(tmp_path):
     """Whoever sent them the version does: a Loader's own, and those that somebody spawns."""
     root = write(tmp_path)
     plan = loader.plan({"d": root.open("d")}, seed=0, global_batch=2)
-    with loader.Loader(plan, 0, 1, executor="processes", workers=2) as batches:
+    with loader.Loader(plan, 0, 1, executor="processes", workers=1, framework="numpy") as batches:
         for _ in range(3):
             next(batches)
         assert len(list(list_leases(root.store))) == 1

@@ -57,7 +57,7 @@ def test_killed_at_any_step_on_a_disk(tmp_path, properties, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     root = loader.Root(tmp_path / "begun")
     begun(root, properties)
-    urls = {(at, "before"): tmp_path / str(at) for at in range(12, 48, 2)}
+    urls = {(at, "before"): tmp_path / str(at) for at in range(14, 46, 4)}
     for url in urls.values():
         shutil.copytree(tmp_path / "begun", url)
     swept_in_parts(urls, {}, properties.there(root), properties)

@@ -22,7 +22,9 @@ AGAIN = [503, 429, 500, 502, 504, "drop", "reset", "stall", "short"]
 
 @pytest.mark.parametrize("fault", AGAIN)
 def test_a_read_is_tried_again(faulty, faulty_options, protocol, fault):
-    store = open_store(f"{protocol}://bucket", {**faulty_options, "timeout_s": 0.5 if fault == "stall" else 20})
+    store = open_store(
+        f"{protocol}://bucket", {**faulty_options, "timeout_s": 0.5 if fault == "stall" else 20}
+    )
     faulty.origin.hold("k", DATA)
     faulty.faults.extend([fault] * (1 if fault == "stall" else 3))
     assert store.get_range("k", 10, 1000).data == DATA[10:1010]

@@ -59,6 +59,7 @@ ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
 
 prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)
 	$(BIN)/python tests/dataset/logmodel/prove.py 1
+	$(BIN)/python tests/dataset/kills.py
 
 fuzz: $(READY) ## 10,000 damaged files through audit, cutter and decoders (CASES=500 for fewer)
 	$(BIN)/python -m fuzz --cases $(or $(CASES),10000)

@@ -96,7 +96,4 @@ def advice(dropped: Sequence[str]) -> str:
             f"the secret options {', '.join(dropped)} were given where the store was first opened and are "
             "never pickled: give workers credentials by environment, profile or instance role"
         )
-    return (
-        "check the credentials (options, environment, profile, instance role) and their rights there (without the "
-        "right to list, S3 answers so for a missing object too)"
-    )
+    return "check the credentials (options, environment, profile, instance role) and their rights there"

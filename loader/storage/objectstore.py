@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from ..errors import AlreadyExists, Changed, Corrupt, Transient
+from ..errors import AlreadyExists, Changed, Corrupt, Forbidden, Transient
 from .connection import Connection, client_errors
 from .disk_errors import upload_size
 from .keys import check_key, check_prefix, check_span
+from .missing_rights import explained
 from .object_deletes import delete_objects
 from .object_errors import is_conflict, is_past_end
 from .object_listing import etag_of, list_objects
@@ -28,6 +29,8 @@ from .stream import open_reader
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
+
+T = TypeVar("T")
 
 BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and uploaded in such pieces
 SINGLE_PUT_BYTES = 64 * 2**20  # a larger file is uploaded in parts
@@ -69,7 +72,7 @@ class RemoteStore(Opened):
             return Blob(self._whole(key, answer.bytes().to_bytes(), size), etag)
 
         for _ in range(WHOLE_READ_TRIES):
-            found = self._call("read", key, attempt)
+            found = self._reading(key, attempt)
             if isinstance(found, Blob):
                 return found
             try:
@@ -99,7 +102,7 @@ class RemoteStore(Opened):
                 raise self._short(key, offset, nbytes, meta["size"])
             return Blob(self._whole(key, answer.bytes().to_bytes(), nbytes), found)
 
-        return self._call("read", key, attempt)
+        return self._reading(key, attempt)
 
     def get_ranges(
         self,
@@ -198,6 +201,13 @@ class RemoteStore(Opened):
                 f"{self._url}/{key}: the key already holds another object; choose another key"
             )
         return True
+
+    def _reading(self, key: str, attempt: Callable[[Any, Client], T]) -> T:
+        try:
+            return self._call("read", key, attempt)
+        except Forbidden as refused:
+            scheme, path = self._url.partition("://")[0], self._prefix + key
+            raise explained(self._connection, scheme, path, refused) from None
 
     def _empty(self, key: str, offset: int, etag: str | None) -> Blob:
         info = self.head(key)

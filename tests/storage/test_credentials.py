@@ -322,3 +322,25 @@ def test_expired_credentials_say_so(faulty, faulty_store: Store, code: str):
     faulty.origin = lambda _: (400, f"<Error><Code>{code}</Code></Error>".encode(), {})
     with pytest.raises(Forbidden, match=code):
         faulty_store.get("k")
+
+
+@pytest.mark.parametrize("protocol", ["s3", "gs"])
+@pytest.mark.parametrize("lists", [True, False])
+def test_the_missing_right_is_named(faulty, faulty_store: Store, protocol: str, lists: bool):
+    """Without the right to list, a missing object answers 403: that is said, and not taken for a missing one."""
+    store = faulty.origin
+
+    def origin(request):
+        listing = "list-type" in request.query
+        if listing and lists:
+            return store(request)
+        return 403, b"<Error><Code>AccessDenied</Code></Error>", {}
+
+    faulty.origin = origin
+    rights = {"s3": ("s3:ListBucket", "s3:GetObject"), "gs": ("storage.objects.list", "storage.objects.get")}
+    to_list, to_read = rights[protocol]
+    for read in (lambda: faulty_store.get("log/1"), lambda: faulty_store.get_range("log/1", 0, 1)):
+        with pytest.raises(Forbidden, match=to_read) as caught:
+            read()
+        assert (to_list in str(caught.value)) is not lists
+    assert len(faulty.requests) == 4, "each read, and one listing to tell"

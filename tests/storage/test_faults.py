@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import obstore
 import pytest
 
 from loader.errors import (
@@ -249,6 +250,25 @@ def test_a_delete_that_fails_leaves_nothing_under_way(faulty, faulty_options, pr
     store.put(keys[0], b"new")
     assert store.get(keys[0]).data == b"new"
     assert len(faulty.requests) == asked + 2
+
+
+@pytest.mark.parametrize(("protocol", "requests"), [("gs", 300), ("az", 2)])
+def test_no_call_of_the_client_deletes_in_several_requests(faulty, faulty_store, monkeypatch, requests: int):
+    """It returns at the first that fails, while others are on their way."""
+    calls: list[int] = []
+    delete = obstore.delete
+
+    def counted(client, paths):
+        calls.append(len(paths))
+        return delete(client, paths)
+
+    monkeypatch.setattr(obstore, "delete", counted)
+    keys = [f"k{number:03d}" for number in range(300)]
+    for key in keys:
+        faulty.origin.hold(key, b"x")
+    faulty_store.delete_many(keys)
+    assert faulty.origin.held() == {}
+    assert len(calls) == len(faulty.requests) == requests
 
 
 @pytest.mark.parametrize("protocol", ["gs", "az"])  # S3 does not complain

@@ -42,13 +42,13 @@ def failure_of(peer: str) -> str:
 class Runner:
     """A contestant's process, with all that it starts in a process group of its own."""
 
-    def __init__(self, peer: str, log: Path) -> None:
-        """Raises: PeerError where the peer's environment is not there."""
+    def __init__(self, peer: str, log: Path, module: str = "benchmarks.contestant") -> None:
+        """module: what is run, with the peer's name. Raises: PeerError where the peer's environment is not there."""
         if failed := failure_of(peer):
             raise PeerError(failed)
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [python_of(peer), "-m", "benchmarks.contestant", peer],
+            [python_of(peer), "-m", module, peer],
             cwd=ROOT,
             env=os.environ | ONE_THREAD,
             stdin=subprocess.PIPE,

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ class Contestant:
                 return done, took
 
 
-def answer(contestant: Contestant, request: dict[str, Any]) -> dict[str, Any]:
+def answer(contestant: Any, request: dict[str, Any]) -> dict[str, Any]:
     try:
         reply: dict[str, Any] = getattr(contestant, request.pop("do"))(**request)
     except BaseException as error:  # noqa: BLE001 - a library's failure is a row of the page, not the end of the run
@@ -154,11 +154,12 @@ def answer(contestant: Contestant, request: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def main() -> None:
+def serve(make: Callable[[], Any]) -> None:
+    """Answer requests until stdin ends, each by the method of what `make` gives that has its name."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        contestant = Contestant(importlib.import_module(f"benchmarks.peers.{sys.argv[1]}"))
+        contestant = make()
     except BaseException as error:  # noqa: BLE001 - as above: it does not import
         traceback.print_exc()
         contestant, broken = None, {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
@@ -168,4 +169,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda: Contestant(importlib.import_module(f"benchmarks.peers.{sys.argv[1]}")))

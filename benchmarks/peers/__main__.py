@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`: make the environments of the peers, .peers/NAME, from benchmarks/peers/NAME.txt.
+"""`python -m benchmarks.peers [NAME ...]`: environments of the peers, .peers/NAME, from benchmarks/peers/NAME.txt.
 
 Each sees the project's own packages (torch above all) through a .pth file, and puts its own before them. The lists are
 whole, so pip resolves nothing and takes no torch of its own.
@@ -34,8 +34,8 @@ def install(name: str) -> str:
 
 def main() -> int:
     """A peer that does not install is a line of the page that says why."""
-    for path in sorted(LISTS.glob("*.txt")):
-        print(f"{path.stem}: {install(path.stem) or 'installed'}", flush=True)
+    for name in sys.argv[1:] or sorted(path.stem for path in LISTS.glob("*.txt")):
+        print(f"{name}: {install(name) or 'installed'}", flush=True)
     return 0
 
 

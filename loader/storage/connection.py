@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -115,6 +116,7 @@ def connector(
     return connect
 
 
+@cache
 def client_errors() -> tuple[type[Exception], ...]:
     """What obstore raises: its own tree, and the builtins that it uses instead of some leaves."""
     from obstore.exceptions import BaseError

@@ -70,7 +70,7 @@ class Limiter:
             raise InvalidStore(f"max_concurrency={most} lets no request through; give 1 or more")
         self._most = most
         self._limit = float(most)
-        self._in_flight = 0
+        self._in_flight = self._waiting = 0
         self._cuts = 0
         self._free = Condition()
 
@@ -82,8 +82,10 @@ class Limiter:
     def acquire(self) -> int:
         """Wait for a place; returns the token that `release` takes back."""
         with self._free:
-            while self._in_flight >= int(self._limit):
+            while self._in_flight + 1 > self._limit:
+                self._waiting += 1
                 self._free.wait()
+                self._waiting -= 1
             self._in_flight += 1
             return self._cuts
 
@@ -92,11 +94,13 @@ class Limiter:
         with self._free:
             self._in_flight -= 1
             if not throttled:
-                self._limit = min(float(self._most), self._limit + 1.0 / self._limit)
+                if self._limit < self._most:
+                    self._limit = min(float(self._most), self._limit + 1.0 / self._limit)
             elif token == self._cuts:
                 self._limit = max(1.0, self._limit / 2.0)
                 self._cuts += 1
-            self._free.notify()
+            if self._waiting:  # every request comes by here, and to wake nobody costs too
+                self._free.notify()
 
 
 class Retrier:

@@ -1,0 +1,105 @@
+"""Range reads of one object from nginx: requests per second and processor seconds per GiB, client by client."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from .. import page
+from ..contest import PeerError, Runner
+from ..throughput import say
+from .clients import CLIENTS
+from .servers import nginx
+
+OBJECT_BYTES, KEY = 256 * 2**20, "object"
+SIZE = 64 * 2**10
+CONCURRENCIES = (1, 16, 64)
+WARM_S, TURN_S = 0.2, 1.0
+GIB = 2**30
+AIMS = (("s3fs", 4.0), ("obstore", 1 / 1.15))
+"""At 16 at once: penstock's requests per second are at least so many times those of."""
+
+Turns = Mapping[int, page.Turns]
+"""concurrency -> client -> turns."""
+
+
+def measure(folder: Path, rounds: int) -> tuple[Turns, dict[str, str]]:
+    """Turns, and why a client does not take part. In each round every client has its turn, alone; the order of clients
+    turns over from round to round. Raises: NoServer."""
+    turns: dict[int, dict[str, list[Mapping[str, Any]]]] = {n: {} for n in CONCURRENCIES}
+    failed: dict[str, str] = {}
+    with nginx(folder) as (endpoint, bucket), ExitStack() as stack:
+        block = Random(5).randbytes(2**20)
+        with (bucket / KEY).open("wb") as file:
+            for _ in range(OBJECT_BYTES // len(block)):
+                file.write(block)
+        (bucket / KEY).chmod(0o644)
+        runners = {}
+        for name in CLIENTS:
+            runner = stack.enter_context(
+                Runner(name, folder / f"{name}.log", module="benchmarks.stores.clients")
+            )
+            try:
+                runner.ask(
+                    "open", endpoint=endpoint, key=KEY, nbytes=OBJECT_BYTES, expected=block[-16:].hex()
+                )
+                runners[name] = runner
+            except PeerError as error:
+                failed[name] = str(error)
+        for runner in runners.values():
+            with runner.running():
+                pass
+        for number in range(rounds):
+            for concurrency in CONCURRENCIES:
+                for name in _turned(list(runners), number):
+                    with runners[name].running():
+                        runners[name].ask("turn", concurrency=concurrency, size=SIZE, seconds=WARM_S)
+                        turn = runners[name].ask("turn", concurrency=concurrency, size=SIZE, seconds=TURN_S)
+                    turns[concurrency].setdefault(name, []).append(turn)
+            say(f"reads: round {number + 1} of {rounds}")
+    return turns, failed
+
+
+def cpu_per_gib(turn: Mapping[str, Any]) -> float:
+    """The client's own processor seconds for a GiB."""
+    return float(turn["cpu_s"] / (turn["samples"] * SIZE) * GIB)
+
+
+def section(turns: Turns, failed: Mapping[str, str]) -> Iterator[str]:
+    """Markdown."""
+    yield "## Range reads\n"
+    yield (
+        f"Ranges of {SIZE // 1024} KiB at random places of one object of {OBJECT_BYTES // 2**20} MiB, from nginx on\n"
+        "this machine (the page cache; it looks at no signature). Threads that call the client's sync API. Median,\n"
+        "and range over rounds. obstore-etag asks for the ETag and size as well, which\n"
+        "penstock compares at every read.\n"
+    )
+    yield "| at once | client | requests/s | processor s/GiB | penstock is faster by |\n| --- | --- | --- | --- | --- |"
+    for concurrency, of in turns.items():
+        for name, found in of.items():
+            rates = [page.rate(turn) for turn in found]
+            cpu = [cpu_per_gib(turn) for turn in found]
+            ratio = "" if name == "penstock" else page.shown(page.ratios(of, "penstock", name))
+            yield f"| {concurrency} | {name} | {page.shown(rates, 0)} | {page.shown(cpu, 1)} | {ratio} |"
+    yield ""
+    for name, why in failed.items():
+        yield f"{name} does not take part: {why}\n"
+
+
+def verdicts(turns: Turns) -> Iterator[str]:
+    """Rows of the page's table of aims."""
+    of = turns[16]
+    for name, at_least in AIMS:
+        if name in of:
+            cpu = [cpu_per_gib(a) / cpu_per_gib(b) for a, b in zip(of[name], of["penstock"], strict=True)]
+            for what, found in (("rate", page.ratios(of, "penstock", name)), ("processor time", cpu)):
+                reached = "yes" if statistics.median(found) >= at_least else "no"
+                shown = page.shown(found)
+                yield f"| range reads, 16 at once, {what} | {name} | {at_least:.2f} | {shown} | {reached} |"
+
+
+def _turned(names: Sequence[str], by: int) -> list[str]:
+    by %= len(names)
+    return [*names[by:], *names[:by]]

@@ -1,0 +1,86 @@
+"""The servers: nginx, which reads files and nothing else, and Ceph with its objects in memory."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..contest import ROOT
+
+BUCKET = "bucket"
+KEY, SECRET = "benchmarks", "benchmarkssecret"
+START_CEPH = ROOT / "scripts" / "start-ceph.sh"
+NGINX = """
+daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log {folder}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off; sendfile on; tcp_nodelay on; keepalive_requests 10000000;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{ listen 127.0.0.1:{port}; root {folder}/www; }}
+}}
+"""
+
+
+class NoServer(Exception):
+    """What is not installed, and what brings it."""
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def nginx(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(endpoint, the folder of its bucket). It takes a signature for nothing, and serves ranges. Raises: NoServer."""
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        raise NoServer("nginx is not installed: apt-get install nginx-light")
+    bucket = folder / "www" / BUCKET
+    bucket.mkdir(parents=True)
+    for above in (folder, folder / "www", bucket):
+        above.chmod(0o755)  # its workers are another user's where root starts it
+    port = free_port()
+    settings = folder / "nginx.conf"
+    settings.write_text(NGINX.format(folder=folder, port=port))
+    server = subprocess.Popen([program, "-p", str(folder), "-c", str(settings)], stderr=subprocess.DEVNULL)
+    try:
+        _listening(port)
+        yield f"http://127.0.0.1:{port}", bucket
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@contextmanager
+def ceph(folder: Path) -> Iterator[str]:
+    """The endpoint of a fresh one, with its data in memory. Raises: NoServer."""
+    if shutil.which("radosgw") is None:
+        raise NoServer("radosgw is not installed: scripts/install-ceph.sh")
+    port = free_port()
+    subprocess.run(
+        [START_CEPH, folder, str(port), KEY, SECRET], check=True, timeout=180, stdout=subprocess.DEVNULL
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        subprocess.run([START_CEPH, "--stop", folder], check=True, timeout=60)
+
+
+def _listening(port: int, within_s: float = 10) -> None:
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise NoServer(f"nothing listens on port {port} after {within_s:g} s") from None
+            time.sleep(0.02)
+        else:
+            return

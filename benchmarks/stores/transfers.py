@@ -1,0 +1,165 @@
+"""Whole files to a bucket of Ceph's and back: penstock with SHA-256 of every byte, s5cmd, rclone."""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from .. import page
+from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
+from ..throughput import say
+from .servers import BUCKET, KEY, SECRET, ceph
+
+FILE_BYTES = 64 * 2**20
+AT_ONCE = 8
+"""Files in flight, for everybody."""
+AIM = 0.9
+"""Of s5cmd's speed, up and down."""
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+def commands(endpoint: str, here: Path, there: str, back: Path) -> dict[str, dict[str, list[str]]]:
+    """program -> {"up": command, "down": command}; `there` is the prefix that it fills."""
+    tools = ENVIRONMENTS / "transfer" / "bin"
+    s5cmd = [
+        str(tools / "s5cmd"),
+        "--endpoint-url",
+        endpoint,
+        "--log",
+        "error",
+        "--numworkers",
+        str(AT_ONCE),
+        "cp",
+    ]
+    rclone = [
+        *(
+            str(tools / "rclone"),
+            "copy",
+            "--transfers",
+            str(AT_ONCE),
+            "--ignore-times",
+            "--config",
+            "/dev/null",
+        ),
+        *("--s3-provider", "Ceph", "--s3-endpoint", endpoint, "--s3-env-auth", "--s3-no-check-bucket"),
+    ]
+    ours = [sys.executable, "-m", "benchmarks.stores.carry"]
+    return {
+        "penstock": {
+            "up": [*ours, "up", endpoint, str(here), there, str(AT_ONCE)],
+            "down": [*ours, "down", endpoint, there, str(back), str(AT_ONCE)],
+        },
+        "s5cmd": {
+            "up": [*s5cmd, f"{here}/*", f"s3://{BUCKET}/{there}/"],
+            "down": [*s5cmd, f"s3://{BUCKET}/{there}/*", f"{back}/"],
+        },
+        "rclone": {
+            "up": [*rclone, str(here), f":s3:{BUCKET}/{there}"],
+            "down": [*rclone, f":s3:{BUCKET}/{there}", str(back)],
+        },
+    }
+
+
+def measure(folder: Path, rounds: int, files: int) -> page.Turns:
+    """ "PROGRAM up" and "PROGRAM down" -> turns. Raises: NoServer; PeerError for a program that is missing or fails."""
+    if failed := failure_of("transfer"):
+        raise PeerError(failed)
+    here, back = folder / "here", folder / "back"
+    here.mkdir()
+    block = Random(6).randbytes(FILE_BYTES - 8)
+    for number in range(files):
+        (here / f"{number:03}.bin").write_bytes(number.to_bytes(8, "big") + block)
+    turns: dict[str, list[Mapping[str, Any]]] = {}
+    with ceph(folder / "ceph") as endpoint:
+        _make_bucket(endpoint)
+        names = list(commands(endpoint, here, "", back))
+        for number in range(rounds):
+            for name in [*names[number % 3 :], *names[: number % 3]]:
+                for way in ("up", "down"):
+                    shutil.rmtree(back, ignore_errors=True)
+                    back.mkdir()
+                    command = commands(endpoint, here, name, back)[name][way]  # the same keys in every round
+                    turns.setdefault(f"{name} {way}", []).append(_timed(command, files))
+                _compare(here, back)
+            say(f"transfers: round {number + 1} of {rounds}")
+    return turns
+
+
+def section(turns: page.Turns, files: int) -> Iterator[str]:
+    """Markdown."""
+    yield "## Whole files\n"
+    yield (
+        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (its objects in memory)\n"
+        f"and back, {AT_ONCE} at once. penstock takes the SHA-256 of every byte, up and down; rclone MD5; s5cmd\n"
+        "nothing. With the start of the program. Every file that came back was compared.\n"
+    )
+    yield "| way | program | MB/s | processor s/GiB | penstock is faster by |\n| --- | --- | --- | --- | --- |"
+    for name, found in turns.items():
+        program, way = name.split()
+        rates = [page.rate(turn) * FILE_BYTES / 1e6 for turn in found]
+        cpu = [turn["cpu_s"] / (turn["samples"] * FILE_BYTES) * 2**30 for turn in found]
+        ratio = "" if program == "penstock" else page.shown(page.ratios(turns, f"penstock {way}", name))
+        yield f"| {way} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
+    yield ""
+
+
+def verdicts(turns: page.Turns) -> Iterator[str]:
+    """Rows of the page's table of aims."""
+    for way in ("up", "down"):
+        found = page.ratios(turns, f"penstock {way}", f"s5cmd {way}")
+        reached = "yes" if statistics.median(found) >= AIM else "no"
+        yield f"| files of 64 MiB, {way} | s5cmd | {AIM} | {page.shown(found)} | {reached} |"
+
+
+def _timed(command: list[str], files: int) -> dict[str, Any]:
+    """Wall and processor seconds of a program from start to end. Raises: PeerError."""
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | ONE_THREAD | CREDENTIALS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = process.stderr.read().decode()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stderr.close()
+    took = time.perf_counter() - begun
+    if process.returncode:
+        raise PeerError(f"{Path(command[0]).name} ended with {process.returncode}: {said[-300:]}")
+    return {"samples": files, "seconds": took, "cpu_s": used.ru_utime + used.ru_stime}
+
+
+def _compare(here: Path, back: Path) -> None:
+    """Raises: PeerError where a file did not come back as it went."""
+    for path in here.iterdir():
+        if (back / path.name).read_bytes() != path.read_bytes():
+            raise PeerError(f"{path.name} came back as another")
+
+
+def _make_bucket(endpoint: str) -> None:
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.close()

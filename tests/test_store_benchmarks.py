@@ -1,0 +1,108 @@
+"""The machinery of `python -m benchmarks.stores`. No speed is asserted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contest import ROOT, Runner
+from benchmarks.stores import carry, reads, transfers
+from benchmarks.stores.__main__ import fitting, head, parser
+from benchmarks.stores.clients import CLIENTS, Client
+from benchmarks.stores.servers import BUCKET
+from loader.storage import open_store
+
+DATA = bytes(range(256)) * 1024
+
+
+@pytest.fixture(scope="module")
+def endpoint(s3):
+    """A server with one object, "object", in a bucket of the benchmarks' name."""
+    assert BUCKET == "bucket"
+    open_store(f"s3://{BUCKET}", s3).put("object", DATA)
+    return s3["endpoint_url"]
+
+
+@pytest.mark.parametrize("name", ["penstock", "obstore", "obstore-etag", "boto3"])
+def test_a_client_reads_what_is_there(endpoint, name):
+    client = Client(name)
+    assert client.open(endpoint, "object", len(DATA), DATA[-16:].hex()) == {}
+    assert client.read(1000, 24) == DATA[1000:1024]
+    turn = client.turn(2, 64, 0.01)
+    assert turn["samples"] >= 2
+    assert turn["seconds"] > 0
+
+
+def test_a_client_that_reads_another_object_is_told(endpoint):
+    answer = Client("penstock").open(endpoint, "object", len(DATA), "00" * 16)
+    assert "where 0000" in answer["error"]
+
+
+def test_every_client_answers_as_a_process(endpoint, tmp_path: Path):
+    for name in ("s3fs", "pyarrow"):
+        with Runner(name, tmp_path / "log", module="benchmarks.stores.clients") as runner:
+            expected = DATA[-16:].hex()
+            assert (
+                runner.ask("open", endpoint=endpoint, key="object", nbytes=len(DATA), expected=expected) == {}
+            )
+            assert runner.ask("turn", concurrency=1, size=64, seconds=0.01)["samples"] >= 1
+    assert set(CLIENTS) == {"penstock", "obstore", "obstore-etag", "boto3", "s3fs", "pyarrow"}
+
+
+def test_files_go_and_come_back_with_the_same_digests(s3, tmp_path: Path):
+    here, back = tmp_path / "here", tmp_path / "back"
+    here.mkdir()
+    back.mkdir()
+    for number in range(3):
+        (here / f"{number}.bin").write_bytes(DATA[number:])
+    store = open_store(f"s3://{BUCKET}/carried", s3)
+    sent = carry.up(store, here, 2)
+    assert carry.down(store, back, 2) == sent
+    assert {path.name: path.read_bytes() for path in back.iterdir()} == {
+        f"{n}.bin": DATA[n:] for n in range(3)
+    }
+    store.close()
+
+
+def turn(rate: float) -> dict[str, float]:
+    return {"samples": rate * 2, "seconds": 2.0, "cpu_s": 1.0}
+
+
+def test_the_page_says_what_was_reached():
+    of = {
+        "penstock": [turn(400), turn(800)],
+        "s3fs": [turn(100), turn(150)],
+        "obstore": [turn(800), turn(800)],
+    }
+    rows = list(reads.verdicts({16: of}))
+    assert rows[0].endswith("| s3fs | 4.00 | 4.67 (4.00-5.33) | yes |")
+    assert rows[1].startswith("| range reads, 16 at once, processor time | s3fs | 4.00")
+    assert rows[2].endswith("| obstore | 0.87 | 0.75 (0.50-1.00) | no |")
+    text = "\n".join(reads.section({16: of}, {"boto3": "not installed"}))
+    assert "| 16 | s3fs | 125 (100-150) |" in text
+    assert "boto3 does not take part: not installed" in text
+    carried = {
+        f"{name} {way}": [turn(5)] for name in ("penstock", "s5cmd", "rclone") for way in ("up", "down")
+    }
+    assert [row.split(" | ")[-1] for row in transfers.verdicts(carried)] == ["yes |", "yes |"]
+    assert "| up | rclone | 336 |" in "\n".join(transfers.section(carried, 3))
+
+
+def test_the_page_names_its_command():
+    given = parser().parse_args(["--rounds", "2", "--files", "7", "--note", "It was busy."])
+    text = "\n".join(head(given))
+    assert "`python -m benchmarks.stores --rounds 2 --files 7`" in text
+    assert "It was busy." in text
+
+
+def test_no_more_files_than_fit(tmp_path: Path):
+    assert fitting(1, tmp_path) == 1
+    assert 1 <= fitting(10**9, tmp_path) < 10**9
+
+
+def test_an_unknown_part_is_a_mistake():
+    command = [sys.executable, "-m", "benchmarks.stores", "--parts", "nothing"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "nothing" in done.stderr

@@ -94,12 +94,13 @@ class Finish:
 
 
 def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
-    """Batches that were made together, each told in `stats` what it took: its own counts and an even share of the
-    seconds. What was counted for all of them stands with the first."""
+    """Batches that were made together, each told in `stats` what it took: its own counts, and an even share of the
+    seconds and of what was counted for all of them. What does not divide stands with the first ones."""
     shares = {MAKING[stage]: spent / len(batches) for stage, spent in seen.seconds.items()}
     common = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
-    for batch in batches:
-        batch.stats = {**shares, **common, **batch.stats}
+    n = len(batches)
+    for i, batch in enumerate(batches):
+        counts = {name: amount // n + (i < amount % n) for name, amount in common.items()}
+        batch.stats = {**shares, **counts, **batch.stats}
         batch.slowest = seen.slowest.get(batch.step)
-        common = dict.fromkeys(common, 0)
     return batches

@@ -89,14 +89,17 @@ def grow(root, runs, properties):
     return seen
 
 
-def test_merged_tables_hold_what_the_many_held(properties, monkeypatch):
+@pytest.mark.parametrize("most_bytes", [MOST_BYTES, 16_000])
+def test_merged_tables_hold_what_the_many_held(properties, monkeypatch, most_bytes):
+    """most_bytes: below it the oldest of many are merged alone, and the newer ones stay behind them."""
     many, few = fresh(), fresh()
+    monkeypatch.setattr(compact, "MOST_BYTES", most_bytes)
     with monkeypatch.context() as patch:
         patch.setattr(compact, "to_merge", lambda nbytes: slice(0, 0))
         expected = grow(many, 16, properties)
     found = grow(few, 16, properties)
     long, short = many.open("d").manifest, few.open("d").manifest
-    assert all(len(short[name]) <= 16 for name in LISTS)
+    assert most_bytes < MOST_BYTES or all(len(short[name]) <= 16 for name in LISTS)
     assert len(long["shards"]) > 18
     for (_, content, rows, stats), (id, content_, rows_, stats_) in zip(expected, found, strict=True):
         assert content_ == content

@@ -5,7 +5,7 @@ stay until `penstock takedown run` rewrites their shards; those of the change it
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,7 +89,7 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
 def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
     """All samples of a version, live or not, that these takedowns deny. Reads the keys of every run."""
     files = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    return _denied(version.store, denies, version.dataset, files)
+    return denied_files(version.store, denies, version.dataset, files)
 
 
 def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Change) -> Rows:
@@ -99,15 +99,18 @@ def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Chang
         for file in change.samples
         if file.group == "keys"
     ]
-    return _denied(store, denies, dataset, files)
+    return denied_files(store, denies, dataset, files)
 
 
-def _denied(store: Store, denies: Sequence[Deny], dataset: str, files: Sequence[dict[str, Any]]) -> Rows:
+def denied_files(
+    store: Store, denies: Sequence[Deny], dataset: str, files: Sequence[Mapping[str, Any]]
+) -> Rows:
+    """The samples in these files, as a manifest names them, that takedowns deny."""
     tests = DenyList(denies, dataset)
     out: Rows = {}
     for file in files:
         columns = ["part", "row", *(name for name in tests.columns if name in file["columns"])]
-        table = get_table(store, TableFile.from_json(file), columns)
+        table = get_table(store, TableFile.from_json(dict(file)), columns)
         entries = tests.entries(table)
         mine = table.select(["part", "row"]).filter(pa.array(entries != 0)).to_pylist()
         for at, entry in zip(mine, entries[entries != 0].tolist(), strict=True):

@@ -42,7 +42,7 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
     Reads and writes the shard once, from front to back, through a local temporary file. Raises: Corrupt when its bytes
     are not those that the shards table names; StoreError.
     """
-    keys, places = _index(store, shard)
+    keys, places = shard_index(store, shard)
     patches: list[tuple[int, bytes | int]] = []
     for row, key in sorted(rows.items()):
         for field, table in places.items():
@@ -143,8 +143,8 @@ def _without(column: pa.ChunkedArray, mask: "np.ndarray[Any, np.dtype[np.bool_]]
     return column.combine_chunks().take(at)
 
 
-def _index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
-    """All keys, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable."""
+def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
+    """All keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable. Raises: Corrupt."""
     index = IndexFile(store, IndexPlace.of(shard))
     keys: list[str] = []
     places: list[Int64s] = []

@@ -15,6 +15,7 @@ from . import (
     order,
     retire,
     show,
+    takedown,
     verify,
 )
 from .verb import Verb
@@ -35,4 +36,5 @@ VERBS: dict[str, Verb] = {
     "hold": hold.VERB,
     "checkpoints": checkpoints.VERB,
     "gc": gc.VERB,
+    "takedown": takedown.VERB,
 }

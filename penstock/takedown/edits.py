@@ -1,0 +1,37 @@
+"""Objects that no version protects, about to be replaced or deleted: on record first, then done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loader.storage import Store
+
+from .record import Place, add_to_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """puts: path -> its new bytes; deletes: paths, for ever; remade: paths to delete that may come again, without what
+    is taken down."""
+
+    puts: Mapping[str, bytes] = field(default_factory=dict)
+    deletes: tuple[str, ...] = ()
+    remade: tuple[str, ...] = ()
+
+
+def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
+    """Returns the paths. Again is no change. Raises: StoreError."""
+    places: list[Place] = [
+        {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
+        for path in edits.puts
+    ]
+    places += [
+        {"check": "absent", "what": "an object of no version", "of": dataset, "path": path}
+        for path in edits.deletes
+    ]
+    add_to_record(store, n, places)
+    for path, data in edits.puts.items():
+        store.put(path, data)
+    gone = [*edits.deletes, *edits.remade]
+    if gone:
+        store.delete_many(gone)
+    return [*edits.puts, *gone]

@@ -1,0 +1,119 @@
+"""Where the samples of a takedown are: in every version whose manifest is still there, retired or not."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader import Root, Version
+from loader.dataset.apply_denies import Rows, denied_files
+from loader.dataset.history import Deny, VersionRecord
+from loader.dataset.parquet import TableFile, get_table
+from loader.dataset.publish import open_record
+from loader.errors import ObjectNotFound
+
+from .record import Place
+
+NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
+"""Columns whose values name a sample."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Of one dataset. rows: part -> row -> deny entry, of all its versions; names: in plain, of what only these samples
+    have; uris: of their raw objects; places: what has to be gone; versions: those that had them, newest last."""
+
+    dataset: str
+    rows: Rows = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    uris: set[str] = field(default_factory=set)
+    places: list[Place] = field(default_factory=list)
+    versions: list[VersionRecord] = field(default_factory=list)
+
+
+def readable(root: Root, dataset: str) -> Iterator[tuple[VersionRecord, Version]]:
+    """Every version whose manifest was not collected, oldest first."""
+    for record in root.state.versions(dataset):
+        try:
+            yield record, open_record(root.store, record)
+        except ObjectNotFound:
+            continue
+
+
+def find(root: Root, dataset: str, deny: Deny) -> Found:
+    """What the versions of a dataset have of a takedown. Reads the keys table of every run once, and of the versions
+    that have something all tables of samples and shards. Raises: Corrupt; StoreError."""
+    found = Found(dataset)
+    versions = list(readable(root, dataset))
+    files = {entry["path"]: entry for _, version in versions for entry in _keys(version)}
+    by_file = {path: denied_files(root.store, [deny], dataset, [entry]) for path, entry in files.items()}
+    for rows in by_file.values():
+        for part, members in rows.items():
+            found.rows.setdefault(part, {}).update(members)
+    if not found.rows:
+        return found
+    _name(root, files, by_file, found)
+    for record, version in versions:
+        if any(by_file[entry["path"]] for entry in _keys(version)):
+            found.versions.append(record)
+            found.places += _places(record, version, found.rows)
+    return found
+
+
+def _keys(version: Version) -> list[dict[str, Any]]:
+    return [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
+
+
+def _name(
+    root: Root, files: Mapping[str, Mapping[str, Any]], by_file: Mapping[str, Rows], found: Found
+) -> None:
+    """Fills names and uris. A raw object that other samples were cut of too is not theirs alone; what stands for a
+    sample that was redacted already is no name of it."""
+    mine: dict[str, set[str]] = {name: set() for name in NAMES}
+    others: list[tuple[str, pa.ChunkedArray]] = []
+    for path, entry in files.items():
+        names = [name for name in NAMES if name in entry["columns"]]
+        table = get_table(root.store, TableFile.from_json(dict(entry)), ["part", "row", *names])
+        at = list(zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True))
+        gone = pa.array([row in by_file[path].get(part, ()) for part, row in at], pa.bool_())
+        left = pa.array([row not in found.rows.get(part, ()) for part, row in at], pa.bool_())
+        for name in names:
+            mine[name] |= set(pc.unique(table[name].filter(gone)).drop_null().to_pylist())
+            others.append((name, table[name].filter(left)))
+    for name, values in others:
+        shared = pc.is_in(values, value_set=pa.array(sorted(mine[name]), pa.string()))
+        mine[name] -= set(values.filter(shared).to_pylist())
+    found.uris = mine["raw_uri"]
+    found.names = set().union(*mine.values()) - {""}
+
+
+def _places(record: VersionRecord, version: Version, rows: Rows) -> Iterator[Place]:
+    """What this version has of these samples: the version, shards with their indexes, and tables of samples."""
+    yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
+
+    def absent(what: str, path: str) -> Place:
+        return {"check": "absent", "what": what, "of": record.dataset, "path": path}
+
+    for shard in version.parts.shard_rows().to_pylist():
+        if shard["part"] in rows:
+            where = f"part {shard['part']} {shard['group']}"
+            facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
+            yield {**absent(f"shard of {where}", shard["path"]), **facts}
+            yield absent(f"index of {where}", shard["index_path"])
+    folders = set()
+    for entry in version.manifest["samples"]:
+        parts = set(get_table(version.store, TableFile.from_json(entry), ["part"])["part"].to_pylist())
+        if parts & rows.keys():
+            folders.add(entry["path"].rpartition("/")[0])
+            yield absent(f"samples table ({entry['group']})", entry["path"])
+    for entry in version.manifest["stats"]:
+        if entry["path"].rpartition("/")[0] in folders:
+            yield absent("statistics", entry["path"])
+
+
+def all_datasets(root: Root) -> Sequence[str]:
+    """Those that have versions, and those that a pipeline has tables or stages of."""
+    named = {info.key.split("/")[1] for place in ("tables/", "stages/") for info in root.store.list(place)}
+    return sorted(named | set(root.state.datasets))

@@ -1,0 +1,99 @@
+"""Objects under data/ that no version names and that have samples which are taken down: what writers left behind, parts
+that wait to be published, and the samples of parts as their writers handed them on."""
+
+import json
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+from loader import Root
+from loader.dataset.apply_denies import Rows
+from loader.dataset.history import VersionRecord
+from loader.dataset.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
+from loader.dataset.publish import open_record
+from loader.dataset.redact import redact_rows, rows_of
+from loader.dataset.references import references
+from loader.storage import Store
+
+from .cells import cell_texts, scrub, texts
+from .find import readable
+from .marks import Marks
+from .record import Place
+
+PART_SAMPLES = "part-samples"
+
+
+def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
+    """Of a dataset's transactions. Lists them, and reads each index, table and manifest that no version names."""
+    named: set[str] = set()
+    for record, version in readable(root, dataset):
+        named.add(record.manifest)
+        named |= {one.path for one in references(root.store, version.manifest)}
+    for txn in sorted(one.txn for one in root.state.txns.values() if one.dataset == dataset):
+        keys = {info.key for info in root.store.list(f"data/{txn}/")}
+        for path in sorted(keys - named):
+            for found, what in _looked_at(root.store, path, keys, marks):
+                yield {
+                    "check": "absent",
+                    "what": f"{what} that no version names",
+                    "of": dataset,
+                    "path": found,
+                }
+
+
+def _looked_at(store: Store, path: str, keys: set[str], marks: Marks) -> Iterator[tuple[str, str]]:
+    """(path, what it is) of the object, and of its shard where it is an index, if it has one of the marks."""
+    if path.endswith(".parquet"):
+        table = parse_table(store.get(path).data, path)
+        if any(map(marks.names, cell_texts(table))):
+            yield path, table_facts(table).get("table", "table")
+            if path.endswith(".index.parquet"):
+                yield path.removesuffix(".index.parquet") + ".tar", "shard"
+    elif path.endswith(".json") and any(map(marks.names, texts(json.loads(store.get(path).data)))):
+        yield path, "manifest"
+    elif (
+        path.endswith(".tar")
+        and path.removesuffix(".tar") + ".index.parquet" not in keys
+        and any(map(marks.has, member_keys(store, path)))
+    ):
+        yield path, "shard without an index"
+
+
+def member_keys(store: Store, path: str) -> Iterator[str]:
+    """The keys of a shard's members, as far as it can be read."""
+    with store.open_stream(path) as stream, tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as tar:
+        for member in tar:
+            folder, slash, name = member.name.rpartition("/")
+            yield folder + slash + name.partition(".")[0]
+
+
+def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
+    """Path of a part's samples table that has samples which are taken down -> the redacted one beside it, for records
+    of stages that hand parts on."""
+    newest = root.state.newest(dataset)
+    if newest is None or not rows:
+        return {}
+    keys = _keys(root.store, newest, rows)
+    out = {}
+    for place in list(left_over(root, dataset, marks)):
+        if place["what"].startswith(PART_SAMPLES):
+            path = place["path"]
+            table = parse_table(root.store.get(path).data, path)
+            new = scrub(redact_rows(table, rows_of(table, keys)), marks)
+            out[path] = put_named_table(root.store, path.rpartition("/")[0], new, PART_SAMPLES).to_json()
+    return out
+
+
+def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
+    """What a version calls these rows, of the parts that it has."""
+    files = [
+        TableFile.from_json(one)
+        for one in open_record(store, record).manifest["samples"]
+        if one["group"] == "keys"
+    ]
+    out: dict[str, dict[int, str]] = {}
+    for table in get_tables(store, files, ["part", "row", "key"]):
+        for at in table.to_pylist():
+            if at["row"] in rows.get(at["part"], ()):
+                out.setdefault(at["part"], {})[at["row"]] = at["key"]
+    return out

@@ -1,0 +1,87 @@
+"""What a takedown found, on record before anything is changed: so that one that was killed goes on, and a proof can
+look at each place again when what named it is gone.
+
+    takedowns/<n>/<16 hex>.json      n: the deny entry, 12 digits; named after their content, created once
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loader.dataset.entries import canonical
+from loader.errors import Corrupt
+from loader.storage import Store
+
+FORMAT = 1
+Place = Mapping[str, Any]
+"""check: how it is looked at, "absent", "zeros", "replaced", "retired" or "raw"; what: in words; of: the dataset; path,
+and what the check needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """places: each once; marks: dataset -> hashes of the names of what is taken down."""
+
+    n: int
+    places: tuple[Place, ...] = ()
+    marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[str]:
+        """Of everything whose bytes had to go, or had to become others."""
+        return sorted({place["path"] for place in self.places if place["check"] in ("absent", "replaced")})
+
+    def having(self, check: str) -> list[Place]:
+        """The places that are looked at in this way."""
+        return [place for place in self.places if place["check"] == check]
+
+    def versions(self) -> frozenset[str]:
+        """Ids of the versions that had samples that are taken down."""
+        return frozenset(place["id"] for place in self.having("retired"))
+
+
+def folder(n: int) -> str:
+    """Where the records of a takedown lie."""
+    return f"takedowns/{n:012d}/"
+
+
+def read_record(store: Store, n: int) -> Record:
+    """Everything that is on record. Raises: Corrupt."""
+    places: dict[bytes, Place] = {}
+    marks: dict[str, set[str]] = {}
+    for info in store.list(folder(n)):
+        try:
+            body = json.loads(store.get(info.key).data)
+            places |= {canonical(place): place for place in body["places"]}
+            for dataset, some in body["marks"].items():
+                marks.setdefault(dataset, set()).update(some)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(
+                f"{store.url}/{info.key} is no record of a takedown ({error}); restore it from a mirror"
+            ) from error
+    found = tuple(places[key] for key in sorted(places))
+    return Record(
+        n=n, places=found, marks={name: tuple(sorted(some)) for name, some in sorted(marks.items())}
+    )
+
+
+def add_to_record(
+    store: Store, n: int, places: Iterable[Place], marks: Mapping[str, Iterable[str]] | None = None
+) -> Record:
+    """Put on record what is not there yet. Returns all of it."""
+    known = read_record(store, n)
+    there = {canonical(place) for place in known.places}
+    new = {canonical(place): place for place in places}
+    fresh = {
+        name: sorted(set(some) - set(known.marks.get(name, ())))
+        for name, some in sorted((marks or {}).items())
+    }
+    fresh = {name: some for name, some in fresh.items() if some}
+    if not fresh and not new.keys() - there:
+        return known
+    added = [new[key] for key in sorted(new.keys() - there)]
+    data = canonical({"format": FORMAT, "takedown": n, "places": added, "marks": fresh})
+    store.put_if_absent(f"{folder(n)}{hashlib.sha256(data).hexdigest()[:16]}.json", data)
+    return read_record(store, n)

@@ -1,0 +1,135 @@
+"""`penstock takedown request|ls|run|prove`."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import loader
+from loader.dataset.denied import Target
+from loader.errors import InvalidRuntime
+
+from .verb import Answer, Verb
+
+
+def _request_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--subject", action="append", default=[], help="whom samples show; may be given again"
+    )
+    parser.add_argument("--raw", action="append", default=[], help="key, URI or SHA-256 of a raw object")
+    parser.add_argument("--sample", action="append", default=[], help="key of a sample; needs --dataset")
+    parser.add_argument("--dataset", default="", help="of one dataset only")
+    parser.add_argument("--reason", required=True, help="a ticket, say: no names, the log is for ever")
+    parser.add_argument("--by", required=True, help="who asks for it")
+
+
+def request(arguments: Namespace) -> Answer:
+    """From now on no commit keeps what is named. Nothing is rewritten yet."""
+    targets = [
+        Target(kind=kind, value=value, dataset=arguments.dataset)
+        for kind in ("subject", "raw", "sample")
+        for value in getattr(arguments, kind)
+    ]
+    deny = loader.Root(arguments.root).log.deny(targets, arguments.reason, arguments.by)
+    body = {"takedown": deny.n, "scope": deny.scope, "hashes": list(deny.hashes), "salt": deny.salt}
+    return body, f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows what it is of", 0
+
+
+def ls(arguments: Namespace) -> Answer:
+    """Every takedown, oldest first."""
+    denies = loader.Root(arguments.root).state.denies
+    body = [{"takedown": one.n, "scope": one.scope, "reason": one.reason, "by": one.by} for one in denies]
+    lines = [f"{one.n:>8}  {one.scope:<16} {one.by}: {one.reason}" for one in denies]
+    return body, "\n".join(lines) or "no takedowns", 0
+
+
+def _which(parser: ArgumentParser) -> None:
+    parser.add_argument("--cache", action="append", default=[], metavar="DIR", help="a node cache's folder")
+
+
+def _run_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("id", type=int, nargs="?", help="of one takedown (default: all)")
+    parser.add_argument(
+        "--apply", action="store_true", help="do it: without, it is only said what would be done"
+    )
+    parser.add_argument("--delete-raw", action="store_true", help="delete raw objects at their source too")
+    _which(parser)
+
+
+def run(arguments: Namespace) -> Answer:
+    """Exit status 0 whether or not there was something to do."""
+    from ..takedown.caches import purge_cache
+    from ..takedown.noncurrent import delete_noncurrent
+    from ..takedown.raw import delete_object
+    from ..takedown.record import read_record
+    from ..takedown.run import run_takedown
+
+    if arguments.delete_raw and not arguments.apply:
+        raise InvalidRuntime("--delete-raw without --apply deletes nothing; give both, or neither")
+    root = loader.Root(arguments.root)
+    ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
+    body, lines = [], []
+    for n in ids:
+        ran = run_takedown(
+            root, n, apply=arguments.apply, delete_raw=delete_object if arguments.delete_raw else None
+        )
+        pages = old = 0
+        if arguments.apply:
+            record = read_record(root.store, n)
+            pages = sum(purge_cache(folder, record) for folder in arguments.cache)
+            old = delete_noncurrent(root.store, record.paths)
+        body.append({**ran.to_json(), "pages": pages, "noncurrent": old})
+        lines.append(ran.text())
+    return body, "\n".join(lines) or "no takedowns", 0
+
+
+def _prove_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("id", type=int, help="the takedown's number")
+    parser.add_argument("--out", default=None, help="write the proof there, as JSON")
+    parser.add_argument(
+        "--mirror", action="append", default=[], metavar="URL", help="a mirror that can be reached"
+    )
+    parser.add_argument(
+        "--elsewhere",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a place that penstock cannot know, such as 'backups until 2026-12-24': out of reach",
+    )
+    _which(parser)
+
+
+def prove(arguments: Namespace) -> Answer:
+    """Exit status 1 for a proof that says "incomplete"."""
+    from ..takedown.prove import prove as make
+
+    proof = make(
+        loader.Root(arguments.root),
+        arguments.id,
+        mirrors=arguments.mirror,
+        caches=arguments.cache,
+        known=arguments.elsewhere,
+    )
+    if arguments.out:
+        try:
+            Path(arguments.out).write_text(json.dumps(proof, indent=1, sort_keys=True) + "\n")
+        except OSError as error:
+            raise InvalidRuntime(
+                f"{arguments.out} cannot be written: {error.strerror or error}; name another place"
+            ) from error
+    left = [place for place in proof["places"] if not place["clean"]]
+    lines = [f"{place['what']} {place.get('path', '')}: {place['why']}" for place in left]
+    lines.append(f"takedown {proof['takedown']}: {proof['result']}, {len(proof['places'])} places")
+    return proof, "\n".join(lines), 0 if proof["result"] == "complete" else 1
+
+
+VERB = Verb(
+    text="take samples down, everywhere, and prove it",
+    verbs={
+        "request": Verb(
+            text="deny a subject, raw object or sample, for ever", run=request, arguments=_request_arguments
+        ),
+        "ls": Verb(text="what was requested", run=ls),
+        "run": Verb(text="find it, and with --apply redact it", run=run, arguments=_run_arguments),
+        "prove": Verb(text="look at every place", run=prove, arguments=_prove_arguments),
+    },
+)

@@ -1,0 +1,15 @@
+"""What a process of tests/dataset/forks.py does to a root with a takedown: it runs it, and kills itself on the way."""
+
+from forks import Mortal
+
+import loader
+from loader.dataset.log import Log
+from penstock.takedown.run import run_takedown
+
+
+def run(url, n, at=0):
+    root = loader.Root(url)
+    if at:
+        root.store = Mortal(root.store, at, "before")
+        root._log = Log(root.store)
+    return run_takedown(root, n, apply=True).new

@@ -1,0 +1,233 @@
+"""A subject is taken down: nothing of it is left, and everything else is as it was."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset.denied import Target
+from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
+from penstock.takedown.run import run_takedown
+from penstock.verify import verify
+
+SECRET = "ZQALICEZQ"
+
+
+def photos(kit, root):
+    """Three versions of photos and one of clips: parts, a group more, an exclusion, names in keys."""
+    kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob", "p3": "carol", "p4": SECRET})
+    kit.write(root, "photos", {"p5": SECRET, "p6": "dave"})
+    root.add_group("photos", "up", {"up.txt": lambda sample: "UP " + sample["txt"]})
+    root.exclude("photos", ["p4", "p3"], reason=f"near_duplicate of {SECRET}/one (distance 3, 1.0)")
+    kit.write(root, "clips", {"c1": SECRET, "c2": "zed"})
+    kit.write(root, "texts", {"t1": "zed"})
+
+
+def test_nothing_is_left_and_the_rest_is_as_it_was(kit, root):
+    photos(kit, root)
+    before = kit.content(root.open("photos"))
+    n = kit.deny(root)
+    ran = kit.take_down(root, n)
+    assert ran.samples == {"photos": 3, "clips": 1}
+    assert sorted(ran.new) == ["clips@2", "photos@5"]
+    assert sorted(ran.retired) == ["clips@1", *(f"photos@{i}" for i in range(1, 5))]
+    for old in ran.retired:
+        with pytest.raises(VersionRetired, match=r"takedown \(log entry"):
+            root.open(old)
+    assert kit.found(root, SECRET)
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    now = root.open("photos")
+    assert kit.content(now) == {key: fields for key, fields in before.items() if key in ("p2", "p6")}
+    assert now.manifest["parent"] == root.record("photos@4", retired=True).id
+    assert kit.content(root.open("texts@1"))["t1"]["cls"] == b"2"
+    for ref in ("photos", "clips", "texts"):
+        assert verify(root, ref, full=True).problems == []
+    assert sorted(now.samples().collect()["who"].to_list()) == ["of bob", "of dave"]
+    again = kit.take_down(root, n)
+    assert (again.samples, again.new, again.retired, again.touched, again.waiting) == ({}, [], [], [], 0)
+
+
+def test_a_run_without_apply_changes_nothing(kit, root):
+    photos(kit, root)
+    n = kit.deny(root)
+    before = [(info.key, info.etag) for info in root.store.list("")]
+    ran = run_takedown(root, n, apply=False)
+    assert ran.samples == {"photos": 3, "clips": 1}
+    assert [(info.key, info.etag) for info in root.store.list("")] == before
+    assert "nothing was changed" in ran.text()
+
+
+def test_plans_mixtures_and_packs_over_the_new_version(kit, root):
+    photos(kit, root)
+    with root.write("tokens") as writer:
+        for i, who in enumerate(("bob", SECRET, "carol", "dave")):
+            writer.add(f"doc{i}", {"ids.npy": np.arange(i + 3)}, source={"subject": who})
+
+    def plans():
+        view = root.open("tokens").select("ids.npy")
+        packed = loader.plan(
+            {"t": view}, pack=loader.pack("ids.npy", length=4, checksums=True), seed=1, global_batch=1
+        )
+        mixed = loader.plan(
+            {"p": root.open("photos").select("txt"), "c": root.open("clips").where("n > 0").select("txt")},
+            seed=3,
+            global_batch=2,
+            allow_repeats=True,
+        )
+        for plan in (packed, mixed):
+            plan.save(root)
+        return packed, mixed
+
+    old = plans()
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    left = {info.key for place in ("plans/", "packs/", "views/") for info in root.store.list(place)}
+    assert left == set(), left
+    for plan in old:
+        with pytest.raises(InvalidPlan, match="no plan"):
+            loader.open_plan(root, plan.hash)
+    packed, mixed = plans()
+    tokens = [batch["ids.npy"] for batch in loader.Loader(packed, steps=len(packed.sources["t"].view))]
+    assert sum(np.asarray(one).astype(bool).sum() for one in tokens) == 2 + 4 + 5
+    seen = set()
+    for batch in loader.Loader(mixed, steps=8):
+        seen |= {key for _, key in batch.ids}
+    assert seen == {"p2", "p6", "c2"}
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+
+
+def test_everything_of_a_dataset(kit, root):
+    kit.write(root, "photos", {"p1": SECRET, "p2": SECRET})
+    kit.write(root, "texts", {"t1": "zed"})
+    n = kit.deny(root)
+    ran = kit.take_down(root, n)
+    assert (ran.new, ran.retired) == ([], ["photos@1"])
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert kit.prove(root, n)["result"] == "complete"
+    assert kit.take_down(root, n).new == []
+
+
+def test_a_version_that_left_the_sample_out_by_a_commit_still_has_its_bytes(kit, root):
+    """The commit after the entry leaves the sample out; the takedown makes its bytes zeros."""
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
+    n = kit.deny(root)
+    version = kit.write(root, "photos", {"p3": "carol"})
+    assert sorted(kit.content(version)) == ["p2", "p3"]
+    ran = kit.take_down(root, n)
+    assert (ran.new, ran.retired) == (["photos@3"], ["photos@1", "photos@2"])
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert sorted(kit.content(root.open("photos"))) == ["p2", "p3"]
+
+
+def test_two_takedowns_at_once(kit, root):
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob", "p3": "carol"})
+    first = kit.deny(root)
+    second = kit.deny(root, Target(kind="raw", value="raw/p2.jpg"))
+    kit.take_down(root, first)
+    assert sorted(kit.content(root.open("photos"))) == ["p3"]
+    kit.take_down(root, second)
+    assert verify(root, "photos", full=True).problems == []
+    kit.sweep(root)
+    assert kit.found(root, SECRET, "bob") == []
+    assert sorted(kit.content(root.open("photos"))) == ["p3"]
+
+
+def test_statistics_and_references_by_others(kit, root):
+    """Columns of others that name a sample which is taken down forget it; statistics are of what is left."""
+    with root.write("photos") as writer:
+        for key, who, of in (("p1", SECRET, None), ("p2-x", "bob", "p1"), ("p3-y", "carol", None)):
+            writer.add(key, {"txt": "x"}, {"dup_of": of, "label": "p1", "n": 7}, {"subject": who})
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    version = root.open("photos")
+    frame = version.samples().collect().sort("key")
+    assert frame["dup_of"].to_list() == [None, None]
+    assert frame["label"].to_list() == ["p1", "p1"]  # a label is a word, not a sample's name
+    from loader.dataset.parquet import TableFile, get_table
+
+    (stats,) = (
+        get_table(root.store, TableFile.from_json(one)).to_pylist() for one in version.manifest["stats"]
+    )
+    by = {row["column"]: row for row in stats}
+    assert (by["n"]["n"], by["n"]["nulls"], by["n"]["sum"]) == (3, 1, 14.0)
+    assert by["dup_of"]["nulls"] == 3
+    assert dict(by["subject"]["categories"]) == {"bob": 1, "carol": 1}
+
+
+def test_an_unknown_takedown(root, kit):
+    kit.write(root, "photos", {"p1": "bob"})
+    with pytest.raises(VersionNotFound, match="it has none"):
+        run_takedown(root, 3, apply=True)
+
+
+SUBJECTS = st.sampled_from([SECRET, "bob", "carol"])
+
+
+def test_any_root_any_takedown(kit):
+    any_root(kit, 4)
+
+
+@pytest.mark.server
+def test_any_root_any_takedown_at_length(kit):
+    any_root(kit, 40)
+
+
+def any_root(kit, examples):
+    run = given(st.data())(lambda data: one_root(kit, data))
+    settings(derandomize=True, deadline=None, max_examples=examples, suppress_health_check=list(HealthCheck))(
+        run
+    )()
+
+
+def one_root(kit, data):
+    """Whatever was published, excluded, added and retired: no byte of a marker is left, other samples read the same."""
+    root = loader.Root(f"memory://any-takedown-{data.draw(st.integers(0, 2**60))}")
+    for info in list(root.store.list("")):
+        root.store.delete_many([info.key])
+    counter, subjects = 0, {}
+    for _ in range(data.draw(st.integers(1, 5))):
+        dataset = data.draw(st.sampled_from(["photos", "clips"]))
+        there = root.state.newest(dataset) if counter else None
+        what = data.draw(st.sampled_from(["write", "write", "group", "exclude"])) if there else "write"
+        if what == "write":
+            who = data.draw(st.lists(SUBJECTS, min_size=1, max_size=5))
+            new = {
+                f"{one.lower() if one != SECRET else one}/k{counter + i}": one for i, one in enumerate(who)
+            }
+            counter += len(who)
+            kit.write(root, dataset, new, part_samples=data.draw(st.sampled_from([1, 2, 5])))
+            subjects |= {(dataset, key): one for key, one in new.items()}
+        elif what == "group":
+            field = f"g{counter}.txt"
+            counter += 1
+            root.add_group(dataset, f"g{counter}", {field: lambda sample: "UP " + sample["txt"]})
+        else:
+            keys = sorted(kit.content(root.open(dataset)))
+            if len(keys) > 1:
+                root.exclude(dataset, [data.draw(st.sampled_from(keys))], reason="blurred")
+    before = {one: kit.content(root.open(one)) for one in root.datasets()}
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    for dataset, content in before.items():
+        left = {key: fields for key, fields in content.items() if subjects[dataset, key] != SECRET}
+        if root.state.newest(dataset) is None:
+            assert not left
+            continue
+        version = root.open(dataset)
+        assert kit.content(version) == left
+        assert verify(root, dataset, full=True).problems == []
+        view = version.select("txt")
+        plan = loader.plan({"d": view}, seed=0, global_batch=1, allow_repeats=True)
+        assert {key for batch in loader.Loader(plan, steps=len(view)) for _, key in batch.ids} == left.keys()
+    proof = kit.prove(root, n)
+    assert proof["result"] == "complete", [place for place in proof["places"] if not place["clean"]]
+    assert SECRET not in json.dumps(proof)

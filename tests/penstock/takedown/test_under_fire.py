@@ -1,0 +1,182 @@
+"""A takedown that is killed at any step is run again; publishers in its way end with what was denied gone."""
+
+import itertools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loader
+from loader.dataset.log import Log
+from penstock.verify import verify
+
+SECRET = "ZQALICEZQ"
+
+
+@pytest.fixture(scope="module")
+def in_a_process():
+    """in_a_process(job) -> (exit status, what it says) of a process of its own, which does child.py's `run`."""
+    here = Path(__file__).parent
+    forks = Path(__file__).parents[2] / "dataset" / "forks.py"
+    command = [sys.executable, str(forks), str(here / "child.py")]
+    running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def do(**job):
+        running.stdin.write(json.dumps([job]) + "\n")
+        running.stdin.flush()
+        ((status, said),) = json.loads(running.stdout.readline())
+        assert status in (0, -signal.SIGKILL), said
+        return status
+
+    yield do
+    running.stdin.close()
+    assert running.wait() == 0
+    running.stdout.close()
+
+
+def begun(kit, url):
+    root = loader.Root(url)
+    kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
+    root.add_group("photos", "up", {"up.txt": lambda sample: "UP " + sample["txt"]})
+    return root, kit.deny(root)
+
+
+def check(kit, root, n):
+    """A run that nothing disturbs ends it."""
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert sorted(kit.content(root.open("photos"))) == ["p2", "p3"]
+    assert verify(root, "photos", full=True).problems == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def killed_at(kit, tmp_path, in_a_process, steps):
+    """For each step a fresh copy of one root, killed there; up to the first that was not."""
+    _, n = begun(kit, str(tmp_path / "first"))
+    seen = set()
+    for at in steps:
+        place = tmp_path / str(at)
+        shutil.copytree(tmp_path / "first", place)
+        status = in_a_process(url=str(place), n=n, at=at)
+        root = loader.Root(str(place))
+        seen.add(len(root.versions("photos")))
+        for record in root.versions("photos"):  # whatever is there is whole
+            if record.retired is None:
+                assert verify(root, record.name, full=True).problems == []
+        check(kit, root, n)
+        root.close()
+        shutil.rmtree(place)
+        if status == 0:
+            return seen
+    return seen
+
+
+def test_killed_now_and_then(kit, tmp_path, in_a_process):
+    assert killed_at(kit, tmp_path, in_a_process, (40, 110)) == {2, 3}
+
+
+@pytest.mark.server
+def test_killed_at_every_step(kit, tmp_path, in_a_process):
+    assert killed_at(kit, tmp_path, in_a_process, itertools.count(1)) == {2, 3}
+
+
+class Interrupted:
+    """A store whose log is written to by somebody else, just before our entry of a kind is."""
+
+    def __init__(self, store, kind, then):
+        self.store, self.kind, self.then = store, kind, then
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def put_if_absent(self, key, data):
+        if self.then and key.startswith("log/") and f'"kind":"{self.kind}"'.encode() in data:
+            then, self.then = self.then, None
+            then()
+        self.store.put_if_absent(key, data)
+
+
+def interrupted(root, kind, then):
+    mine = loader.Root(root.url)
+    mine.store = Interrupted(mine.store, kind, then)
+    mine._log = Log(mine.store)
+    return mine
+
+
+MORE = {
+    "parts": lambda kit, root: kit.write(root, "photos", {"q1": SECRET, "p9": "dora"}),
+    "group": lambda kit, root: root.add_group(
+        "photos", "low", {"low.txt": lambda sample: sample["txt"].lower()}
+    ),
+    "exclusion": lambda kit, root: root.exclude("photos", ["p3"], reason="blurred"),
+    "retirement": lambda kit, root: root.retire("photos@2", reason="bad"),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        *((what, "commit") for what in sorted(MORE)),
+        ("parts", "begin"),
+        ("retirement", "begin"),
+        ("group", "retire"),
+    ],
+)
+def test_others_publish_meanwhile(kit, root, what, kind):
+    root, n = begun(kit, root.url)
+    if (what, kind) == ("retirement", "begin"):
+        # The parent is gone before the transaction is begun: the run says so, and the next one goes on.
+        with pytest.raises(loader.errors.VersionRetired):
+            kit.take_down(interrupted(root, kind, lambda: MORE[what](kit, root)), n)
+    else:
+        kit.take_down(interrupted(root, kind, lambda: MORE[what](kit, root)), n)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.found(root, SECRET, SECRET.lower()) == []
+    expected = {"p2", "p3"} | ({"p9"} if what == "parts" else set()) - (
+        {"p3"} if what == "exclusion" else set()
+    )
+    if what == "exclusion":
+        expected -= {"p3"}
+    assert set(kit.content(root.open("photos"))) == expected
+    assert verify(root, "photos", full=True).problems == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_publishers_that_began_before_the_entry(kit, root):
+    """Parts and a group that were made before the takedown, and are published after it."""
+    root, _ = begun(kit, root.url)
+    txn = root.begin("photos")
+    samples = [
+        (key, {"txt": f"<{who} {key}>", "cls": 1}, {"who": who}, {"subject": who})
+        for key, who in (("q1", SECRET), ("q2", "eve"))
+    ]
+    part = loader.write_part(root, txn, samples, groups={"cls": "labels"})
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    waiting = [place["path"] for place in kit.prove(root, n)["places"] if not place["clean"]]
+    assert any(path and path.startswith(f"data/{txn}/") for path in waiting)
+    version = root.publish("photos", [part])
+    assert sorted(kit.content(version)) == ["p2", "p3", "q2"]
+    check_left = kit.take_down(root, n)
+    assert check_left.new == []
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_a_takedown_taken_for_dead_is_run_again(kit, root):
+    root, n = begun(kit, root.url)
+
+    def abort():
+        (txn,) = (one.txn for one in root.state.txns.values() if one.status == "open")
+        root.abort(txn, "no heartbeat")
+
+    with pytest.raises(loader.errors.Fenced):
+        kit.take_down(interrupted(root, "commit", abort), n)
+    check(kit, root, n)

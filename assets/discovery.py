@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from loader.dataset.denied import DenyList
+from loader.dataset.history import Deny
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 
@@ -44,15 +46,24 @@ class BatchLimits:
 DEFAULT_LIMITS = BatchLimits()
 
 
-def discover(store: Store, landing: Store, dataset: str, limits: BatchLimits = DEFAULT_LIMITS) -> list[str]:
+def discover(
+    store: Store,
+    landing: Store,
+    dataset: str,
+    limits: BatchLimits = DEFAULT_LIMITS,
+    denies: Sequence[Deny] = (),
+) -> list[str]:
     """Write the manifests of what has arrived, and give the keys of those batches, oldest first.
 
+    denies: takedowns of the root; an object that one names, by its key or URI, is in no batch.
     Deterministic: the same listing over the same manifests makes the same batches. Several may run at once.
     Raises: InvalidName; Corrupt for a manifest that cannot be read; StoreError when a place cannot be listed.
     """
     book = Book(store, dataset)
+    denied = DenyList(denies, dataset)
     wanted = None if limits.max_batches is None else limits.max_batches * limits.max_objects
-    fresh = list(islice(_undiscovered(landing, book), wanted))
+    allowed = (item for item in _undiscovered(landing, book) if not _is_denied(denied, item))
+    fresh = list(islice(allowed, wanted))
     made: list[str] = []
     while fresh and len(made) != limits.max_batches:
         n_taken = _first_batch(fresh, limits)
@@ -66,6 +77,11 @@ def discover(store: Store, landing: Store, dataset: str, limits: BatchLimits = D
     if made:
         book.leave_hint()
     return made
+
+
+def _is_denied(denied: DenyList, item: RawObject) -> bool:
+    """Whether a takedown names the object: it lands no more."""
+    return any(denied.entry_of("raw", name) for name in (item.key, item.uri))
 
 
 def undiscovered(store: Store, landing: Store, dataset: str) -> list[RawObject]:

@@ -53,16 +53,20 @@ class RawObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A batch. landing: the URL, without secrets, of the place that its objects' keys are relative to."""
+    """A batch. landing: the URL, without secrets, of the place that its objects' keys are relative to; named: its key
+    where a takedown has renamed objects of it, which the key is made of."""
 
     dataset: str
     number: int
     landing: str
     objects: tuple[RawObject, ...]
+    named: str = ""
 
     @property
     def batch(self) -> str:
         """Its key: the same for the same objects of the same dataset under the same number."""
+        if self.named:
+            return self.named
         body = [self.dataset, self.landing, [asdict(item) for item in self.objects]]
         digest = hashlib.sha256(canonical(body)).hexdigest()
         return f"{self.number:06d}-{digest[:8]}"
@@ -212,7 +216,10 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
                 f"{store.url}/{path} has format {body['format']}; this penstock reads {_FORMAT}. Upgrade it"
             )
         objects = tuple(RawObject(**item) for item in body["objects"])
-        manifest = Manifest(dataset=dataset, number=number, landing=body["landing"], objects=objects)
+        named = str(body["batch"]) if body.get("redacted") is True else ""
+        manifest = Manifest(
+            dataset=dataset, number=number, landing=body["landing"], objects=objects, named=named
+        )
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatTooNew):
             raise

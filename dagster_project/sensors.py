@@ -45,7 +45,7 @@ def discovery_sensor(
         context: dg.SensorEvaluationContext, root: RootResource, landing: LandingResource
     ) -> dg.SensorResult | dg.SkipReason:
         with root.opened() as opened, landing.opened() as place:
-            made = discover(opened.store, place, dataset, limits)
+            made = discover(opened.store, place, dataset, limits, opened.state.denies)
             waiting = pending(opened.store, dataset, last_stage)
         asked = list(islice(_without_run(context.instance, waiting), max_runs))
         context.log.info(f"{len(made)} new batches; {len(waiting)} are waiting, {len(asked)} runs asked for")

@@ -60,7 +60,7 @@ for place in proof["places"]:
     if place["check"] == "zeros" and place["clean"] and fs.exists(path):
         data = fs.cat_file(path)
         wrong += [f"{path} from {at} on" for at, n in place["ranges"] if data[at : at + n].strip(b"\0")]
-known = {place.get("path") for place in proof["places"] if not place["clean"]}
+known = {place.get("path") for place in proof["places"] if place["check"] == "absent" or not place["clean"]}
 for full in fs.find(root):
     path = full.partition(root.rstrip("/") + "/")[2]
     place, name = (*path.split("/"), "")[:2]

@@ -4,6 +4,7 @@ Asked of boto3, with the credentials that it finds, or a client that is given. O
 (soft delete, object versioning on GCS and Azure): nothing here can list them.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from loader.storage import Store
 from loader.storage.options import bucket_and_prefix
 
 from .record import Place
+
+logger = logging.getLogger(__name__)
 
 _REMOTE = ("gs://", "az://", "abfs://", "abfss://", "azure://")
 
@@ -24,8 +27,15 @@ def noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> Iterat
         yield {**place, "clean": False, "why": why}
     if not store.url.startswith("s3://") or not paths:
         return
-    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
-
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    except ImportError:
+        yield {
+            **place,
+            "clean": False,
+            "why": "boto3 lists them, and is not there: pip install 'penstock[s3]'",
+        }
+        return
     try:
         kept = list(_kept(client or _client(), store.url, paths))
     except (BotoCoreError, ClientError) as error:
@@ -44,10 +54,23 @@ def noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> Iterat
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
-    """Delete what is kept of these paths, but for what a lock keeps. Returns how many. Raises: boto3's errors."""
+    """Delete what is kept of these paths, but for what a lock keeps. Returns how many; none without boto3, or rights to
+    list them, which the proof says."""
     if not store.url.startswith("s3://"):
         return 0
-    free = [delete for _, _, until, delete in _kept(client or _client(), store.url, paths) if not until]
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        return 0
+    try:
+        return _delete(client or _client(), store.url, paths)
+    except (BotoCoreError, ClientError) as error:
+        logger.warning("noncurrent versions in %s were not deleted: %s", store.url, type(error).__name__)
+        return 0
+
+
+def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
+    free = [delete for _, _, until, delete in _kept(client, url, paths) if not until]
     for delete in free:
         delete()
     return len(free)

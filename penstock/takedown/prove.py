@@ -6,29 +6,24 @@ same places again without a line of penstock.
 """
 
 import hashlib
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from loader import Root
 from loader.dataset.history import Deny
-from loader.dataset.parquet import parse_table
-from loader.errors import Corrupt, ObjectNotFound, PenstockError, StoreError
+from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import Store, open_store
 
 from ..progress import progress
 from .caches import cache_places
-from .cells import cell_texts, texts
 from .find import all_datasets, find
-from .marks import Marks, marks_of
 from .noncurrent import noncurrent
 from .record import Place, Record, read_record
 from .run import deny_entry, is_there
+from .scan import scanned
 
 FORMAT = 1
-SCANNED = ("data/", "tables/", "stages/", "plans/", "packs/", "ledgers/", "cards/", "takedowns/", "log/")
-"""Every table and text under these is held against the hashes, whatever it is."""
 Proof = dict[str, Any]
 
 
@@ -57,7 +52,7 @@ def prove(
             for place in progress(record.places, f"prove {n}")
             if place["check"] not in ("retired", "replaced")
         ),
-        *_scan(root, deny, record),
+        *scanned(root, deny, record),
         *cache_places(record, caches),
         *_mirrors(root, record, mirrors),
         *noncurrent(root.store, record.paths, s3),
@@ -81,11 +76,6 @@ def prove(
         "places": places,
         "result": "complete" if all(place["clean"] for place in places) else "incomplete",
     }
-
-
-def marks_on_record(deny: Deny, record: Record, dataset: str) -> Marks:
-    """What a dataset's tables are held against."""
-    return marks_of(deny.salt, dataset, (), deny.hashes, record.marks.get(dataset, ()))
 
 
 def _versions(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
@@ -150,60 +140,6 @@ def _zeros(store: Store, place: Place) -> Place:
 
 
 _BLOCK = 2**24
-
-
-def _scan(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
-    """Every table and text under the root, but those that are places of their own."""
-    known = {place["path"] for place in record.having("absent")}
-    marks = {dataset: marks_on_record(deny, record, dataset) for dataset in all_datasets(root)}
-    txns = {one.txn: one.dataset for one in root.state.txns.values()}
-    looked = 0
-    for prefix in SCANNED:
-        for info in root.store.list(prefix):
-            if info.key in known or not info.key.endswith((".parquet", ".json", ".jsonl", ".md", ".html")):
-                continue
-            looked += 1
-            of = dataset_of(info.key, txns)
-            mine = marks.values() if of is None else [marks[of]]
-            place = {"check": "scan", "what": "a table or text", "path": info.key}
-            try:
-                hit = any(one.names(text) for text in object_texts(root.store, info.key) for one in mine)
-            except (Corrupt, StoreError, ValueError) as error:
-                yield {**place, "clean": False, "why": f"it could not be read: {type(error).__name__}"}
-                continue
-            if hit:
-                why = (
-                    "the log is never rewritten"
-                    if prefix == "log/"
-                    else "penstock takedown run --apply rewrites it"
-                )
-                yield {**place, "clean": False, "why": f"it holds a name that is taken down: {why}"}
-    yield {
-        "check": "scan",
-        "what": f"{looked} tables and texts under {', '.join(SCANNED)}",
-        "clean": True,
-        "evidence": "no cell or word of the others has one of the hashes",
-    }
-
-
-def dataset_of(path: str, txns: Mapping[str, str]) -> str | None:
-    """Whose object it is, where it is one dataset's: others have samples of the same keys."""
-    place, _, rest = path.partition("/")
-    name = rest.partition("/")[0]
-    return txns.get(name) if place == "data" else name if place in ("tables", "stages", "cards") else None
-
-
-def object_texts(store: Store, path: str) -> Iterator[str]:
-    """Every text in a table or JSON object; of others the whole."""
-    data = store.get(path).data
-    if path.endswith(".parquet"):
-        yield from cell_texts(parse_table(data, path))
-    elif path.endswith(".json"):
-        yield from texts(json.loads(data))
-    elif path.endswith(".jsonl"):
-        yield from (text for line in data.splitlines() for text in texts(json.loads(line)))
-    else:
-        yield data.decode(errors="replace")
 
 
 def _mirrors(root: Root, record: Record, urls: Sequence[str]) -> Iterator[Place]:

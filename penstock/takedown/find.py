@@ -1,6 +1,6 @@
 """Where the samples of a takedown are: in every version whose manifest is still there, retired or not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from loader import Root, Version
 from loader.dataset.apply_denies import Rows, denied_files
+from loader.dataset.edits import is_annotation
 from loader.dataset.history import Deny, VersionRecord
 from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.publish import open_record
@@ -102,15 +103,36 @@ def _places(record: VersionRecord, version: Version, rows: Rows) -> Iterator[Pla
             facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
             yield {**absent(f"shard of {where}", shard["path"]), **facts}
             yield absent(f"index of {where}", shard["index_path"])
-    folders = set()
+    changed = set()
     for entry in version.manifest["samples"]:
-        parts = set(get_table(version.store, TableFile.from_json(entry), ["part"])["part"].to_pylist())
-        if parts & rows.keys():
-            folders.add(entry["path"].rpartition("/")[0])
+        table = get_table(version.store, TableFile.from_json(entry), ["part", "row"])
+        at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+        if any(row in rows.get(part, ()) for part, row in at):
+            changed.add(entry["path"])
             yield absent(f"samples table ({entry['group']})", entry["path"])
+    counted = counted_again(version.manifest["samples"], changed)
     for entry in version.manifest["stats"]:
-        if entry["path"].rpartition("/")[0] in folders:
+        if folder_of(entry) in counted:
             yield absent("statistics", entry["path"])
+
+
+def folder_of(entry: Mapping[str, Any]) -> str:
+    """A run's files lie in one folder, its statistics among them."""
+    folder: str = entry["path"].rpartition("/")[0]
+    return folder
+
+
+def counted_again(entries: Sequence[Mapping[str, Any]], changed: Collection[str]) -> set[str]:
+    """Folders of the runs whose statistics change with these samples files: their own, and those of annotations, which
+    count a column whole that was there before."""
+    columns: set[str] = set()
+    out = set()
+    for entry in entries:
+        if entry["path"] in changed or (is_annotation(entry) and not columns.isdisjoint(entry["columns"])):
+            out.add(folder_of(entry))
+        if entry["path"] in changed:
+            columns |= set(entry["columns"])
+    return out
 
 
 def all_datasets(root: Root) -> Sequence[str]:

@@ -170,11 +170,14 @@ def _there(store: Store, places: Iterable[Place]) -> list[str]:
 
 
 def _checkpoints(store: Store, record: Record) -> Iterator[Place]:
-    """Models that were trained on the samples: what they learnt is not to be taken out."""
-    if record.versions() and next(iter(store.list("checkpoints/")), None) is not None:
-        yield {
-            "check": "told",
-            "what": "checkpoints of models",
-            "clean": False,
-            "why": "models that were trained on the samples are not changed; train again where that is asked for",
-        }
+    """Checkpoints whose marker names a version that had the samples: what a model learnt is not to be taken out."""
+    ids = [one.encode() for one in sorted(record.versions())]
+    for info in store.list("checkpoints/") if ids else ():
+        if "/steps/" in info.key and any(one in store.get(info.key).data for one in ids):
+            yield {
+                "check": "told",
+                "what": "a checkpoint of a model that was trained on a version with the samples",
+                "path": info.key,
+                "clean": False,
+                "why": "models are not changed: delete it, or train again, where that is asked for",
+            }

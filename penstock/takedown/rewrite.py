@@ -10,15 +10,18 @@ import pyarrow as pa
 from loader import Root, Version
 from loader.dataset.apply_denies import Rows, denied_rows, parent_denied, reason_of, renamed
 from loader.dataset.decide import CommitBody
+from loader.dataset.edits import is_annotation
 from loader.dataset.entries import canonical
 from loader.dataset.exclude import put_exclusions
 from loader.dataset.history import Deny, State, VersionRecord
 from loader.dataset.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
 from loader.dataset.publish import open_record
 from loader.dataset.redact import Redacted, redact_rows, redact_shards, redact_stats, rows_of, shard_index
+from loader.dataset.relabel import annotation_stats
 from loader.errors import Conflict
 
 from .cells import scrub
+from .find import counted_again, folder_of
 from .marks import Marks
 
 
@@ -67,7 +70,7 @@ class _Redaction:
         self._txn, self._deny, self._marks = txn, deny, marks
         self._attempt = f"data/{txn}/{secrets.token_hex(8)}"
         self._shards: dict[str, TableFile] = {}
-        self._runs: dict[tuple[str, ...], tuple[list[dict[str, Any]], TableFile | None]] = {}
+        self._runs: dict[str, str] = {}
 
     def build(self, state: State) -> CommitBody:
         """The manifest on the newest version. Raises: Conflict."""
@@ -136,41 +139,49 @@ class _Redaction:
 
     def _tables(self, manifest: Mapping[str, Any], gone: Redacted) -> tuple[list[Any], list[Any]]:
         """The lists of samples and stats files. A run's files lie in one folder, and go on to do so."""
-        runs: dict[str, list[dict[str, Any]]] = {}
-        for one in manifest["samples"]:
-            runs.setdefault(one["path"].rpartition("/")[0], []).append(one)
-        new: dict[str, dict[str, Any]] = {}
-        for folder, files in runs.items():
-            stats = next((one for one in manifest["stats"] if one["path"].rpartition("/")[0] == folder), None)
-            made, counted = self._run(files, stats, gone)
-            new |= {old["path"]: now for old, now in zip(files, made, strict=True)}
-            if stats is not None and counted is not None:
-                new[stats["path"]] = counted.to_json()
-        return (
-            [new[one["path"]] for one in manifest["samples"]],
-            [new.get(one["path"], one) for one in manifest["stats"]],
-        )
+        entries = manifest["samples"]
+        now = {entry["path"]: self._redacted_table(entry, gone) for entry in entries}
+        changed = {path for path, table in now.items() if table is not None}
+        counted = counted_again(entries, changed)
+        new = {entry["path"]: entry for entry in (*entries, *manifest["stats"])}
+        for folder in dict.fromkeys(map(folder_of, entries)):
+            if folder not in counted:
+                continue
+            mine = [entry for entry in entries if folder_of(entry) == folder]
+            prefix = self._runs.setdefault(folder, f"{self._attempt}{len(self._runs):04x}")
+            for entry in mine:
+                # All of a run's: whoever looks for its statistics looks beside its samples.
+                table = now[entry["path"]]
+                table = get_table(self._store, TableFile.from_json(entry)) if table is None else table
+                made = put_named_table(self._store, prefix, table, table_facts(table)["table"])
+                new[entry["path"]] = {**entry, **made.to_json()}
+            for stats in (one for one in manifest["stats"] if folder_of(one) == folder):
+                before = entries[: entries.index(mine[0])]
+                new[stats["path"]] = self._statistics(
+                    prefix, before, mine, new, manifest["columns"]
+                ).to_json()
+        return ([new[one["path"]] for one in entries], [new[one["path"]] for one in manifest["stats"]])
 
-    def _run(
-        self, files: list[dict[str, Any]], stats: Mapping[str, Any] | None, gone: Redacted
-    ) -> tuple[list[dict[str, Any]], TableFile | None]:
-        name = tuple(one["path"] for one in files)
-        if name not in self._runs:
-            old = [get_table(self._store, TableFile.from_json(one)) for one in files]
-            now = [scrub(redact_rows(table, rows_of(table, gone)), self._marks) for table in old]
-            if all(a is b for a, b in zip(old, now, strict=True)):
-                self._runs[name] = files, None
-            else:
-                self._runs[name] = self._put_run(files, now, with_stats=stats is not None)
-        return self._runs[name]
+    def _statistics(
+        self,
+        prefix: str,
+        before: list[Any],
+        mine: list[Any],
+        new: Mapping[str, Any],
+        columns: Mapping[str, Any],
+    ) -> TableFile:
+        """Of a run's files, as they are now; of an annotation with what was there before it."""
+        ours = [new[one["path"]] for one in mine]
+        if not is_annotation(ours[0]):
+            return redact_stats(self._store, prefix, [TableFile.from_json(one) for one in ours])
+        table = annotation_stats(self._store, [new[one["path"]] for one in before], ours, columns)
+        return put_named_table(self._store, prefix, table, "stats")
 
-    def _put_run(
-        self, files: list[dict[str, Any]], tables: list[pa.Table], with_stats: bool
-    ) -> tuple[list[dict[str, Any]], TableFile | None]:
-        prefix = f"{self._attempt}{len(self._runs):04x}"
-        made = [put_named_table(self._store, prefix, table, table_facts(table)["table"]) for table in tables]
-        stats = redact_stats(self._store, prefix, made) if with_stats else None
-        return [{**old, **new.to_json()} for old, new in zip(files, made, strict=True)], stats
+    def _redacted_table(self, entry: Mapping[str, Any], gone: Redacted) -> pa.Table | None:
+        """The samples file without them, None where nothing changes."""
+        table = get_table(self._store, TableFile.from_json(dict(entry)))
+        now = scrub(redact_rows(table, rows_of(table, gone)), self._marks)
+        return None if now is table else now
 
     def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """An exclusions file whose reasons name no sample that is taken down."""

@@ -147,8 +147,11 @@ def test_what_is_out_of_reach_makes_it_incomplete(kit, taken, place, tmp_path):
     assert kit.prove(root, n, mirrors=[str(mirror)])["result"] == "complete"
     an_old_shard_comes_back(loader.Root(mirror), proof)
     assert "still there" in unclean(kit.prove(root, n, mirrors=[str(mirror)]))[0]["why"]
-    root.store.put("checkpoints/run/1/x", b"weights")
-    assert [one["what"] for one in unclean(kit.prove(root, n))] == ["checkpoints of models"]
+    for version, run in (("clips@1", "a"), ("clips@2", "b")):
+        marker = json.dumps({"versions": [{"id": root.record(version, retired=True).id}]})
+        root.store.put(f"checkpoints/{run}/steps/000000000001.json", marker.encode())
+    (left,) = unclean(kit.prove(root, n))
+    assert left["path"] == "checkpoints/a/steps/000000000001.json"
 
 
 def test_before_the_sweep_it_is_incomplete(kit, place):

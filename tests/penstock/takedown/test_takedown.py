@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.denied import Target
+from loader.dataset.parquet import TableFile, get_table
+from loader.dataset.stats import merge
 from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
 from penstock.takedown.run import run_takedown
 from penstock.verify import verify
@@ -150,8 +152,6 @@ def test_statistics_and_references_by_others(kit, root):
     frame = version.samples().collect().sort("key")
     assert frame["dup_of"].to_list() == [None, None]
     assert frame["label"].to_list() == ["p1", "p1"]  # a label is a word, not a sample's name
-    from loader.dataset.parquet import TableFile, get_table
-
     (stats,) = (
         get_table(root.store, TableFile.from_json(one)).to_pylist() for one in version.manifest["stats"]
     )
@@ -231,3 +231,47 @@ def one_root(kit, data):
     proof = kit.prove(root, n)
     assert proof["result"] == "complete", [place for place in proof["places"] if not place["clean"]]
     assert SECRET not in json.dumps(proof)
+
+
+def test_annotations_forget_it_too(kit, root):
+    """What was said of the sample goes, what was said of others stays, and columns are counted again."""
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
+    root.annotate(
+        "photos",
+        "looks",
+        [{"key": key, "look": f"as {key}", "who": f"seen {key}"} for key in ("p1", "p2")],
+        author="ann",
+    )
+    root.annotate(
+        "photos", "later", [{"key": key, "look": f"like {key}", "n": 9} for key in ("p3", "p2")], author="ann"
+    )
+    n = kit.deny(root)
+    mine = root.open("photos")
+    kit.take_down(root, n)
+    version = root.open("photos")
+    assert version.manifest["format"] == mine.manifest["format"]
+    frame = version.samples().collect().sort("key")
+    assert frame["look"].to_list() == ["like p2", "like p3"]
+    assert frame["who"].to_list() == ["seen p2", "of carol"]
+    tables = [get_table(root.store, TableFile.from_json(one)) for one in version.manifest["stats"]]
+    merged = merge(row for table in tables for row in table.to_pylist())
+    assert merged["look"]["categories"] == {"like p2": 1, "like p3": 1}
+    assert merged["who"]["categories"] == {"seen p2": 1, "of carol": 1}
+    assert merged["n"]["sum"] == 18.0
+    kit.sweep(root)
+    assert kit.found(root, SECRET, "seen p1", "as p1") == []
+    assert verify(root, "photos", full=True).problems == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_an_annotation_that_comes_after_the_entry(kit, root):
+    """Labels of a sample that was denied meanwhile say nothing of it."""
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
+    n = kit.deny(root)
+    done = root.annotate(
+        "photos", "looks", [{"key": key, "look": f"as {key}"} for key in ("p1", "p2")], author="ann"
+    )
+    assert done.version.samples().collect()["look"].to_list() == ["as p2"]
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.found(root, SECRET, "as p1") == []

@@ -22,7 +22,7 @@ from .index import IndexFile, IndexPlace, Int64s, index_bytes
 from .manifest import SamplesFile
 from .member_names import member_name
 from .parquet import TableFile, get_table, get_tables, put_named_table, table_facts
-from .part import SHARDS_SCHEMA
+from .part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
 from .shard import member_header
 from .spill import scratch_error
 from .stats import column_stats
@@ -81,7 +81,9 @@ def redact_shards(store: Store, prefix: str, file: TableFile, rows: Redacted) ->
         shards[at] = redact_shard(store, prefix, shards[at], rows[shards[at]["part"]])
     if not mine:
         return file
-    return put_named_table(store, prefix, pa.Table.from_pylist(shards, SHARDS_SCHEMA), "shards")
+    return put_named_table(
+        store, prefix, pa.Table.from_pylist(shards, SHARDS_SCHEMA), "shards", SHARDS_ROW_GROUP_ROWS
+    )
 
 
 def redact_samples(

@@ -110,6 +110,8 @@ def _places(record: VersionRecord, version: Version, rows: Rows) -> Iterator[Pla
         if any(row in rows.get(part, ()) for part, row in at):
             changed.add(entry["path"])
             yield absent(f"samples table ({entry['group']})", entry["path"])
+    for entry in version.manifest.get("key_hashes", ()) if changed else ():
+        yield absent("hashes of keys", entry["path"])
     counted = counted_again(version.manifest["samples"], changed)
     for entry in version.manifest["stats"]:
         if folder_of(entry) in counted:

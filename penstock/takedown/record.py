@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loader.dataset.entries import canonical
+from loader.dataset.history import Deny
 from loader.errors import Corrupt
 from loader.storage import Store
 
@@ -85,3 +86,9 @@ def add_to_record(
     data = canonical({"format": FORMAT, "takedown": n, "places": added, "marks": fresh})
     store.put_if_absent(f"{folder(n)}{hashlib.sha256(data).hexdigest()[:16]}.json", data)
     return read_record(store, n)
+
+
+def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
+    """Ids of the versions that takedowns found samples in: once they are retired neither a name nor a lease keeps them.
+    Costs a listing per takedown and a read per record. Raises: Corrupt."""
+    return frozenset(id for deny in denies for id in read_record(store, deny.n).versions())

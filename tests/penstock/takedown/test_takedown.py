@@ -275,3 +275,26 @@ def test_an_annotation_that_comes_after_the_entry(kit, root):
     kit.take_down(root, n)
     kit.sweep(root)
     assert kit.found(root, SECRET, "as p1") == []
+
+
+def test_tables_of_many_publishes(kit, root):
+    """Publishes whose tables were merged, before the takedown and after it."""
+    for i in range(10):
+        kit.write(root, "photos", {f"p{i}": SECRET if i in (2, 9) else "bob", f"q{i}": "carol"})
+    before = kit.content(root.open("photos"))
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    for i in range(9):
+        kit.write(root, "photos", {f"r{i}": SECRET if i == 4 else "dora"})
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    version = root.open("photos")
+    assert len(version.manifest["shards"]) < 19
+    now = kit.content(version)
+    assert {key: fields for key, fields in before.items() if key not in ("p2", "p9")}.items() <= now.items()
+    assert len(now) == 18 + 8
+    assert verify(root, "photos", full=True).problems == []
+    assert kit.prove(root, n)["result"] == "complete"
+    with pytest.raises(loader.errors.DuplicateKey):
+        kit.write(root, "photos", {"q3": "bob"})

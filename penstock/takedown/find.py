@@ -11,6 +11,7 @@ from loader import Root, Version
 from loader.dataset.apply_denies import Rows, denied_files
 from loader.dataset.edits import is_annotation
 from loader.dataset.history import Deny, VersionRecord
+from loader.dataset.key_hashes import hashes_of
 from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.publish import open_record
 from loader.errors import ObjectNotFound
@@ -59,7 +60,7 @@ def find(root: Root, dataset: str, deny: Deny) -> Found:
     for record, version in versions:
         if any(by_file[entry["path"]] for entry in _keys(version)):
             found.versions.append(record)
-            found.places += _places(record, version, found.rows)
+            found.places += _places(record, version, found.rows, found.names)
     return found
 
 
@@ -90,7 +91,7 @@ def _name(
     found.names = set().union(*mine.values()) - {""}
 
 
-def _places(record: VersionRecord, version: Version, rows: Rows) -> Iterator[Place]:
+def _places(record: VersionRecord, version: Version, rows: Rows, names: set[str]) -> Iterator[Place]:
     """What this version has of these samples: the version, shards with their indexes, and tables of samples."""
     yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
 
@@ -110,8 +111,11 @@ def _places(record: VersionRecord, version: Version, rows: Rows) -> Iterator[Pla
         if any(row in rows.get(part, ()) for part, row in at):
             changed.add(entry["path"])
             yield absent(f"samples table ({entry['group']})", entry["path"])
+    hashes = pa.array(hashes_of(sorted(names)), pa.int64())
     for entry in version.manifest.get("key_hashes", ()) if changed else ():
-        yield absent("hashes of keys", entry["path"])
+        table = get_table(version.store, TableFile.from_json(entry))
+        if pc.any(pc.is_in(table["hash"], value_set=hashes)).as_py():
+            yield absent("hashes of keys", entry["path"])
     counted = counted_again(version.manifest["samples"], changed)
     for entry in version.manifest["stats"]:
         if folder_of(entry) in counted:

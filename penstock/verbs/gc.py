@@ -79,25 +79,35 @@ def retiring(parser: ArgumentParser) -> None:
 def plan(arguments: Namespace) -> Answer:
     """What is condemned, for how long, and what it costs."""
     from ..collect import Options, collect
+    from ..takedown.record import condemned
 
-    options = Options(name=arguments.collector, grace_s=arguments.grace, silence_s=arguments.silence)
-    report = collect(loader.Root(arguments.root), options)
+    root = loader.Root(arguments.root)
+    options = Options(
+        name=arguments.collector,
+        grace_s=arguments.grace,
+        silence_s=arguments.silence,
+        condemned=condemned(root.store, root.state.denies),
+    )
+    report = collect(root, options)
     return report.to_json(arguments.price), report.to_text(arguments.price), 0
 
 
 def sweep(arguments: Namespace) -> Answer:
     """Delete what has been condemned for the grace."""
     from ..collect import Options, collect
+    from ..takedown.record import condemned
 
+    root = loader.Root(arguments.root)
     options = Options(
         name=arguments.collector,
         grace_s=arguments.grace,
         silence_s=arguments.silence,
+        condemned=condemned(root.store, root.state.denies),
         max_objects=arguments.max_objects,
         max_bytes=arguments.max_bytes,
         dataset=arguments.dataset,
     )
-    report = collect(loader.Root(arguments.root), options, apply=arguments.apply)
+    report = collect(root, options, apply=arguments.apply)
     return report.to_json(arguments.price), f"{report.to_text(arguments.price)}\n{report.swept_text()}", 0
 
 

@@ -12,6 +12,7 @@ from loader.dataset.denied import Target
 from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.stats import merge
 from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
+from penstock.cli import main
 from penstock.takedown.run import run_takedown
 from penstock.verify import verify
 
@@ -300,3 +301,20 @@ def test_tables_of_many_publishes(kit, root):
     assert kit.prove(root, n)["result"] == "complete"
     with pytest.raises(loader.errors.DuplicateKey):
         kit.write(root, "photos", {"q3": "bob"})
+
+
+def test_the_collector_takes_what_was_taken_down(kit, tmp_path, capsys):
+    """Though the version has a tag and is leased: by the command line, with no grace."""
+    root = loader.Root(tmp_path / "root")
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
+    root.tag("photos@1", "paper")
+    root.open("photos@1")
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    assert kit.found(root, SECRET)
+    arguments = ("--root", str(tmp_path / "root"), "--grace", "0s")
+    for _ in range(2):  # what is condemned is seen first, and deleted when it is seen again
+        assert main(["gc", "sweep", "--apply", *arguments]) == 0
+    assert kit.found(root, SECRET) == []
+    assert kit.prove(root, n)["result"] == "complete", capsys.readouterr().out
+    assert sorted(kit.content(root.open("photos"))) == ["p2"]

@@ -249,6 +249,24 @@ def decide_release(state: State, dataset: str, number: int, by: str) -> Body | D
     return {"kind": "hold", "action": "release", **_named(record), "by": by}
 
 
+def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
+    """Say that the mirror at `url` holds what the log said up to an entry. Done where that was said, and nothing but
+    mirrors was written since."""
+    said = [_upto(one) for one in state.mirrors if one["url"] == url]
+    since = max(said, default=-1)
+    if said and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
+        return Done(None)
+    return {"kind": "mirror", "url": url, "upto": upto}
+
+
+def _upto(mirror: Mapping[str, object]) -> int:
+    return int(str(mirror["upto"]))
+
+
+def _n(mirror: Mapping[str, object]) -> int:
+    return int(str(mirror["n"]))
+
+
 def _held(state: State, record: VersionRecord, by: str) -> list[Hold]:
     return [one for one in state.holds_of(record.dataset, record.number) if one.by == by]
 

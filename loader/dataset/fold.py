@@ -211,6 +211,9 @@ def _hold(d: _Draft, e: Entry) -> None:
 
 
 def _mirror(d: _Draft, e: Entry) -> None:
+    _text(e, "url")
+    if _integer(e, "upto") >= e.n:
+        _refuse(e, f"it says what was copied up to entry {e.body['upto']}, which comes later")
     d.mirrors.append({**e.body, "n": e.n})
 
 

@@ -7,6 +7,7 @@ whole file.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ..errors import Corrupt
 from ..storage import Store
+from ..storage.doubt import sound
 from .address import FieldAddress
 from .arrow import integers
 from .parquet import check_schema_version, table_bytes
@@ -122,7 +124,7 @@ class IndexFile:
         self._store, self._path, self._nbytes = store, place.path, place.nbytes
         self._etag: str | None = None
         whole = place.nbytes <= WHOLE_BELOW_BYTES
-        held = self._read_whole(place) if whole else self._read_footer(place)
+        held = sound(partial(self._read_whole if whole else self._read_footer, place))
         try:
             reader = pq.ParquetFile(Window(place.nbytes, place.nbytes - len(held), held))
             check_schema_version(reader.schema_arrow, self.name)
@@ -151,7 +153,10 @@ class IndexFile:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_row_group(self, group: int) -> IndexRows:
-        """One row group. Raises: Corrupt when a page's checksum is wrong."""
+        """One row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice."""
+        return sound(partial(self._read_row_group, group))
+
+    def _read_row_group(self, group: int) -> IndexRows:
         if self._held:
             first, held = 0, self._held
         else:

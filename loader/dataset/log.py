@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ..errors import Corrupt
+from ..storage.doubt import sound
 from ..storage.fork import lock
 from ..storage.store import Store
 from ..storage.threads import beside
@@ -31,10 +32,16 @@ _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how oft
 class Log:
     """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only what is new.
 
-    check: called when the log is opened, beside its listing; what it raises comes first."""
+    check: called when the log is opened, beside its listing; what it raises comes first. writable: called before
+    something is appended."""
 
-    def __init__(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
-        self._store, self._check = store, check
+    def __init__(
+        self,
+        store: Store,
+        check: Callable[[], None] = lambda: None,
+        writable: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store, self._check, self._writable = store, check, writable
         self._lock = lock()
         self._known: State | None = None
 
@@ -51,10 +58,10 @@ class Log:
         """
         with self._lock:
             if self._known is None:
-                self._known, missing = self._open()
+                self._known, missing = sound(self._open, again=0)
             else:
-                missing = None
-                self._known, _ = _catch_up(self._known, read_tail(self._store, self._known.n))
+                missing, known = None, self._known
+                self._known, _ = sound(lambda: _catch_up(known, read_tail(self._store, known.n)), again=0)
             state = self._known
         if missing is not None:
             write_hint(self._store, missing)  # it is broken, or whoever appended that entry died before it
@@ -93,6 +100,7 @@ class Log:
         it returns a body, or `Done(value)` for nothing to append, or raises.
         Raises: as `refresh` and `append.append`.
         """
+        self._writable()
         outcome = append(self._store, self.refresh(), decide)
         state = outcome.state
         with self._lock:
@@ -152,6 +160,11 @@ class Log:
         the entry that there is. Raises: InvalidName; as `append`."""
         outcome = self.append(lambda state: rules.decide_deny(state, targets, reason, by))
         return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
+
+    def mirror(self, url: str, upto: int) -> int:
+        """Say that a mirror holds what the log said up to an entry (again: no change); the number of the newest entry.
+        Raises: as `append`."""
+        return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
 
     def hold(self, dataset: str, number: int, by: str, why: str) -> None:
         """Keep a version's bytes until `release` (again: no change). Raises: VersionNotFound; VersionRetired;

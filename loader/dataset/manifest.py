@@ -11,10 +11,12 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..errors import Corrupt, FieldMismatch, FormatTooNew
 from ..storage import Store
+from ..storage.doubt import sound
 from .columns import fits
 from .edits import is_annotation
 from .parquet import TableFile
@@ -180,6 +182,16 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
     """The manifest that a commit names. Raises: Corrupt when its bytes are not those committed; FormatTooNew."""
+    body: dict[str, Any] = json.loads(sound(partial(_manifest_bytes, store, path, sha256)))
+    if body["format"] > NEWEST_FORMAT:
+        raise FormatTooNew(
+            f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "
+            "Upgrade: pip install -U penstock"
+        )
+    return body
+
+
+def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
     data = store.get(path).data
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
@@ -187,10 +199,4 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
             f"{store.url}/{path} has sha256 {found}, its commit says {sha256}: the manifest was edited or damaged. "
             "Restore it from a mirror; nothing was read from it"
         )
-    body: dict[str, Any] = json.loads(data)
-    if body["format"] > NEWEST_FORMAT:
-        raise FormatTooNew(
-            f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "
-            "Upgrade: pip install -U penstock"
-        )
-    return body
+    return data

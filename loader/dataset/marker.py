@@ -4,8 +4,10 @@ import json
 import logging
 import secrets
 import time
+from collections.abc import Mapping
+from typing import Any
 
-from ..errors import AlreadyExists, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound
+from ..errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound
 from ..storage import Store
 from .entries import canonical
 
@@ -13,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MARKER = "penstock.json"
+MIRROR_OF = "mirror_of"
+"""In the marker of a mirror: the URL of its primary."""
 PROBES = "heartbeats/probe-"
 """What keys of probes begin with: a place that holds nothing else is empty."""
 
@@ -21,24 +25,42 @@ class Marker:
     """The marker of the root in `store`, looked at until it was found good."""
 
     def __init__(self, store: Store) -> None:
-        self._store, self._good = store, False
+        self._store = store
+        self._good: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         """Raises: as `check_root`."""
-        if not self._good:
-            check_root(self._store)
-            self._good = True
+        if self._good is None:
+            self._good = check_root(self._store)
 
     def create(self) -> None:
-        """Raises: as `create_root`."""
-        if not self._good:
-            create_root(self._store)
-            self._good = True
+        """Raises: as `create_root`; as `writable`."""
+        if self._good is None:
+            self._good = create_root(self._store)
+        self.writable()
+
+    def writable(self) -> None:
+        """Raises: Conflict where the root is a mirror: its history is that of its primary."""
+        self.check()
+        primary = (self._good or {}).get(MIRROR_OF)
+        if primary is not None:
+            raise Conflict(
+                f"{self._store.url} is a mirror of {primary}, and a mirror has the history of its primary: write "
+                "there, then bring the mirror up to date with penstock migrate run"
+            )
 
 
-def check_root(store: Store) -> None:
-    """Raises: NotARoot when the store is not a root; FormatTooNew."""
-    name = f"{store.url}/{MARKER}"
+def root_id(store: Store) -> str | None:
+    """The id of the root in a store, the same in its mirrors; None where there is no root. Raises: NotARoot;
+    FormatTooNew; StoreError."""
+    try:
+        return str(parse_marker(store, store.get(MARKER).data)["id"])
+    except ObjectNotFound:
+        return None
+
+
+def check_root(store: Store) -> Mapping[str, Any]:
+    """The marker. Raises: NotARoot when the store is not a root; FormatTooNew."""
     try:
         data = store.get(MARKER).data
     except ObjectNotFound:
@@ -48,8 +70,15 @@ def check_root(store: Store) -> None:
             f"{store.url} is not a penstock root: it has no {MARKER}, {what}. Check the path; a root is made by the "
             "first root.write() into an empty place"
         ) from None
+    return parse_marker(store, data)
+
+
+def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
+    """Raises: NotARoot; FormatTooNew."""
+    name = f"{store.url}/{MARKER}"
     try:
-        found = int(json.loads(data)["format"])
+        marker = json.loads(data)
+        found = int(marker["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise NotARoot(
             f"{name} is not a root's marker ({error}); it was damaged or is somebody else's file"
@@ -58,27 +87,27 @@ def check_root(store: Store) -> None:
         raise FormatTooNew(
             f"{name} says format {found}; this penstock reads up to {FORMAT}. Upgrade: pip install -U penstock"
         )
+    return dict(marker)
 
 
-def create_root(store: Store) -> None:
-    """Make an empty place a root; a root already is no change.
+def create_root(store: Store) -> Mapping[str, Any]:
+    """The marker of a root; make an empty place a root; a root already is no change.
 
     Raises: NotARoot when the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
     not.
     """
     try:
-        check_root(store)
+        return check_root(store)
     except NotARoot:
         if any(not there.key.startswith(PROBES) for there in store.list("")):
-            check_root(store)  # somebody else may have made it a root this moment
-            return
+            return check_root(store)  # somebody else may have made it a root this moment
         _prove_create_only(store)
         marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
         try:
             store.put_if_absent(MARKER, canonical(marker))
         except AlreadyExists:
             logger.debug("another process created the root %s", store.url)
-        check_root(store)
+        return check_root(store)
 
 
 def _prove_create_only(store: Store) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from google_crc32c import extend
 
 from ..errors import Corrupt
-from ..storage.local import LocalStore
+from ..storage.disk import disk_of
 from .sample_places import Int64s, SamplePlaces
 from .shard import crc32c
 from .shard_read import Reading, ReadingOf, ShardRead, extent
@@ -103,14 +103,14 @@ def _filled(
 ) -> float | None:
     """Sort one shard's pieces and fill their buffers. Seconds; None where the shard ends too early for one of them,
     when each was asked for by itself, to know for which."""
-    store = reading.store
-    assert isinstance(store, LocalStore)  # of others nothing is read into rows
+    disk = disk_of(reading.store)
+    assert disk is not None  # of others nothing is read into rows
     pieces.sort(key=itemgetter(0))
     number, field = _of(wanted, *pieces[0][4:])
     start = perf_counter()
     try:
         with reading.told(partial(places.address, number), field):
-            etag = store.read_into(path, [piece[:3] for piece in pieces], etag=reading.pins.get(path))
+            etag = disk.read_into(path, [piece[:3] for piece in pieces], etag=reading.pins.get(path))
     except Corrupt:
         for *_, which, i in pieces:
             number, field = _of(wanted, which, i)

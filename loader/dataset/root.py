@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import Conflict, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
+from ..storage.mirrored import MirroredStore
 from ..storage.threads import beside
 from .annotate import Annotated, Annotating
 from .changes import publish_annotation, publish_exclusions, publish_group, publish_parts
@@ -14,12 +15,15 @@ from .heartbeat import Heartbeat
 from .history import RefKind, State, VersionRecord
 from .lease import Lease
 from .log import Log
-from .marker import Marker
+from .marker import Marker, root_id
 from .names import check_dataset_name, resolve
 from .part import Part
 from .publish import open_record
 from .version import Version
 from .writer import DEFAULT_SHARD_BYTES, Writer
+
+Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
+"""A mirror's URL, or that and the options of its store."""
 
 
 class Root:
@@ -28,21 +32,28 @@ class Root:
     url: a local path, or any URL that obstore or fsspec opens; without one, the environment's PENSTOCK_ROOT.
     options: credentials and settings for the store, in the names that obstore or fsspec use. The root is created
     at the first write; reading a place that is not a root raises NotARoot.
+    mirrors: other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the nearest
+    store that is up and to the next where it lacks something; all writes go to `url`.
     """
 
     def __init__(
-        self, url: str | os.PathLike[str] | None = None, *, options: Mapping[str, Any] | None = None
+        self,
+        url: str | os.PathLike[str] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        mirrors: Sequence[Mirror] = (),
     ) -> None:
         if url is None:
             url = os.environ.get("PENSTOCK_ROOT")
             if not url:
                 raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
-        self._use(open_store(os.fspath(url), options))
+        primary = open_store(os.fspath(url), options)
+        self._use(MirroredStore([primary, *map(_opened, mirrors)], root_id) if mirrors else primary)
 
     def _use(self, store: Store) -> None:
         self.store = store
         self._marker = Marker(store)
-        self._log = Log(store, self._marker.check)
+        self._log = Log(store, self._marker.check, self._marker.writable)
         self._lease = Lease(store)
         weakref.finalize(self, self._lease.close)  # also at the end of the process
 
@@ -302,6 +313,12 @@ def _rebuild(store: Store) -> Root:
     root = Root.__new__(Root)
     root._use(store)
     return root
+
+
+def _opened(mirror: Mirror) -> Store:
+    """Raises: InvalidStore."""
+    url, options = mirror if isinstance(mirror, tuple) else (mirror, None)
+    return open_store(os.fspath(url), options)
 
 
 def _read(store: Store, record: VersionRecord) -> Version:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ..storage import RangeReader, Span
-from ..storage.local import LocalStore
+from ..storage.disk import disk_of
+from ..storage.doubt import sound
 from ..storage.mapped import MappedFiles
 from ..storage.traffic import count_request
 from .address import FieldAddress, SampleAddress
@@ -53,9 +55,10 @@ class Reading(NamedTuple):
         """The bytes of (offset, nbytes) spans, in order. first, field: what is wanted first, for errors. Raises:
         Corrupt when the shard ends too early; the other leaves with that address."""
         store, etag = self.store, self.pins.get(path)
-        if isinstance(store, LocalStore):
+        disk = disk_of(store)
+        if disk is not None:
             with self.told(first, field):
-                data, found = self._mapped(path, spans, etag) or store.read_each(path, spans, etag=etag)
+                data, found = self._mapped(path, spans, etag) or disk.read_each(path, spans, etag=etag)
             self.pin(path, found)
             return data
         with self.told(first, field):
@@ -99,8 +102,12 @@ class Reading(NamedTuple):
             )
 
     def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
-        """A flipped bit on the way is cured by a second read; one on the disk is not. Raises: Corrupt; Changed."""
+        """A flipped bit on the way is cured by a second read; one on the disk is not, unless a mirror has the shard.
+        Raises: Corrupt; Changed."""
         self.on_refetch()
+        return sound(partial(self._again, address, place, said_by), again=0)
+
+    def _again(self, address: SampleAddress, place: FieldAddress, said_by: str) -> bytes:
         advice = (
             f"Run penstock verify {address.version}; restore the shard from a mirror or exclude the sample"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextvars import copy_context
 
 from ..errors import Corrupt, ObjectNotFound, StoreError
 from ..storage.together import Objects
@@ -26,7 +26,8 @@ def read_tail(store: Objects, after: int, coming: int = 1) -> Iterator[Entry]:
             if batch == coming:
                 found = [_get(store, n) for n in numbers]
             else:
-                found = list(threads.map(partial(_get, store), numbers))
+                contexts = [copy_context() for _ in numbers]
+                found = list(threads.map(lambda n, own: own.run(_get, store, n), numbers, contexts))
             for n, got in zip(numbers, found, strict=True):
                 later_exists = any(isinstance(later, bytes) for later in found[n - after :])
                 if got is None and later_exists:

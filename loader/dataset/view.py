@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from ..order.views import Delta
+from ..storage.doubt import sound
 from ..storage.fork import lock
 from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
@@ -217,6 +218,9 @@ class View:
         return f"views/{self._id({}).removeprefix('w-')}.parquet"  # whatever `first` is, it is one table
 
     def _load(self) -> SelectTable | None:
+        return sound(self._read_table)
+
+    def _read_table(self) -> SelectTable | None:
         try:
             data = self.version.store.get(self._path).data
         except ObjectNotFound:

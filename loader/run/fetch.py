@@ -14,7 +14,7 @@ from ..errors import Corrupt
 from ..modalities import Decoder
 from ..order.keys import I64
 from ..order.slots import Slots
-from ..storage.local import LocalStore
+from ..storage.disk import disk_of
 from ..storage.mapped import MappedFiles
 from . import draws
 from .bulk import Bulk
@@ -58,7 +58,8 @@ class Fetch:
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
         self._pins: dict[str, str] = {}
         stores = [reads[number] for number in range(len(self._views))]
-        self._maps = [MappedFiles(one) if isinstance(one, LocalStore) else None for one in stores]
+        disks = [disk_of(one) for one in stores]
+        self._maps = [None if disk is None else MappedFiles(disk) for disk in disks]
         apart = zip(
             [number if groups else None for number, groups in enumerate(self._videos)],
             self._maps,

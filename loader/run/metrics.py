@@ -33,6 +33,7 @@ COUNTERS = {
     "decoded_bytes": "Bytes of the batches made.",
     "requests": "Requests to the store, those of indexes and repeated ones included.",
     "retries": "Requests repeated because the store failed or throttled.",
+    "fallbacks": "Reads that another store served than the nearest, of a root with mirrors.",
     "refetched": "Reads repeated because of a wrong checksum, a short answer or bytes that did not decode.",
     "substituted": "Corrupt samples for which others were handed out.",
     "ahead_bytes": "Bytes read of the store ahead of the batches that need them.",

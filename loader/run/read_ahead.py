@@ -222,6 +222,7 @@ class ReadAhead(Generic[U]):
             self._failed(error)
         finally:
             self._count("requests", traffic.requests)
+            self._count("fallbacks", traffic.fallbacks)
             with self._lock:
                 self._busy -= 1
             self._wake()

@@ -137,5 +137,7 @@ class StepMetrics:
             )
 
     def totals(self) -> dict[str, int]:
-        """Counter -> amount, with requests and retries."""
-        return {**self.counts, "requests": self.traffic.requests, "retries": self.traffic.retries}
+        """Counter -> amount, with what the stores counted."""
+        traffic = self.traffic
+        seen = {"requests": traffic.requests, "retries": traffic.retries, "fallbacks": traffic.fallbacks}
+        return {**self.counts, **seen}

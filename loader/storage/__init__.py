@@ -12,6 +12,7 @@ from os import PathLike, fspath
 from typing import cast
 
 from ..errors import InvalidStore
+from .disk import disk_of
 from .spec import StoreSpec, spec_of
 from .store import Blob, ObjectInfo, RangeReader, Span, Store
 
@@ -55,7 +56,7 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
 
 def is_local(store: RangeReader) -> bool:
     """Whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
-    return "://" not in store.url.removeprefix("file://")
+    return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
 
 
 def open_spec(spec: StoreSpec) -> Store:

@@ -51,6 +51,11 @@ class LocalStore(Opened):
         super().__init__(spec, root)
         self._base = root if root.endswith("/") else f"{root}/"
 
+    @property
+    def disk(self) -> "LocalStore":
+        """Itself: see `disk.disk_of`."""
+        return self
+
     def get(self, key: str) -> Blob:
         return self._read(key, 0, None, None)
 
@@ -130,9 +135,13 @@ class LocalStore(Opened):
             status = os.stat(path)
         return self._pinned(key, status, etag), status
 
-    def etag_of(self, descriptor: int) -> str:
-        """Of an open file."""
-        return _etag(os.fstat(descriptor))
+    def open_same(self, key: str, etag: str) -> BinaryIO | None:
+        """The file that had this etag; None where it was replaced. Raises: ObjectNotFound."""
+        descriptor, status = self._open(key)
+        if _etag(status) != etag:
+            os.close(descriptor)
+            return None
+        return open(descriptor, "rb", buffering=0)
 
     def put(self, key: str, data: bytes) -> None:
         self._write(key, lambda out: _write_all(out, data), os.replace)

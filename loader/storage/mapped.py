@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .disk import Disk
 from .fork import lock
-from .local import LocalStore
 
 KEPT_FILES = 4096 if sys.version_info >= (3, 13) else 128
 """Maps at most; before Python 3.13 each holds a descriptor."""
@@ -50,7 +50,7 @@ class _Kept(NamedTuple):
 class MappedFiles:
     """Maps of the files of one store; thread-safe."""
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: Disk) -> None:
         self._store = store
         self._lock = lock()
         self._files: OrderedDict[str, _Kept] = OrderedDict()  # those used last in the end
@@ -78,7 +78,10 @@ class MappedFiles:
             self._rests = RESTS
 
     def _get(self, key: str, etag: str | None) -> tuple[Mapped, str] | None:
-        found, status = self._store.state(key, etag)
+        seen = self._store.state(key, etag)
+        if seen is None:
+            return None
+        found, status = seen
         with self._lock:
             self._uses += 1
             held = self._files.get(key)
@@ -108,9 +111,10 @@ class MappedFiles:
 
     def _mapped(self, key: str, etag: str) -> Mapped | None:
         """None where the file was replaced a moment ago: whoever reads it will say so."""
-        with self._store.open_stream(key) as file:
-            if self._store.etag_of(file.fileno()) != etag:
-                return None
+        file = self._store.open_same(key, etag)
+        if file is None:
+            return None
+        with file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
         return Mapped(data, np.frombuffer(data, np.uint8))
 

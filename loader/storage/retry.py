@@ -19,17 +19,33 @@ from .traffic import count_request
 
 T = TypeVar("T")
 
-_once: ContextVar[bool] = ContextVar("penstock_once", default=False)
+Worth = Callable[[float], bool]
+"""Seconds from the first try to the next one -> whether that is worth it."""
+
+_worth: ContextVar[Worth | None] = ContextVar("penstock_worth", default=None)
+
+
+@contextmanager
+def tried_while(worth: Worth) -> Iterator[None]:
+    """Verbs in this context are tried again only while all who say `worth` around them agree, and the budget lasts."""
+    outer = _worth.get()
+    token = _worth.set(worth if outer is None else lambda spent_s: outer(spent_s) and worth(spent_s))
+    try:
+        yield
+    finally:
+        _worth.reset(token)
 
 
 @contextmanager
 def tried_once() -> Iterator[None]:
     """Verbs in this context are tried once, whatever the budget: for reads that somebody else repeats if it matters."""
-    token = _once.set(True)
-    try:
+    with tried_while(lambda _: False):
         yield
-    finally:
-        _once.reset(token)
+
+
+def is_patient() -> bool:
+    """Whether verbs in this context have the whole of their budget."""
+    return _worth.get() is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +140,8 @@ class Retrier:
     def call(self, attempt: Callable[[], T]) -> T:
         """The result of `attempt`, tried again while it raises Throttled or Transient.
 
-        Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time;
-        every other error at once. No place in the limiter is held during a pause.
+        Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time, or as they are
+        where `tried_while` ends it; every other error at once. No place in the limiter is held during a pause.
         """
         started_s = self._clock()
         tries = 0
@@ -133,11 +149,11 @@ class Retrier:
             try:
                 return self._once(attempt, retry=tries > 0)
             except (Throttled, Transient) as error:
-                if _once.get():
-                    raise
                 tries += 1
+                spent_s, worth = self._clock() - started_s, _worth.get()
                 pause_s = self.budget.pause_s(tries, self._rng())
-                spent_s = self._clock() - started_s
+                if worth is not None and not worth(spent_s + pause_s):
+                    raise
                 if spent_s + pause_s >= self.budget.deadline_s:
                     raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
             self._sleep(pause_s)

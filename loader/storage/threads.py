@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
@@ -118,7 +120,7 @@ def beside(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Itera
     """What a call returns or raises that another thread makes meanwhile; whoever does not ask for it does not wait."""
     thread = DaemonPool(1, "penstock-beside")
     try:
-        yield thread.submit(call, *args, **kwargs)
+        yield thread.submit(copy_context().run, partial(call, *args, **kwargs))
     finally:
         thread.dismiss()
 

@@ -13,18 +13,23 @@ from .fork import lock
 
 
 class Traffic:
-    """requests: tries of a verb, each read of a file on a disk being one; retries: tries after one that failed.
-    Thread-safe."""
+    """requests: tries of a verb, each read of a file on a disk being one; retries: tries after one that failed;
+    fallbacks: reads that another store than the nearest served. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = lock()
         self.requests = 0
         self.retries = 0
+        self.fallbacks = 0
 
     def add(self, requests: int, *, retry: bool) -> None:
         with self._lock:
             self.requests += requests
             self.retries += retry
+
+    def fell_back(self) -> None:
+        with self._lock:
+            self.fallbacks += 1
 
 
 _current: ContextVar[Traffic | None] = ContextVar("penstock_traffic", default=None)
@@ -45,3 +50,10 @@ def count_request(requests: int = 1, *, retry: bool = False) -> None:
     traffic = _current.get()
     if traffic is not None:
         traffic.add(requests, retry=retry)
+
+
+def count_fallback() -> None:
+    """A read was served by another store than the nearest."""
+    traffic = _current.get()
+    if traffic is not None:
+        traffic.fell_back()

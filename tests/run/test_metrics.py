@@ -37,6 +37,7 @@ NAMES = {
     "decoded_bytes_total",
     "requests_total",
     "retries_total",
+    "fallbacks_total",
     "refetched_total",
     "ahead_bytes_total",
     "ahead_failed_total",

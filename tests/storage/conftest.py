@@ -3,6 +3,7 @@
 import base64
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from loader.storage import Store, open_store
+from loader.storage.mirrored import MirroredStore
 
 KEY, SECRET = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"
 ACCOUNT_KEY = base64.b64encode(SECRET.encode()).decode()
@@ -122,6 +124,11 @@ def credentials_outside(request: pytest.FixtureRequest, backend, monkeypatch: py
         monkeypatch.setenv(name, value)
 
 
+def one_root(store: Store) -> str:
+    """The identity of every store."""
+    return "one"
+
+
 def _on(server: str, *marks: pytest.MarkDecorator) -> list[Any]:
     """A server's two backends: obstore, and fsspec."""
     return [
@@ -130,7 +137,7 @@ def _on(server: str, *marks: pytest.MarkDecorator) -> list[Any]:
 
 
 BACKENDS = [
-    *("local", "file-url", "memory", "fsspec-memory"),
+    *("local", "file-url", "memory", "fsspec-memory", "mirrored"),
     *_on("s3")[: 2 if _has_s3fs() else 1],
     *_on("gcs"),
     *_on("azure", pytest.mark.server),
@@ -151,6 +158,9 @@ def backend(request: pytest.FixtureRequest, tmp_path) -> Backend:
     if request.param == "fsspec-memory":
         url = f"memory://test-{number}/some/prefix"
         return Backend(name="fsspec-memory", open=lambda: open_store(url, {"fsspec": {}}), creates=False)
+    if request.param == "mirrored":  # written in memory, looked for on a disk first, which holds nothing
+        stores = f"memory://test-{number}/some/prefix", str(root)
+        return Backend(name="mirrored", open=lambda: MirroredStore([*map(open_store, stores)], one_root))
     server, kind = request.param
     options: dict[str, object] = request.getfixturevalue(server)
     own = options if kind == "obstore" else {"fsspec": FSSPEC[SERVERS[server]](options)}
@@ -203,3 +213,16 @@ def faulty_store(protocol: str, faulty_options: dict[str, object]) -> Iterator[S
     opened = open_store(f"{protocol}://{BUCKET}", faulty_options)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def wait_until():
+    """wait_until(what) -> when what() has become true in another thread."""
+
+    def wait(what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not what():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    return wait

@@ -1,0 +1,204 @@
+"""A training from a root with mirrors: the same batches whichever store serves them, and whatever becomes of one."""
+
+import logging
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loader
+from loader.errors import Conflict, Corrupt, FormatTooNew, InvalidStore, ObjectNotFound
+
+STEPS, N = 22, 220
+
+
+@pytest.fixture
+def primary(tmp_path, samples):
+    """A root on a disk, with a version of dataset "photos"."""
+    root = loader.Root(str(tmp_path / "primary"))
+    samples.write(root, "photos", range(N), part_samples=10)
+    return root
+
+
+@pytest.fixture
+def mirror(primary, tmp_path):
+    """A copy of it, as `penstock migrate` makes one."""
+    shutil.copytree(primary.url, tmp_path / "mirror")
+    return tmp_path / "mirror"
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """served(folder) -> (process, URL, options) of a process that serves the folder as a bucket."""
+    running = []
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")  # worker processes find them there
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+
+    def serve(folder):
+        script = Path(__file__).parent / "folder_server.py"
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        running.append(process)
+        port = int(process.stdout.readline())
+        return process, "s3://bucket", {"retry_base_s": 0.001, "endpoint_url": f"http://127.0.0.1:{port}"}
+
+    yield serve
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def plan_of(root):
+    return loader.plan({"photos": root.open("photos@1")}, seed=3, global_batch=10)
+
+
+def digests(root, **options):
+    with loader.Loader(plan_of(root), 0, 1, steps=STEPS, framework="numpy", **options) as batches:
+        return [batch.digest for batch in batches], batches.metrics()
+
+
+@pytest.fixture
+def wanted(primary):
+    return digests(primary)[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"workers": 2}, {"workers": 2, "cache": 0}, {"executor": "processes", "workers": 1}]
+)
+def test_a_store_that_is_killed_in_mid_training_costs_no_batch(
+    primary, mirror, served, wanted, options, caplog
+):
+    process, url, own = served(primary.url)
+    _, mirror_url, mirror_own = served(mirror)
+    root = loader.Root(url, options=own, mirrors=[(mirror_url, mirror_own)])
+    plan = plan_of(root)
+    if "executor" in options:  # the workers open the stores themselves
+        process.kill()
+    with loader.Loader(plan, 0, 1, steps=STEPS, framework="numpy", prefetch=0, **options) as batches:
+        found = []
+        with caplog.at_level(logging.WARNING, "loader.storage"):
+            for batch in batches:
+                found.append(batch.digest)
+                if batch.step == 0:
+                    process.kill()
+        metrics = batches.metrics()
+    assert found == wanted
+    if "executor" not in options:
+        passed_over = [one for one in caplog.messages if "passed over" in one]
+        assert len(passed_over) <= 1  # one warning, not one for each read
+        assert metrics["fallbacks_total"] > 0, root.store.served
+    root.close()
+
+
+def test_opening_and_planning_go_on_without_the_primary(primary, mirror, served, wanted):
+    process, url, own = served(primary.url)
+    process.kill()
+    process.wait()
+    with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
+        assert digests(root)[0] == wanted
+    _, mirror_url, mirror_own = served(mirror)
+    with loader.Root(url, options=own, mirrors=[(mirror_url, mirror_own)]) as root:
+        assert digests(root)[0] == wanted
+
+
+def test_a_mirror_that_lags_lends_what_it_has(primary, mirror, samples, tmp_path):
+    samples.write(primary, "photos", range(N, N + 30), part_samples=10)
+    two = loader.Root(primary.url).open("photos@2")
+    with loader.Root(primary.url, mirrors=[str(mirror)]) as root:
+        root.store._members._order = list(reversed(root.store._members.all))  # the mirror is the nearest
+        assert root.open("photos@latest").id == two.id
+        plan = loader.plan({"photos": root.open("photos@2")}, seed=3, global_batch=10)
+        with loader.Loader(plan, 0, 1, steps=25, framework="numpy") as batches:
+            ids = {key for batch in batches for _, key in batch.ids}
+        assert len(ids) == N + 30
+        assert min(reads for _, reads in root.store.served) > 0
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_wrong_bytes_in_a_mirror_change_no_batch(primary, mirror, served, wanted, executor):
+    """Every shard, index, table, manifest and log entry of the nearest store has a flipped byte."""
+    chance = random.Random(5)
+    for path in mirror.rglob("*"):
+        if path.is_file() and path.name != "penstock.json":
+            data = bytearray(path.read_bytes())
+            data[chance.randrange(len(data) // 2, len(data))] ^= 4
+            path.write_bytes(data)
+    _, url, own = served(primary.url)
+    with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
+        found, metrics = digests(root, executor=executor, workers=1)
+    assert found == wanted
+    assert metrics["substituted_total"] == 0
+    with pytest.raises((Corrupt, FormatTooNew)):  # it may be the entry's format that was hit
+        loader.Root(str(mirror)).open("photos@1")
+
+
+def test_a_near_folder_is_mapped_and_a_shard_that_goes_missing_is_read_elsewhere(
+    primary, mirror, served, wanted
+):
+    _, url, own = served(primary.url)
+    with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
+        found, metrics = digests(root)
+        assert found == wanted
+        assert metrics["fallbacks_total"] == 0
+        with loader.Loader(
+            plan_of(root), 0, 1, steps=STEPS, framework="numpy", workers=1, prefetch=0
+        ) as batches:
+            found = []
+            for batch in batches:
+                found.append(batch.digest)
+                if batch.step == 2:
+                    for path in mirror.rglob("*.tar"):
+                        path.unlink()
+            assert batches.metrics()["fallbacks_total"] > 0
+        assert found == wanted
+
+
+def test_publishing_goes_to_the_primary_and_never_to_a_mirror(primary, mirror, samples):
+    marker = mirror / "penstock.json"
+    marker.write_text(marker.read_text().replace("{", '{"mirror_of":"s3://bucket/primary",', 1))
+    before = sorted(mirror.rglob("*"))
+    with loader.Root(primary.url, mirrors=[str(mirror)]) as root:
+        assert samples.write(root, "photos", range(N, N + 10)).number == 2
+        root.alias("photos@2", "prod")
+    assert sorted(mirror.rglob("*")) == before
+    alone = loader.Root(str(mirror))
+    assert alone.open("photos@1").id == primary.open("photos@1").id
+    for write in (
+        lambda: samples.write(alone, "photos", range(N + 20, N + 30)),
+        lambda: alone.retire("photos@1", reason="x"),
+        lambda: alone.tag("photos@1", "x"),
+    ):
+        with pytest.raises(Conflict, match="is a mirror of s3://bucket/primary"):
+            write()
+
+
+def test_another_root_is_refused(primary, tmp_path, samples):
+    other = loader.Root(str(tmp_path / "other"))
+    samples.write(other, "photos", range(3))
+    with pytest.raises(InvalidStore, match="a mirror has the id of its primary"):
+        loader.Root(primary.url, mirrors=[other.url]).open("photos@latest")
+
+
+def test_no_store_has_the_shard(primary, mirror, tmp_path):
+    for folder in (primary.url, str(mirror)):
+        for path in Path(folder).rglob("*.tar"):
+            os.unlink(path)
+    with (
+        loader.Root(primary.url, mirrors=[str(mirror)]) as root,
+        pytest.raises(ObjectNotFound, match="the shard is gone"),
+    ):
+        digests(root)
+
+
+def test_a_version_travels_with_its_mirrors(primary, mirror, served):
+    _, url, own = served(primary.url)
+    with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
+        again = pickle.loads(pickle.dumps(root))  # noqa: S301
+        assert [one.url for one in again.store.stores] == ["s3://bucket", str(mirror)]

@@ -12,6 +12,7 @@ from . import (
     hold,
     lease,
     ls,
+    migrate,
     order,
     retire,
     show,
@@ -37,4 +38,5 @@ VERBS: dict[str, Verb] = {
     "checkpoints": checkpoints.VERB,
     "gc": gc.VERB,
     "takedown": takedown.VERB,
+    "migrate": migrate.VERB,
 }

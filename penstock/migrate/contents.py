@@ -1,0 +1,112 @@
+"""What a mirror lacks: objects named by the log and by manifests, without a listing of the data."""
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loader.dataset.history import State, VersionRecord
+from loader.dataset.manifest import read_manifest
+from loader.dataset.parquet import TableFile, get_table
+from loader.dataset.references import Reference, table_references
+from loader.errors import PenstockError
+from loader.storage import Store
+
+SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/")
+"""Objects that no manifest names, named after their content or created once: these folders alone are listed."""
+_COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One object to copy. nbytes: None where nobody has said; sha256, crc32c: what its bytes must have, where known.
+    look: it may be there already."""
+
+    path: str
+    nbytes: int | None
+    sha256: str | None = None
+    crc32c: int | None = None
+    look: bool = False
+
+
+Failed = Callable[[str, PenstockError], None]
+"""Told of an object that cannot be read: its path, and why."""
+
+
+def new_versions(state: State, after: int) -> list[VersionRecord]:
+    """The versions that are not retired and were committed after that entry, in the order of their commits."""
+    found = [
+        one for versions in state.datasets.values() for one in versions if one.n > after and not one.retired
+    ]
+    return sorted(found, key=lambda one: one.n)
+
+
+def new_items(source: Store, target: Store, state: State, after: int, failed: Failed) -> Iterator[Item]:
+    """What the versions committed after entry `after` consist of and those before do not, each version's manifest after
+    all else; then what lies in `SMALL_FOLDERS` and not in those of the target.
+
+    Costs two requests per new version, one per new shards table and per one that was merged since, and the listings of
+    the small folders; memory of the shards tables that one version adds.
+    """
+    for record in new_versions(state, after):
+        try:
+            manifest = read_manifest(source, record.manifest, record.sha256)
+            base = _base(source, state, record)
+            known = {file.path for file in table_references(base)}
+            gone = {file["path"] for file in base.get("shards", ())} - {
+                one["path"] for one in manifest["shards"]
+            }
+            # Tables that were merged name shards that came with the parent.
+            merged = {
+                path
+                for file in base.get("shards", ())
+                if file["path"] in gone
+                for path in get_table(source, TableFile.from_json(file), ["path"])["path"].to_pylist()
+            }
+        except PenstockError as error:
+            failed(record.manifest, error)
+            continue
+        look = (
+            not base and record.parent is not None
+        )  # the parent was retired: it was copied before that, or never
+        for file in table_references(manifest):
+            if file.path in known:
+                continue
+            if file.kind == "shards":
+                yield from _shards(source, TableFile(**_as_table(file)), look, merged, failed)
+            yield Item(path=file.path, nbytes=file.nbytes, sha256=file.sha256, look=look)
+        yield Item(path=record.manifest, nbytes=None, sha256=record.sha256, look=look)
+    for folder in SMALL_FOLDERS:
+        there = {info.key for info in target.list(folder)}
+        yield from (
+            Item(path=info.key, nbytes=info.nbytes) for info in source.list(folder) if info.key not in there
+        )
+
+
+def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:
+    """The manifest of the parent; {} without one that is copied before."""
+    parent = state.by_id(record.parent) if record.parent else None
+    if parent is None or parent.retired:
+        return {}
+    return read_manifest(source, parent.manifest, parent.sha256)
+
+
+def _as_table(file: Reference) -> dict[str, Any]:
+    return {"path": file.path, "nbytes": file.nbytes, "sha256": file.sha256, "n_rows": 0}
+
+
+def _shards(
+    source: Store, file: TableFile, look: bool, merged: Container[str], failed: Failed
+) -> Iterator[Item]:
+    try:
+        table = get_table(source, file, _COLUMNS)
+    except PenstockError as error:
+        failed(file.path, error)
+        return
+    for batch in table.to_batches(max_chunksize=4096):
+        row: dict[str, Any]
+        for row in batch.to_pylist():
+            if row["path"] not in merged:
+                yield Item(path=row["path"], nbytes=row["nbytes"], sha256=row["sha256"], look=look)
+                yield Item(
+                    path=row["index_path"], nbytes=row["index_nbytes"], crc32c=row["index_crc32c"], look=look
+                )

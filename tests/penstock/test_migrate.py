@@ -1,0 +1,334 @@
+"""Mirrors: made, killed in the middle, brought up to date, refused, planned."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import loader
+from loader.errors import Conflict, InvalidRuntime, NotARoot, Transient
+from loader.storage import open_store
+from penstock.cli import main
+from penstock.migrate.pace import Pace, Room
+from penstock.migrate.plan import plan_migration
+from penstock.migrate.run import migrate
+from penstock.verify import verify
+
+
+def write(root, numbers, fill=2000):
+    with root.write("d", part_samples=5) as writer:
+        for i in numbers:
+            writer.add(f"k{i:04d}", {"cls": i, "bin": random.Random(i).randbytes(fill)}, metadata={"i": i})
+    return writer.version
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = loader.Root(str(tmp_path / "primary"))
+    write(root, range(20))
+    write(root, range(20, 30))
+    return root
+
+
+@pytest.fixture
+def place(tmp_path):
+    return open_store(str(tmp_path / "mirror"))
+
+
+class Counting:
+    """Counts the verbs asked of a store; `on` is told of each before it is done."""
+
+    def __init__(self, store, on=lambda verb, key: None):
+        self.store, self.url, self.calls, self.on = store, store.url, [], on
+
+    def __getattr__(self, name):
+        def call(key="", *args, **kwargs):
+            self.on(name, key)
+            self.calls.append((name, key))
+            return getattr(self.store, name)(key, *args, **kwargs)
+
+        return call
+
+
+def objects(store):
+    """Key -> bytes of what a mirror shall have."""
+    folders = ("data/", "plans/", "views/", "packs/", "cards/", "log/")
+    return {
+        info.key: store.get(info.key).data
+        for info in store.list("")
+        if info.key.startswith(folders)
+        and "/state-" not in info.key
+        and not info.key.endswith(".samples.parquet")
+    }
+
+
+def test_a_mirror_has_the_same_ids_opens_alone_and_verifies(root, place, capsys):
+    root.open("d@1").where("i < 7").select("cls")._table  # noqa: B018 - stores the view
+    root.alias("d@2", "prod")
+    report = migrate(root, place, Pace())
+    assert (report.failures, report.skipped, report.recorded) == ({}, 0, True)
+    assert objects(place) == objects(root.store)
+    mirror = loader.Root(place.url)
+    assert [one.id for one in mirror.versions("d")] == [one.id for one in root.versions("d")]
+    assert mirror.open("d@prod").id == root.open("d@2").id
+    assert verify(mirror, "d@2", full=True).problems == []
+    assert [dict(one) for one in root.state.mirrors] == [
+        {"url": place.url, "upto": report.entries - 1, "n": report.entries}
+    ]
+    with pytest.raises(Conflict, match="is a mirror of"):
+        mirror.retire("d@1", reason="x")
+    assert main(["migrate", "status", place.url, "--root", root.url]) == 0
+    assert "none" in capsys.readouterr().out
+
+
+def test_a_second_sync_costs_what_is_new_at_any_size(tmp_path):
+    """Requests of a sync that adds one part, after 4 parts and after 40, are the same."""
+    counts = []
+    for n in (20, 200):
+        root = loader.Root(str(tmp_path / f"root-{n}"))
+        write(root, range(n), fill=10)
+        place = open_store(str(tmp_path / f"mirror-{n}"))
+        migrate(root, place, Pace())
+        write(root, range(n, n + 5), fill=10)
+        source, target = Counting(root.store), Counting(place)
+        root.store = source
+        report = migrate(root, target, Pace())
+        assert (
+            report.copied == 8
+        )  # a shard, its index, shards, keys, hashes of keys, samples, stats, the manifest
+        counts.append((len(source.calls), len(target.calls)))
+        again = Counting(place)
+        assert migrate(root, again, Pace()).copied == 0
+        assert not [name for name, _ in again.calls if name.startswith("put")]
+    assert counts[0] == counts[1]
+
+
+KILLED = """
+import sys, loader
+from loader.storage import open_store
+from penstock.migrate.pace import Pace
+from penstock.migrate.run import migrate
+print("begun", flush=True)
+migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=400), at_once=4)
+print("done", flush=True)
+"""
+
+
+def test_a_killed_migration_is_resumed_and_copies_nothing_twice(tmp_path):
+    root = loader.Root(str(tmp_path / "primary"))
+    write(root, range(150), fill=50)
+    place, chance, kills = open_store(str(tmp_path / "mirror")), random.Random(4), 0
+    command = [sys.executable, "-c", KILLED, root.url, place.url]
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "begun\n"
+            enough = len(list(place.list("data/"))) + chance.randrange(4, 12)
+            while process.poll() is None and len(list(place.list("data/"))) < enough:
+                pass
+            kills += process.poll() is None
+            process.send_signal(signal.SIGKILL)
+    assert kills == 3
+    there = {info.key for info in place.list("data/")}
+    with pytest.raises(loader.errors.VersionNotFound):  # the log comes last
+        loader.Root(place.url).open("d@1")
+    puts = Counting(place)
+    report = migrate(root, puts, Pace())
+    assert not report.failures
+    assert report.skipped == len(there)
+    assert not there & {key for name, key in puts.calls if name in ("put_if_absent", "put_file")}
+    assert objects(place) == objects(root.store)
+    assert list(place.list("migrations/")) == []
+
+
+def test_what_changes_under_it_is_named_and_the_rest_goes_on(root, place, tmp_path, capsys):
+    paths = sorted(str(path.relative_to(root.url)) for path in Path(root.url).rglob("*.tar"))
+    gone, changed = paths[0], paths[1]
+    whole = (Path(root.url) / changed).read_bytes()
+    (Path(root.url) / gone).rename(tmp_path / "gone")
+    (Path(root.url) / changed).write_bytes(whole[:-1] + b"x")
+    report = migrate(root, place, Pace())
+    assert set(report.failures) == {gone, changed}
+    assert "sha256" in report.failures[changed]
+    assert {info.key for info in place.list("data/")} == {
+        key for key in objects(root.store) if key.startswith("data/") and key not in report.failures
+    }
+    assert list(place.list("log/")) == []
+    assert main(["migrate", "run", place.url, "--root", root.url, "--json"]) == 1
+    assert set(json.loads(capsys.readouterr().out)["failures"]) == {gone, changed}
+    (tmp_path / "gone").rename(Path(root.url) / gone)
+    (Path(root.url) / changed).write_bytes(whole)
+    assert migrate(root, place, Pace()).copied == 2
+    assert objects(place) == objects(root.store)
+
+
+def test_large_objects_go_through_a_file_and_arrive_whole(tmp_path, place, monkeypatch):
+    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 1000)
+    root = loader.Root(str(tmp_path / "primary"))
+    write(root, range(10))
+    (tmp_path / "scratch").mkdir()
+    assert not migrate(root, place, Pace(), scratch=str(tmp_path / "scratch")).failures
+    assert verify(loader.Root(place.url), "d@1", full=True).problems == []
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_a_version_published_meanwhile_waits_for_the_next_run(root, place):
+    once = threading.Lock()
+
+    def publish(verb, key):
+        if verb == "put_if_absent" and key.startswith("data/") and once.acquire(blocking=False):
+            write(loader.Root(root.url), range(30, 35))
+
+    assert not migrate(root, Counting(place, publish), Pace()).failures
+    assert len(loader.Root(place.url).versions("d")) == 2
+    assert main(["migrate", "status", place.url, "--root", root.url]) == 1
+    assert not migrate(root, place, Pace()).failures
+    assert objects(place) == objects(root.store)
+
+
+CLOUDS = {"s3": ("s3", "endpoint_url"), "gcs": ("gs", "endpoint_url"), "azure": ("az", "endpoint")}
+FAULTS = [*["ok"] * 12, 503, "ok", "reset", *["ok"] * 5, "drop", "commit-drop", "ok", "short", 500]
+
+
+@pytest.mark.parametrize(
+    "way", [["s3", "gcs"], pytest.param(["s3", "azure", "gcs"], marks=pytest.mark.server)], ids="-".join
+)
+def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, request):
+    """From a disk over each cloud to a disk again; every server misbehaves when it is written and when it is read."""
+    http, servers, source = shared("servers/http"), [], root
+    try:
+        for name in way:
+            (scheme, where), options = CLOUDS[name], request.getfixturevalue(name)
+            behind = options[where]
+            server = http.HttpServer(http.forward_to(behind))
+            servers.append(server)
+            own = {**options, where: options[where].replace(behind, server.endpoint)}
+            own |= {"retry_base_s": 0.001, "timeout_s": 3}
+            url = f"{scheme}://bucket/migrate-{'-'.join(way)}"
+            with contextlib.closing(open_store(url, own)) as target:
+                for one in servers:
+                    one.faults.extend(FAULTS)
+                assert not migrate(source, target, Pace(), at_once=3).failures
+                assert objects(target) == objects(root.store)
+            source = loader.Root(url, options=own)
+        servers[-1].faults.extend(FAULTS)
+        assert not migrate(source, place, Pace(), at_once=3).failures
+        source.close()
+    finally:
+        for server in servers:
+            server.close()
+    assert objects(place) == objects(root.store)
+    assert verify(loader.Root(place.url), "d@2", full=True).problems == []
+
+
+def test_a_target_that_fails_for_good_is_named(root, place):
+    def full(verb, key):
+        if verb == "put_if_absent" and key.endswith(".tar"):
+            raise Transient("no answer")
+
+    report = migrate(root, Counting(place, full), Pace())
+    assert all(path.endswith(".tar") for path in report.failures)
+    assert list(place.list("log/")) == []
+
+
+def test_other_places_are_refused(root, place, tmp_path):
+    with pytest.raises(Conflict, match="which is written to"):
+        migrate(root, root.store, Pace())
+    other = loader.Root(str(tmp_path / "other"))
+    write(other, range(3))
+    with pytest.raises(Conflict, match="has id"):
+        migrate(root, other.store, Pace())
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.doc").write_bytes(b"")
+    with pytest.raises(NotARoot, match="not empty"):
+        migrate(root, open_store(str(tmp_path / "full")), Pace())
+    migrate(root, place, Pace())
+    last = max(info.key for info in place.list("log/") if "state" not in info.key)
+    place.put(last, place.get(last).data.replace(b'"nonce":"', b'"nonce":"f'))
+    with pytest.raises(Conflict, match="is not the entry"):
+        migrate(root, place, Pace())
+
+
+def test_bytes_that_somebody_else_left_are_not_replaced(root, place):
+    shard = min(key for key in objects(root.store) if key.endswith(".tar"))
+    migrate_marker = json.loads(root.store.get("penstock.json").data) | {"mirror_of": root.url}
+    place.put("penstock.json", json.dumps(migrate_marker).encode())
+    place.put(shard, b"another")
+    report = migrate(root, place, Pace())
+    assert list(report.failures) == [shard]
+    assert place.get(shard).data == b"another"
+
+
+def test_the_plan_counts_what_the_run_does(root, place, tmp_path, capsys):
+    lists = tmp_path / "rclone.txt", tmp_path / "s5cmd.txt"
+    arguments = [
+        "--rclone",
+        str(lists[0]),
+        "--s5cmd",
+        str(lists[1]),
+        "--egress",
+        "0.5",
+        "--json",
+        "--root",
+        root.url,
+    ]
+    assert main(["migrate", "plan", place.url, *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    report = migrate(root, place, Pace())
+    assert found["objects"] == report.copied
+    assert found["versions"] == ["d@1", "d@2"]
+    assert found["egress_usd"] == pytest.approx(found["nbytes"] / 1e9 * 0.5)
+    paths = lists[0].read_text().splitlines()
+    assert set(paths) == {key for key in objects(place) if not key.startswith("log/")}
+    assert lists[1].read_text().splitlines()[0] == f'cp "{root.url}/{paths[0]}" "{place.url}/{paths[0]}"'
+    assert plan_migration(root, place).objects == 0
+
+
+def test_what_another_tool_copied_is_not_copied_again(root, place):
+    shutil.copytree(f"{root.url}/data", f"{place.url}/data")
+    report = migrate(root, place, Pace())
+    assert (report.copied, report.failures) == (0, {})
+    assert objects(place) == objects(root.store)
+
+
+def test_pace_and_room():
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(10, 1000, clock=lambda: now[0], sleep=sleep)
+    for _ in range(21):
+        pace.take(requests=1)
+    assert now[0] == pytest.approx(2.0)
+    pace.take(nbytes=3000)
+    pace.take(nbytes=1)
+    assert now[0] == pytest.approx(5.0)
+    Pace(sleep=sleep).take(10**9, 10**18)
+    with pytest.raises(InvalidRuntime, match="above 0"):
+        Pace(0)
+    room, held, most = Room(10), [0], [0]
+    lock = threading.Lock()
+
+    def hold(nbytes):
+        with room.for_bytes(nbytes):
+            with lock:
+                held[0] += min(nbytes, 10)
+                most[0] = max(most[0], held[0])
+            with lock:
+                held[0] -= min(nbytes, 10)
+
+    threads = [threading.Thread(target=hold, args=(nbytes,)) for nbytes in [3, 7, 12, 4, 6, 10] * 5]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert 0 < most[0] <= 10

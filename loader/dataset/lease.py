@@ -18,7 +18,6 @@ from threading import RLock
 
 from ..errors import Forbidden, ObjectNotFound, StoreError
 from ..storage import fork
-from ..storage.retry import tried_once
 from ..storage.store import Store
 from .entries import canonical
 from .heartbeat import new_holder
@@ -98,10 +97,7 @@ class Lease:
             self._forget()
         if there:
             try:
-                with (
-                    tried_once()
-                ):  # the garbage collector may do this in any thread, which must not wait for a dead store
-                    self._store.delete_many([key])
+                self._store.delete_many([key])
             except StoreError as e:
                 _log.warning("%s in %s was not removed: %s", key, self._store.url, e)
 

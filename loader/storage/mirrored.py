@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from ..errors import InvalidStore, StoreError
+from ..errors import InvalidStore, StoreError, Transient
 from .disk import disk_of
 from .disk_runs import Piece
 from .doubt import doubted
@@ -162,6 +162,9 @@ class MirroredStore:
         self._writable().put_file(key, path)
 
     def delete_many(self, keys: Iterable[str]) -> None:
+        if not self._members.primary.is_up:
+            # At once: the garbage collector gives leases back in any thread, and no context may be entered there.
+            raise Transient(f"{self.url} is passed over, since it failed a moment ago: nothing was deleted")
         self._writable().delete_many(keys)
 
     def copy(self, src: str, dst: str) -> None:

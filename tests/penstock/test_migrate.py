@@ -210,7 +210,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, re
             server = http.HttpServer(http.forward_to(behind))
             servers.append(server)
             own = {**options, where: options[where].replace(behind, server.endpoint)}
-            own |= {"retry_base_s": 0.001, "timeout_s": 3}
+            own |= {"retry_base_s": 0.001, "timeout_s": 20}
             url = f"{scheme}://bucket/migrate-{'-'.join(way)}"
             with contextlib.closing(open_store(url, own)) as target:
                 for one in servers:

@@ -46,7 +46,11 @@ def served(monkeypatch):
         )
         running.append(process)
         port = int(process.stdout.readline())
-        return process, "s3://bucket", {"retry_base_s": 0.001, "endpoint_url": f"http://127.0.0.1:{port}"}
+        return (
+            process,
+            "s3://bucket",
+            {"retry_base_s": 0.001, "retry_deadline_s": 4, "endpoint_url": f"http://127.0.0.1:{port}"},
+        )
 
     yield serve
     for process in running:

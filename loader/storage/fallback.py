@@ -21,6 +21,7 @@ from ..errors import (
     Transient,
 )
 from .doubt import doubted, note
+from .keys import check_key
 from .member import Member
 from .nearest import Members
 from .retry import is_patient, tried_once, tried_while
@@ -47,8 +48,11 @@ class Fallback:
     def read(self, key: str, read: Callable[[Member], T], *, by_name: bool = False) -> T:
         """What `read` gives of the first store that has it. by_name: of a listing, in the order of their names.
 
-        Raises: ObjectNotFound where nobody has it; else what the first store raised that may have it.
+        Raises: ObjectNotFound where nobody has it; else what the first store raised that may have it; InvalidStore for
+        a key that no store takes, which says nothing of the stores.
         """
+        if not by_name:
+            check_key(key)
         order = self._members.all if by_name else self._members.in_order()
         wrong = doubted()
         certain = bool(wrong) or key.startswith(CERTAIN)

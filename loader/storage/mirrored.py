@@ -9,7 +9,7 @@ from .disk import disk_of
 from .disk_runs import Piece
 from .doubt import doubted
 from .fallback import NEXT_AFTER_S, Fallback
-from .keys import check_key, check_prefix, check_span
+from .keys import check_prefix, check_span
 from .member import Member
 from .nearest import Identity, Members
 from .pins import Pins
@@ -61,7 +61,7 @@ class MirroredStore:
     # reading
 
     def get(self, key: str) -> Blob:
-        return self._blob(key, None, lambda one, _: one.store.get(check_key(key)))
+        return self._blob(key, None, lambda one, _: one.store.get(key))
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)

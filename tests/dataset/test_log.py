@@ -239,6 +239,21 @@ def history(store):
     return log.state
 
 
+def test_a_mirror_is_said_once_for_what_was_written(store):
+    log = Log(store)
+    history(store)
+    assert log.mirror("az://b/p", 7) == 8
+    assert log.mirror("az://b/p", 8) == 8  # nothing but mirrors since
+    assert log.mirror("gs://b/p", 8) == 9
+    log.ref("photos", "two", "tag", 1)
+    assert log.mirror("az://b/p", 10) == 11
+    assert [(one["url"], one["upto"], one["n"]) for one in log.state.mirrors] == [
+        ("az://b/p", 7, 8),
+        ("gs://b/p", 8, 9),
+        ("az://b/p", 10, 11),
+    ]
+
+
 def after(state, **body):
     return seal(state.n + 1, state.prev, "ff", 0, body)
 
@@ -274,6 +289,8 @@ def after(state, **body):
             "cannot become",
         ),
         ({"kind": "deny", "hashes": "aa", "scope": "sample"}, "not a list of text"),
+        ({"kind": "mirror", "url": None, "upto": 7}, "url None, expected text"),
+        ({"kind": "mirror", "url": "az://b/p", "upto": 8}, "which comes later"),
         ({"kind": "commit", "txn": "t2", "dataset": "photos"}, "number None, expected an integer"),
     ],
 )

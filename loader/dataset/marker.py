@@ -39,10 +39,16 @@ class Marker:
             self._good = create_root(self._store)
         self.writable()
 
-    def writable(self) -> None:
-        """Raises: Conflict where the root is a mirror: its history is that of its primary."""
+    @property
+    def mirror_of(self) -> str | None:
+        """The URL of the primary; None where the root is no mirror. Raises: as `check_root`."""
         self.check()
         primary = (self._good or {}).get(MIRROR_OF)
+        return None if primary is None else str(primary)
+
+    def writable(self) -> None:
+        """Raises: Conflict where the root is a mirror: its history is that of its primary."""
+        primary = self.mirror_of
         if primary is not None:
             raise Conflict(
                 f"{self._store.url} is a mirror of {primary}, and a mirror has the history of its primary: write "

@@ -69,6 +69,11 @@ class Root:
         return self.store.url
 
     @property
+    def mirror_of(self) -> str | None:
+        """The URL of the root that this one is a mirror of; None of a primary. Raises: NotARoot; FormatTooNew."""
+        return self._marker.mirror_of
+
+    @property
     def log(self) -> Log:
         """The root's history. Raises: NotARoot; FormatTooNew."""
         self._marker.check()

@@ -23,6 +23,7 @@ from .beside import as_table, cards, hints, signs_of_the_dead
 from .life import Life, look
 from .listing import listed
 from .live import protected, references
+from .mirror import PrimaryRecord, swept_by_primary
 from .notes import check_name, own_name
 from .plan import Plan, planned
 from .report import Report
@@ -64,7 +65,8 @@ def collect(
     root: Root, options: Options | None = None, *, apply: bool = False, now_us: int | None = None
 ) -> Report:
     """Look at a root and note what is seen; with `apply`, abort the transactions of the dead, and delete what has been
-    condemned for `grace_s`. Any number of collectors may work on a root at once.
+    condemned for `grace_s`. Any number of collectors may work on a root at once. Of a mirror nothing is deleted but what
+    the primary's record says was deleted there.
 
     now_us: what the collector's clock says. Costs a listing of `data/` and five of small folders, a request per version
     that stays, per open transaction, lease and table of shards; memory 0.2 KB per object that is referenced or
@@ -80,7 +82,8 @@ def collect(
         state, leases = root.log.refresh(), Leases(root.store)
         life = look(root.store, name, state, leases, now_us, silence_us)
         silent = life.silent_txns(state)
-        if apply and silent:
+        mirror = root.mirror_of is not None
+        if apply and silent and not mirror:
             _abort(root, silent, life)
             state = root.log.refresh()
         kept = protected(state, life.living(life.leases), options.condemned)
@@ -88,8 +91,11 @@ def collect(
         tally = Tally()
 
         def condemned() -> Iterator[pa.Table]:
-            yield _counted(as_table(cards(root.store, state, kept, tally)), tally)
-            yield from map(sorter(state, kept, live, tally), listing.batches())
+            gone = swept_by_primary(root.store) if mirror else None
+            found = as_table(cards(root.store, state, kept, tally))
+            yield _counted(gone(found) if gone else found, tally)
+            pieces = map(sorter(state, kept, live, tally), listing.batches())
+            yield from map(gone, pieces) if gone else pieces
             yield _counted(as_table(signs_of_the_dead(root.store, state, life, tally)), tally)
             yield _counted(as_table(hints(root.store)), tally)
 
@@ -97,7 +103,7 @@ def collect(
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
         check = last_look(root, life, leases, kept, options.condemned)
-        record = Record(root.store, name) if apply else None
+        record = (PrimaryRecord() if mirror else Record(root.store, name)) if apply else None
         swept = sweep(root, plan, caps, grace_us, check, record, now_us)
     return Report(
         url=root.url,

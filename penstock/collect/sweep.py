@@ -14,6 +14,7 @@ from loader.dataset.lease import Leases
 from ..progress import progress
 from .life import Life
 from .live import protected, references
+from .mirror import PrimaryRecord
 from .plan import Plan
 from .swept import Record
 
@@ -43,7 +44,13 @@ class Swept:
 
 
 def sweep(
-    root: Root, plan: Plan, caps: Caps, grace_us: int, check: Check, record: Record | None, at_us: int
+    root: Root,
+    plan: Plan,
+    caps: Caps,
+    grace_us: int,
+    check: Check,
+    record: Record | PrimaryRecord | None,
+    at_us: int,
 ) -> Swept:
     """Delete what is due, `ROWS` at a time: looked at again, put on record, deleted. record: None deletes nothing and
     tells what would be. Killed at any moment it leaves what is left for the next sweep. Raises: StoreError."""
@@ -55,7 +62,8 @@ def sweep(
         checked = check(mine)
         done.spared += mine.num_rows - checked.num_rows
         if record is not None and checked.num_rows:
-            done.records.append(record.append(checked, at_us))
+            if key := record.append(checked, at_us):
+                done.records.append(key)
             root.store.delete_many(checked["key"].to_pylist())
         done.objects += checked.num_rows
         done.nbytes += pc.sum(checked["nbytes"]).as_py() or 0

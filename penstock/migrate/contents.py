@@ -11,8 +11,9 @@ from loader.dataset.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 
-SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/")
-"""Objects that no manifest names, named after their content or created once: these folders alone are listed."""
+SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "swept/", "takedowns/")
+"""Objects that no manifest names, named after their content or created once: these folders alone are listed. The last
+two tell the mirror's collector what the primary's has deleted, and which versions were taken down."""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 
 

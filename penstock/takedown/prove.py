@@ -7,17 +7,18 @@ same places again without a line of penstock.
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loader import Root
 from loader.dataset.history import Deny
 from loader.errors import ObjectNotFound, PenstockError
-from loader.storage import Store, open_store
+from loader.storage import Store
 
 from ..progress import progress
 from .caches import cache_places
 from .find import all_datasets, find
+from .mirrors import mirror_places
 from .noncurrent import noncurrent
 from .record import Place, Record, read_record
 from .run import deny_entry, is_there
@@ -54,7 +55,7 @@ def prove(
         ),
         *scanned(root, deny, record),
         *cache_places(record, caches),
-        *_mirrors(root, record, mirrors),
+        *mirror_places(root, record, mirrors),
         *noncurrent(root.store, record.paths, s3),
         *_checkpoints(root.store, record),
         *(
@@ -140,33 +141,6 @@ def _zeros(store: Store, place: Place) -> Place:
 
 
 _BLOCK = 2**24
-
-
-def _mirrors(root: Root, record: Record, urls: Sequence[str]) -> Iterator[Place]:
-    """Each mirror that the log names, and each URL given: the same paths have to be absent there."""
-    named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
-    for url in sorted(named | set(urls)):
-        place = {"check": "mirror", "what": "a mirror", "url": url}
-        if url not in urls:
-            yield {**place, "clean": False, "why": "not looked at: pass --mirror with its URL"}
-            continue
-        try:
-            there = _there(open_store(url, None), record.having("absent"))
-        except PenstockError as error:
-            yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
-            continue
-        if there:
-            yield {
-                **place,
-                "clean": False,
-                "why": f"{len(there)} objects are still there, such as {there[0]}",
-            }
-        else:
-            yield {**place, "clean": True, "evidence": "none of the objects that had to go is there"}
-
-
-def _there(store: Store, places: Iterable[Place]) -> list[str]:
-    return [place["path"] for place in places if is_there(store, place["path"])]
 
 
 def _checkpoints(store: Store, record: Record) -> Iterator[Place]:

@@ -52,12 +52,20 @@ def _run_arguments(parser: ArgumentParser) -> None:
         "--apply", action="store_true", help="do it: without, it is only said what would be done"
     )
     parser.add_argument("--delete-raw", action="store_true", help="delete raw objects at their source too")
+    parser.add_argument(
+        "--mirror",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a mirror whose cards, plans, views and packs go too",
+    )
     _which(parser)
 
 
 def run(arguments: Namespace) -> Answer:
     """Exit status 0 whether or not there was something to do."""
     from ..takedown.caches import purge_cache
+    from ..takedown.mirrors import purge_mirror
     from ..takedown.noncurrent import delete_noncurrent
     from ..takedown.raw import delete_object
     from ..takedown.record import read_record
@@ -72,12 +80,13 @@ def run(arguments: Namespace) -> Answer:
         ran = run_takedown(
             root, n, apply=arguments.apply, delete_raw=delete_object if arguments.delete_raw else None
         )
-        pages = old = 0
+        pages = old = mirrored = 0
         if arguments.apply:
             record = read_record(root.store, n)
             pages = sum(purge_cache(folder, record) for folder in arguments.cache)
             old = delete_noncurrent(root.store, record.paths)
-        body.append({**ran.to_json(), "pages": pages, "noncurrent": old})
+            mirrored = sum(purge_mirror(url, record, root.store) for url in arguments.mirror)
+        body.append({**ran.to_json(), "pages": pages, "noncurrent": old, "mirrored": mirrored})
         lines.append(ran.text())
     return body, "\n".join(lines) or "no takedowns", 0
 

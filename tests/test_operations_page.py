@@ -1,0 +1,139 @@
+"""The story of docs/operations.md runs as it stands there: S3, a mirror in Azure, a store that is killed, a takedown."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+SCRIPTS = dict(re.findall(r"```python (\S+)\n(.*?)```", PAGE, re.S))
+STORY = dict(re.findall(r"```sh (\S+)\n(.*?)```", PAGE, re.S))
+KILLED_AT = 10
+"""Step of the training."""
+
+
+class Front:
+    """What stands before S3 and can be killed; the objects are behind it."""
+
+    def __init__(self, port: int) -> None:
+        self._server, self.port = port, 0
+        self.begin()
+
+    def begin(self) -> None:
+        command = [sys.executable, ROOT / "tests" / "servers" / "front.py", str(self._server), str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def front(s3):
+    running = Front(int(s3["endpoint_url"].rpartition(":")[2]))
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch, s3, azure, front):
+    """Where the commands run: their stores in the environment, as the providers' own tools read it."""
+    import boto3
+    from azure.storage.blob import BlobServiceClient
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=s3["key"],
+        aws_secret_access_key=s3["secret"],
+    )
+    client.create_bucket(Bucket="lab")
+    client.close()
+    with BlobServiceClient(
+        azure["endpoint"], {k: azure[k] for k in ("account_name", "account_key")}
+    ) as blobs:
+        blobs.create_container("backup")
+    for name, text in SCRIPTS.items():
+        (tmp_path / name).write_text(text)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, command in (("python", ""), ("penstock", " -m penstock")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{command} "$@"\n')
+        (programs / name).chmod(0o755)
+    (tmp_path / "recheck_takedown.py").write_text((ROOT / "examples" / "recheck_takedown.py").read_text())
+    return os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.port}",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": s3["key"],
+        "AWS_SECRET_ACCESS_KEY": s3["secret"],
+        "AZURE_STORAGE_CONNECTION_STRING": (
+            f"DefaultEndpointsProtocol=http;AccountName={azure['account_name']};"
+            f"AccountKey={azure['account_key']};BlobEndpoint={azure['endpoint']};"
+        ),
+    }
+
+
+@pytest.fixture
+def block(tmp_path, environment):
+    """block(name) -> a process that runs a block of the page, in the environment that the ones before it left."""
+    (tmp_path / "exported").write_text("")
+
+    def start(name):
+        script = f". ./exported\nset -a\n{STORY[name]}\nexport -p > exported\n"
+        return subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def said(running) -> str:
+    out, _ = running.communicate()
+    assert running.returncode == 0, out
+    return out
+
+
+@pytest.mark.server
+def test_the_story_as_it_is_written(tmp_path, block, front):
+    assert list(STORY) == ["publish", "train", "takedown", "after"]
+    out = said(block("publish"))
+    assert "served by a mirror: 0" in out
+    alone = (tmp_path / "alone.txt").read_text().splitlines()
+    assert len(set(alone)) == len(alone) == 50
+
+    training, killed = block("train"), tmp_path / "killed.txt"
+    while training.poll() is None and not (
+        killed.exists() and len(killed.read_text().splitlines()) >= KILLED_AT
+    ):
+        time.sleep(0.02)
+    front.kill()
+    served = re.search(r"served by a mirror: (\d+)", said(training))
+    assert served is not None
+    assert int(served[1]) > 0
+    front.begin()
+
+    out = said(block("takedown"))
+    assert "complete" in out
+    proof = json.loads((tmp_path / "proof.json").read_text())
+    assert proof["result"] == "complete"
+    assert {place["check"] for place in proof["places"]} >= {"absent", "mirror"}
+    out = said(block("after"))
+    assert out.count("nothing wrong") == 2
+    assert "people@1" in out
+    assert "retired" in out

@@ -42,7 +42,7 @@ test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
 	$(PYTEST) tests/storage -m ceph
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
-	$(PYTEST) $(PARALLEL) --dist load tests/test_planted_bugs.py
+	$(PYTEST) $(PARALLEL) --dist load -m mutants tests
 
 check: $(READY) ## lint, types, architecture
 	$(BIN)/ruff check .

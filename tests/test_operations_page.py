@@ -1,4 +1,4 @@
-"""The story of docs/operations.md runs as it stands there: S3, a mirror in Azure, a store that is killed, a takedown."""
+"""The story of docs/operations.md runs as it stands: S3, a mirror in Azure, a store that is killed, a takedown."""
 
 import json
 import os

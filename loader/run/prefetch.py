@@ -15,6 +15,9 @@ MAX_AHEAD = 64
 """Batches made ahead at most, however small they are, unless those in the making are more: more only delay a seek."""
 
 
+LOOK_UP_S = 1.0
+
+
 class Made(NamedTuple):
     """What became of consecutive steps. batches: of the first of them; error: of the step after these, None where all
     were made. at_s: `perf_counter` when they were there, `took_s` seconds after they were begun; nbytes: the memory
@@ -128,7 +131,7 @@ class Prefetch:
         self._fill(step, end)
         _, future = self._pending.popleft()
         try:
-            made = future.result()
+            made = _waited_for(future)
             if made.error is not None and not made.batches:
                 raise made.error
         except CancelledError:
@@ -177,3 +180,13 @@ class Prefetch:
         self._ready.clear()
         for crew in (self._crew, *self._retired):
             crew.cancel([future for _, future in dropped])
+
+
+def _waited_for(future: "Future[Made]") -> Made:
+    """Its result. Looks up now and then: a Ctrl-C in the moment before the main thread waits would not wake it."""
+    while True:
+        try:
+            return future.result(LOOK_UP_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()

@@ -72,8 +72,23 @@ def warned(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
+@pytest.fixture(autouse=True)
+def own_renewal(monkeypatch):
+    """A thread that renews what other tests of this process have open goes on as it did, and is not looked at."""
+    OTHERS[:] = [thread for thread in threading.enumerate() if thread.name == THREAD]
+    own = renewal.Renewal()
+    monkeypatch.setattr(renewal, "_RENEWAL", own)
+    yield
+    own.dismiss()
+    own.join()
+
+
+THREAD = "penstock-leases"
+OTHERS = []
+
+
 def renewing():
-    return [thread for thread in threading.enumerate() if thread.name == "penstock-leases"]
+    return [one for one in threading.enumerate() if one.name == THREAD and one not in OTHERS]
 
 
 def claimed(store):

@@ -1,5 +1,6 @@
 """An HTTP server of objects that answers in lock step: all that is asked for at once, and only then."""
 
+import re
 import threading
 import time
 from collections import Counter
@@ -17,16 +18,16 @@ def kind_of(method, path):
         return "listing"
     if method != "GET":
         return "lease" if "/leases/" in url.path else method
-    endings = {
-        "penstock.json": "marker",
-        ".index.parquet": "index",
-        "shards.parquet": "parts",
-        ".tar": "samples",
+    # (tables of merged runs are named after their content too)
+    kinds = {
+        r"penstock\.json$": "marker",
+        r"\.index\.parquet$": "index",
+        r"/shards(-\w+)?\.parquet$": "parts",
+        r"\.tar$": "samples",
+        "/log/": "log",
+        r"/manifest-\w+\.json$": "manifest",
     }
-    folders = {"/log/": "log", "/data/": "manifest"}
-    by_ending = (kind for end, kind in endings.items() if url.path.endswith(end))
-    by_folder = (kind for folder, kind in folders.items() if folder in url.path)
-    return next(by_ending, None) or next(by_folder, url.path)
+    return next((kind for pattern, kind in kinds.items() if re.search(pattern, url.path)), url.path)
 
 
 def round_server(range_server, objects):

@@ -192,6 +192,7 @@ def test_a_planted_bug_is_caught(monkeypatch, properties, plant, name):
             getattr(properties, name)()
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("plant", [grace_ignored, leases_ignored], ids=lambda plant: plant.__name__)
 def test_a_planted_bug_does_not_outlive_the_machine(monkeypatch, properties, shared, plant):
     chosen = settings(

@@ -65,8 +65,8 @@ def collect(
     root: Root, options: Options | None = None, *, apply: bool = False, now_us: int | None = None
 ) -> Report:
     """Look at a root and note what is seen; with `apply`, abort the transactions of the dead, and delete what has been
-    condemned for `grace_s`. Any number of collectors may work on a root at once. Of a mirror nothing is deleted but what
-    the primary's record says was deleted there.
+    condemned for `grace_s`. Any number of collectors may work on a root at once. Of a mirror nothing is deleted but
+    what the primary's record says was deleted there.
 
     now_us: what the collector's clock says. Costs a listing of `data/` and five of small folders, a request per version
     that stays, per open transaction, lease and table of shards; memory 0.2 KB per object that is referenced or

@@ -5,14 +5,4 @@ set -euo pipefail
 if command -v radosgw ceph-mon ceph-osd ceph > /dev/null; then
     exit 0
 fi
-if ! command -v apt-get > /dev/null; then
-    echo "install-ceph: there is no apt-get; install radosgw, ceph-mon, ceph-osd and ceph-common and run again" >&2
-    exit 1
-fi
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-    as_root=(sudo)
-fi
-export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends radosgw ceph-mon ceph-osd ceph-common
+"$(dirname "$0")/apt-install.sh" install-ceph radosgw ceph-mon ceph-osd ceph-common

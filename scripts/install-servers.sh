@@ -9,16 +9,6 @@ if [ "$(cat .servers/node_modules/azurite/package.json 2> /dev/null | grep -c "\
     exit 0
 fi
 if ! command -v npm > /dev/null; then
-    if ! command -v apt-get > /dev/null; then
-        echo "install-servers: npm is missing, and there is no apt-get; install Node.js with npm and run again" >&2
-        exit 1
-    fi
-    as_root=()
-    if [ "$(id -u)" -ne 0 ]; then
-        as_root=(sudo)
-    fi
-    export DEBIAN_FRONTEND=noninteractive
-    "${as_root[@]}" apt-get update -qq
-    "${as_root[@]}" apt-get install -y -qq --no-install-recommends nodejs npm
+    scripts/apt-install.sh install-servers nodejs npm
 fi
 npm install --prefix .servers --no-save --no-audit --no-fund --loglevel=error "azurite@$azurite"

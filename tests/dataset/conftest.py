@@ -18,6 +18,12 @@ def properties(shared):
 
 
 @pytest.fixture(scope="session")
+def interrupted(shared):
+    """interrupted(root, then): the root, and `then()` is called just before its next commit."""
+    return shared("dataset/interrupted").interrupted
+
+
+@pytest.fixture(scope="session")
 def stores(shared):
     """Stores that count what is asked of them, or read another answer into it."""
     return shared("dataset/stores")

@@ -299,30 +299,7 @@ def test_nothing_left_is_denied(root):
     assert "d" not in root.datasets()
 
 
-class Interrupted:
-    """A store whose log is written to by somebody else, just before our commit is."""
-
-    def __init__(self, store, then):
-        self.store, self.then = store, then
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def put_if_absent(self, key, data):
-        if self.then and key.startswith("log/") and b'"kind":"commit"' in data:
-            then, self.then = self.then, None
-            then()
-        self.store.put_if_absent(key, data)
-
-
-def interrupted(root, then):
-    mine = loader.Root(root.url)
-    mine.store = Interrupted(mine.store, then)
-    mine._log = Log(mine.store)
-    return mine
-
-
-def test_a_deny_that_comes_first_is_applied_to_parts(root):
+def test_a_deny_that_comes_first_is_applied_to_parts(root, interrupted):
     write(root, a="bob")
     mine = interrupted(root, lambda: deny(root))
     version = write(mine, b="alice", c="carol")
@@ -331,7 +308,7 @@ def test_a_deny_that_comes_first_is_applied_to_parts(root):
     sound(root, "d")
 
 
-def test_a_deny_that_comes_first_is_applied_to_a_group(root):
+def test_a_deny_that_comes_first_is_applied_to_a_group(root, interrupted):
     write(root, a="alice", b="bob", c="carol", e="dave")
     mine = interrupted(root, lambda: deny(root))
     version = mine.add_group("d", "more", {"up.txt": lambda sample: "UP-" + sample["txt"]})
@@ -343,7 +320,7 @@ def test_a_deny_that_comes_first_is_applied_to_a_group(root):
     sound(root, "d")
 
 
-def test_a_deny_that_comes_first_is_applied_to_exclusions(root):
+def test_a_deny_that_comes_first_is_applied_to_exclusions(root, interrupted):
     write(root, a="alice", b="bob", c="carol")
     mine = interrupted(root, lambda: deny(root))
     version = mine.exclude("d", ["c"], reason="blurred")
@@ -351,7 +328,7 @@ def test_a_deny_that_comes_first_is_applied_to_exclusions(root):
     sound(root, "d")
 
 
-def test_a_group_beside_an_exclusion_keeps_nothing_of_it(root):
+def test_a_group_beside_an_exclusion_keeps_nothing_of_it(root, interrupted):
     write(root, a="alice", b="bob", c="carol")
     deny(root, Target(kind="subject", value="nobody"))
     mine = interrupted(root, lambda: root.exclude("d", ["a"], reason="blurred"))

@@ -164,7 +164,8 @@ def what_goes_with_a_version_goes():
 # what stays
 
 
-def a_leased_version_stays():
+def retired_while_read():
+    """(a root, its first version, which is retired, and another root that has it open)."""
     root = fresh()
     one = write(root, "a")
     reader = again(root)
@@ -172,6 +173,11 @@ def a_leased_version_stays():
     write(root, "b")
     root.retire("d@1", reason="old")
     root.close()
+    return root, one, reader
+
+
+def a_leased_version_stays():
+    root, one, reader = retired_while_read()
     for hour in range(0, 400, 50):
         look(root, hour)
         reader.renew_leases()
@@ -183,13 +189,7 @@ def a_leased_version_stays():
 
 
 def a_lease_that_does_not_move_keeps_nothing():
-    root = fresh()
-    one = write(root, "a")
-    reader = again(root)
-    reader.open("d@1")
-    write(root, "b")
-    root.retire("d@1", reason="old")
-    root.close()
+    root, one, reader = retired_while_read()
     for hour in (0, 71, 72, 143):
         look(root, hour)
         assert is_whole(root, one)
@@ -200,13 +200,7 @@ def a_lease_that_does_not_move_keeps_nothing():
 
 def a_lease_that_moves_again_before_the_sweep_keeps_its_version():
     """It was taken for dead when the plan was made, and is seen alive at the last look."""
-    root = fresh()
-    one = write(root, "a")
-    reader = again(root)
-    reader.open("d@1")
-    write(root, "b")
-    root.retire("d@1", reason="old")
-    root.close()
+    root, one, reader = retired_while_read()
     for hour in (0, 72):
         look(root, hour)
     root._use(Meanwhile(root.store, "put_file", reader.renew_leases))

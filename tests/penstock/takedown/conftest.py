@@ -110,8 +110,10 @@ class Kit:
 
 
 @pytest.fixture(scope="session")
-def kit():
-    return Kit()
+def kit(shared):
+    made = Kit()
+    made.interrupted = shared("dataset/interrupted").interrupted
+    return made
 
 
 @pytest.fixture

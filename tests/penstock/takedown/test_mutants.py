@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-import loader
 from loader.dataset import apply_denies, publish, redact
-from loader.dataset.log import Log
 from loader.dataset.parquet import TableFile
 from penstock.takedown import rewrite, run
 from penstock.verify import verify
@@ -78,38 +76,19 @@ def parents_samples_stay_live(patch):
     patch.setattr(apply_denies, "parent_denied", lambda parent, denies: {})
 
 
-class Interrupted:
-    def __init__(self, store, then):
-        self.store, self.then = store, then
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def put_if_absent(self, key, data):
-        if self.then and key.startswith("log/") and b'"kind":"commit"' in data:
-            then, self.then = self.then, None
-            then()
-        self.store.put_if_absent(key, data)
-
-
-def interrupted(root, then):
-    mine = loader.Root(root.url)
-    mine.store = Interrupted(mine.store, then)
-    mine._log = Log(mine.store)
-    return mine
-
-
 def new_samples(kit, root):
     """A deny that comes before the commit of parts drops them."""
     kit.write(root, "photos", {"p1": "bob"})
-    version = kit.write(interrupted(root, lambda: kit.deny(root)), "photos", {"p2": SECRET, "p3": "carol"})
+    version = kit.write(
+        kit.interrupted(root, lambda: kit.deny(root)), "photos", {"p2": SECRET, "p3": "carol"}
+    )
     assert sorted(kit.content(version)) == ["p1", "p3"]
 
 
 def new_groups(kit, root):
     """A group that was made before the deny keeps nothing of its samples."""
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
-    mine = interrupted(root, lambda: kit.deny(root))
+    mine = kit.interrupted(root, lambda: kit.deny(root))
     version = mine.add_group("photos", "up", {"up.txt": lambda sample: "UP " + sample["txt"]})
     more = [shard["path"] for shard in version.parts.shard_rows().to_pylist() if shard["group"] == "up"]
     assert all(SECRET.encode() not in root.store.get(path).data for path in more)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.dataset.log import Log
 from penstock.verify import verify
 
 SECRET = "ZQALICEZQ"
@@ -85,29 +84,6 @@ def test_killed_at_many_steps(kit, tmp_path, in_a_process):
     assert killed_at(kit, tmp_path, in_a_process, itertools.count(1, 4)) == {2, 3}
 
 
-class Interrupted:
-    """A store whose log is written to by somebody else, just before our entry of a kind is."""
-
-    def __init__(self, store, kind, then):
-        self.store, self.kind, self.then = store, kind, then
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def put_if_absent(self, key, data):
-        if self.then and key.startswith("log/") and f'"kind":"{self.kind}"'.encode() in data:
-            then, self.then = self.then, None
-            then()
-        self.store.put_if_absent(key, data)
-
-
-def interrupted(root, kind, then):
-    mine = loader.Root(root.url)
-    mine.store = Interrupted(mine.store, kind, then)
-    mine._log = Log(mine.store)
-    return mine
-
-
 MORE = {
     "parts": lambda kit, root: kit.write(root, "photos", {"q1": SECRET, "p9": "dora"}),
     "group": lambda kit, root: root.add_group(
@@ -132,9 +108,9 @@ def test_others_publish_meanwhile(kit, root, what, kind):
     if (what, kind) == ("retirement", "begin"):
         # The parent is gone before the transaction is begun: the run says so, and the next one goes on.
         with pytest.raises(loader.errors.VersionRetired):
-            kit.take_down(interrupted(root, kind, lambda: MORE[what](kit, root)), n)
+            kit.take_down(kit.interrupted(root, lambda: MORE[what](kit, root), kind), n)
     else:
-        kit.take_down(interrupted(root, kind, lambda: MORE[what](kit, root)), n)
+        kit.take_down(kit.interrupted(root, lambda: MORE[what](kit, root), kind), n)
     kit.take_down(root, n)
     kit.sweep(root)
     assert kit.found(root, SECRET, SECRET.lower()) == []
@@ -178,5 +154,5 @@ def test_a_takedown_taken_for_dead_is_run_again(kit, root):
         root.abort(txn, "no heartbeat")
 
     with pytest.raises(loader.errors.Fenced):
-        kit.take_down(interrupted(root, "commit", abort), n)
+        kit.take_down(kit.interrupted(root, abort), n)
     check(kit, root, n)

@@ -10,14 +10,20 @@ WIDTH = 30
 
 
 def progress(
-    items: Iterable[T], what: str, size: Callable[[T], int] = lambda _: 1, total: int | None = None
+    items: Iterable[T],
+    what: str,
+    size: Callable[[T], int] = lambda _: 1,
+    total: int | Callable[[], int] | None = None,
 ) -> Iterator[T]:
-    """Yields the items; shows how much of `total` (default: their number) is done, and the time left."""
+    """Yields the items; shows how much of `total` (default: their number) is done, and the time left. A total that
+    has to be found out is a function, which is asked on a terminal alone."""
     if not sys.stderr.isatty():
         yield from items
         return
     if total is None:
         total = len(items) if isinstance(items, Sized) else 0
+    elif callable(total):
+        total = total()
     start, done, shown = time.monotonic(), 0, 0.0
     for item in items:
         yield item

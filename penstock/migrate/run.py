@@ -80,7 +80,10 @@ def migrate(
     if new_versions(state, after):
         journal.begin()
     transfer = Transfer(source, target, pace, scratch)
-    total = sum(item.nbytes or 0 for item in new_items(source, target, state, after, lambda *_: None))
+
+    def total() -> int:
+        return sum(item.nbytes or 0 for item in new_items(source, target, state, after, lambda *_: None))
+
     for copied in progress(
         _copied(items(), transfer, at_once, resumed, failed), "migrate", lambda one: one.nbytes, total
     ):

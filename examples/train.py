@@ -6,7 +6,8 @@
 It classifies photos (fields jpg and cls). A checkpoint under <out>/checkpoints holds the model, the optimizer and the
 loader's state after an optimizer step, and is whole or not there; a restart goes on from the newest, with any other
 number of ranks. Every rank writes one JSON line per step into <out>/rank-<rank>-of-<ranks>-from-<step>.jsonl; the
-digests of a step, summed over the ranks modulo 2^64, are those of any other number of ranks.
+digests of a step, summed over the ranks modulo 2^64, are those of any other number of ranks. After each checkpoint the
+root is told which steps of the plan were trained (`loader.report`): Dagster shows it beside the version.
 """
 
 import argparse
@@ -97,9 +98,10 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
         state = {"train": TrainingState(model, optimizer)}
         with (
             loader.Loader(plan, rank, world_size, transform=augment, steps=options.steps) as batches,
-            Checkpoints(out / "checkpoints", "train", keep_last=2) as checkpoints,
+            Checkpoints(out / "checkpoints", options.run, keep_last=2) as checkpoints,
         ):
             checkpoints.load(state, batches)
+            first = batches.step
             log = out / f"rank-{rank}-of-{world_size}-from-{batches.step}.jsonl"
             with log.open("w", encoding="utf-8") as lines:
                 for batch in batches:
@@ -111,6 +113,15 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
                         die(world_size)
                     if batches.step % options.checkpoint_every == 0:
                         checkpoints.save(batches.step, state, batches)
+                        if rank == 0:
+                            loader.report(
+                                root,
+                                plan,
+                                run=options.run,
+                                steps=(first, batch.step),
+                                checkpoint=str((out / "checkpoints").resolve()),
+                                metrics={"loss": loss},
+                            )
 
 
 def device_of_this_rank() -> torch.device:
@@ -135,6 +146,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and logs")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--global-batch", type=int, default=8)
+    parser.add_argument(
+        "--run", default="train", help="the training's name in Dagster, and of its checkpoints"
+    )
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--checkpoint-every", type=int, default=10)
     parser.add_argument(

@@ -16,6 +16,7 @@ from .dataset.version import Version
 from .dataset.view import View
 from .dataset.writer import Writer
 from .explain import Explanation, explain
+from .follow import follow
 from .modalities.excerpt import audio
 from .modalities.photo import image
 from .modalities.video import video
@@ -23,6 +24,7 @@ from .order.bucket import bucket
 from .order.pack import pack
 from .order.plan import Plan
 from .order.views import synthetic
+from .report import report
 from .run.batch import Batch
 from .run.by_bucket import by_bucket
 from .run.ledger import read_ledger
@@ -51,11 +53,13 @@ __all__ = [
     "errors",
     "escape_key",
     "explain",
+    "follow",
     "image",
     "open_plan",
     "pack",
     "plan",
     "read_ledger",
+    "report",
     "source",
     "synthetic",
     "torch_dataset",

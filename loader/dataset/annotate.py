@@ -23,6 +23,7 @@ from .label_rows import RowBatch, RowSource, open_rows
 from .manifest import SamplesFile
 from .member_names import check_column
 from .parquet import put_table
+from .watch import Watch, unwatched
 
 if TYPE_CHECKING:
     from .version import Version
@@ -40,7 +41,7 @@ class Annotating:
     """How rows become an annotation. name: of the column group; author: who says so, where a row does not say it in
     `annotated_by`; key: the rows' column that is matched with the samples' column `on`; columns: those to take (None:
     all); nulls: "keep" what is there, or "remove" it; strict: refuse keys without a sample; last_wins: of rows with one
-    key."""
+    key; watch: told of the rows that are read, the samples that are compared and the rows that are written."""
 
     name: str
     author: str
@@ -50,6 +51,7 @@ class Annotating:
     nulls: str = "keep"
     strict: bool = False
     last_wins: bool = False
+    watch: Watch = unwatched
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.match(self.name) or self.name in STORED:
@@ -97,19 +99,18 @@ def write_annotation(
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     with open_rows(rows, how.key, {**types, AT_US: "int64", BY: "string"}) as source, _Spool() as spool:
-        keys, numbers = _read(source, how, spool)
+        keys, numbers = _read(source, how, spool, types)
 
         def at(row: int) -> str:
             return source.at(int(numbers[row]))
 
-        matches = match_keys(version, keys, how.on, at, last_wins=how.last_wins)
+        matches = match_keys(version, keys, how.on, at, last_wins=how.last_wins, watch=how.watch)
         unmatched = tuple((keys[i].as_py(), at(i)) for i in matches.unmatched[:NAMED].tolist())
         if how.strict and unmatched:
             raise InvalidKey(
                 f"{len(matches.unmatched)} of {len(keys)} keys have no live sample in {version.name}: "
                 f"{', '.join(f'{key!r} ({where})' for key, where in unmatched)}. Correct them, or do without strict"
             )
-        fit_types(spool.schema.empty_table(), types)  # before anything is uploaded
         files = list(_write(version, prefix, how, spool, matches, types))
     if not files:
         raise InvalidSample(f"{source.name} says nothing of any sample: all of its values are null")
@@ -128,6 +129,7 @@ class _Spool:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="penstock-labels-")  # noqa: SIM115
         self._sizes: list[int] = []
+        self.n_rows = 0
         self.schema = pa.schema([])
 
     def __enter__(self) -> "_Spool":
@@ -145,6 +147,7 @@ class _Spool:
         data = sink.getvalue()
         self._file.write(data)
         self._sizes.append(data.size)
+        self.n_rows += table.num_rows
 
     def tables(self) -> Iterator[pa.Table]:
         """What was added, in order, each with all columns and their types."""
@@ -154,18 +157,29 @@ class _Spool:
             yield concat([self.schema.empty_table(), table], "the rows")
 
 
-def _read(source: RowSource, how: Annotating, spool: _Spool) -> tuple[pa.ChunkedArray, Int64s]:
-    """Every row into the spool; the keys, and the numbers of their lines."""
+def _read(
+    source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
+) -> tuple[pa.ChunkedArray, Int64s]:
+    """Every row into the spool; the keys, and the numbers of their lines. types: column -> type in the dataset."""
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
-    for batch in source.batches():
+    there: set[str] = set()
+    batches = how.watch(source.batches(), f"read {source.name}", lambda one: len(one.numbers), source.n_rows)
+    for batch in batches:
+        there.update(batch.table.column_names)
+        values = _values(batch, how, source.name)
+        _check_types(values, types, source, batch.numbers)
         try:
-            spool.add(_values(batch, how, source.name))
+            spool.add(values)
         except FieldMismatch as error:
             error.add_note(f"in {source.word} {batch.numbers[0]} to {batch.numbers[-1]} of {source.name}")
             raise
         keys.append(batch.table[how.key])
         numbers.append(batch.numbers)
+    if missing := sorted(set(how.columns or ()) - there) if keys else []:
+        raise FieldNotFound(
+            f"there is no column {missing[0]!r} in {source.name}, but {', '.join(sorted(there - {how.key}))}"
+        )
     chunks = [chunk for one in keys for chunk in one.chunks]
     return pa.chunked_array(chunks, pa.string()), np.concatenate(numbers)
 
@@ -178,12 +192,6 @@ def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
         if how.columns is None
         else list(how.columns)
     )
-    if (
-        missing := [column for column in wanted if column not in there]
-        if how.columns and not batch.nulls
-        else []
-    ):
-        raise FieldNotFound(f"there is no column {missing[0]!r} in {name}, but {', '.join(there)}")
     for column in wanted:
         check_column(column, RESERVED_COLUMNS | EDIT_COLUMNS)
     table = batch.table.select([column for column in there if column in wanted])
@@ -196,6 +204,24 @@ def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
         if column in there:
             table = table.append_column(column, _own(batch.table[column], column, kind, name))
     return table
+
+
+def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, numbers: Int64s) -> None:
+    """Raises: FieldMismatch for values of another type than their column has in the dataset, with the first of them."""
+    for name in table.column_names:
+        column = {name: types[name]} if name in types else {}
+        try:
+            fit_types(table.select([name]), column)
+        except FieldMismatch as error:
+            for row in np.flatnonzero(np.asarray(table[name].is_valid())).tolist():
+                try:
+                    fit_types(table.select([name]).slice(row, 1), column)
+                except FieldMismatch as mismatch:
+                    said = repr(table[name][row].as_py())
+                    at = source.at(int(numbers[row]))
+                    raise FieldMismatch(f"{at} has {said[:60]} for {name!r}: {mismatch}") from error
+            error.add_note(f"in {source.name}")
+            raise
 
 
 def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> pa.ChunkedArray:
@@ -241,7 +267,8 @@ def _write(
         file = put_table(version.store, path, table, f"samples-{how.name}")
         return SamplesFile(file=file, group=how.name, columns=kinds, author=how.author, at_us=at_us)
 
-    for table in spool.tables():
+    tables = how.watch(spool.tables(), f"write {how.name}", lambda one: one.num_rows, lambda: spool.n_rows)
+    for table in tables:
         low, high = np.searchsorted(matches.given, [start, start + table.num_rows])
         here = slice(int(low), int(high))
         some = fit_types(table.take(pa.array(matches.given[here] - start)), types)

@@ -259,6 +259,13 @@ def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
     return {"kind": "mirror", "url": url, "upto": upto}
 
 
+def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
+    """Move the root: behind this entry its history goes on at `url` alone (`marker.check_primary`), also where that is
+    the place in which it is written now. gone: the one before cannot be asked."""
+    body = {"kind": "primary", "url": url, "was": was, "token": secrets.token_hex(16)}
+    return {**body, "gone": True} if gone else body
+
+
 def _upto(mirror: Mapping[str, object]) -> int:
     return int(str(mirror["upto"]))
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from ..errors import Corrupt
 from .entries import Entry, entry_key
-from .history import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
+from .history import Deny, Hold, Primary, Ref, RefKind, State, Txn, VersionRecord
 
 
 def fold(state: State, entry: Entry) -> State:
@@ -35,6 +35,7 @@ class _Draft:
         self.datasets: dict[str, tuple[VersionRecord, ...]] = dict(state.datasets)
         self.lists: dict[str, list[VersionRecord]] = {}  # the datasets that changed, as lists that grow
         self.denies, self.holds, self.mirrors = list(state.denies), list(state.holds), list(state.mirrors)
+        self.primary = state.primary
 
     def state(self) -> State:
         # A lookup makes an empty list: a dataset is there once it has a version.
@@ -49,6 +50,7 @@ class _Draft:
             denies=tuple(self.denies),
             holds=tuple(self.holds),
             mirrors=tuple(self.mirrors),
+            primary=self.primary,
         )
 
     def versions(self, dataset: str) -> list[VersionRecord]:
@@ -217,6 +219,18 @@ def _mirror(d: _Draft, e: Entry) -> None:
     d.mirrors.append({**e.body, "n": e.n})
 
 
+def _primary(d: _Draft, e: Entry) -> None:
+    url, was, token, gone = _text(e, "url"), _text(e, "was"), _text(e, "token"), e.body.get("gone", False)
+    if not (url and token and type(gone) is bool):
+        _refuse(e, f"url {url!r}, token {token!r}, gone {gone!r}: text that is not empty, and true or false")
+    if d.primary is not None and d.primary.token == token:
+        _refuse(e, f"its token is that of entry {d.primary.n}")
+    d.primary = Primary(n=e.n, url=url, was=was, token=token, gone=gone)
+    # What was the primary is a mirror from now on, and the new one is none.
+    others = [one for one in d.mirrors if one["url"] != url]
+    d.mirrors = others if gone else [*others, {"kind": "mirror", "url": was, "upto": e.n - 1, "n": e.n}]
+
+
 _FOLDS: dict[str, Callable[[_Draft, Entry], None]] = {
     "begin": _begin,
     "commit": _commit,
@@ -226,4 +240,5 @@ _FOLDS: dict[str, Callable[[_Draft, Entry], None]] = {
     "deny": _deny,
     "hold": _hold,
     "mirror": _mirror,
+    "primary": _primary,
 }

@@ -113,7 +113,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
                 key=first.keys[at],
                 version=version.name,
                 version_id=version.id,
-                part=parts.ids[position].as_py(),
+                part=parts.id(position),
                 row=row,
                 ordinal=-1,
                 fields=places,
@@ -163,7 +163,7 @@ def _write_part(
     inputs: Sequence[str] | None,
 ) -> Part:
     parts = version.parts
-    part_id: str = parts.ids[position].as_py()
+    part_id = parts.id(position)
     fields = list(inputs or ()) or [
         field for field in version.fields if bool(parts.has_group(version.group_of(field))[position])
     ]

@@ -9,18 +9,20 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import chain, islice
 from typing import Any
 
-from ..errors import FormatTooNew, StoreError
+from ..errors import FormatTooNew, ObjectNotFound, StoreError
+from ..storage import is_local
 from ..storage.store import ObjectInfo, Store
 from ..storage.together import Objects
 from .entries import entry_key
-from .history import Deny, Hold, Ref, State, Txn, VersionRecord
+from .history import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
-FORMAT = 1
+FORMAT, FORMAT_MOVED = 1, 2
+"""Of a hint, and of one of a root that was moved: a package that does not know moves must not miss one."""
 MOST_COMING = 4 * HINT_EVERY
 """Entries asked for at once at most: of a log without hints. Bounds what is in memory."""
 _FOLDER = "log/"
@@ -46,13 +48,16 @@ def dump_state(state: State) -> bytes:
         "holds": _plain(state.holds, Hold),
         "mirrors": state.mirrors,
     }
+    if state.primary is not None:
+        body["primary"] = asdict(state.primary)
     # Not `canonical`: everything here came out of canonical entries, and this may be 100,000 rows.
     data = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return _head(hashlib.sha256(data).hexdigest()) + data + b"}"
+    written_by = FORMAT if state.primary is None else FORMAT_MOVED
+    return _head(hashlib.sha256(data).hexdigest(), written_by) + data + b"}"
 
 
-def _head(checksum: str) -> bytes:
-    return f'{{"checksum":"{checksum}","format":{FORMAT},"state":'.encode()
+def _head(checksum: str, written_by: int) -> bytes:
+    return f'{{"checksum":"{checksum}","format":{written_by},"state":'.encode()
 
 
 def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
@@ -66,9 +71,9 @@ def load_state(data: bytes) -> State:
     try:
         whole = json.loads(data)
         written_by, checksum = whole["format"], whole["checksum"]
-        if type(written_by) is int and written_by > FORMAT:
-            raise FormatTooNew(f"format {written_by}, this package reads {FORMAT}")
-        head = _head(checksum)
+        if type(written_by) is int and written_by > FORMAT_MOVED:
+            raise FormatTooNew(f"format {written_by}, this package reads up to {FORMAT_MOVED}")
+        head = _head(checksum, written_by)
         if not data.startswith(head) or hashlib.sha256(data[len(head) : -1]).hexdigest() != checksum:
             raise ValueError("its checksum does not hold")
         return _load(whole["state"])
@@ -91,6 +96,7 @@ def _load(body: dict[str, Any]) -> State:
         denies=tuple(Deny(**{**row, "hashes": tuple(row["hashes"])}) for row in body["denies"]),
         holds=tuple(Hold(**row) for row in body["holds"]),
         mirrors=tuple(body["mirrors"]),
+        primary=Primary(**body["primary"]) if "primary" in body else None,
     )
 
 
@@ -124,9 +130,13 @@ class Listed:
 
 
 def listed(store: Store) -> Listed:
-    """Nothing, where the store lists nothing: the log is then read from its start."""
+    """Nothing, where the store lists nothing: the log is then read from its start.
+
+    A store over a network lists a page per 1,000 entries. On a disk only hints are looked at, one per 256 entries: each
+    file costs a look, as much as reading it, and the few entries behind the newest hint are soon found by asking.
+    """
     try:
-        names = [info.key for info in store.list(_FOLDER)]
+        names = [info.key for info in store.list(_PREFIX if is_local(store) else _FOLDER)]
     except StoreError as e:  # credentials that may read but not list
         _log.warning("the log of %s cannot be listed (%s): reading the whole log", store.url, e)
         names = []
@@ -146,7 +156,7 @@ def newest_hint(store: Objects, hints: Sequence[int]) -> tuple[State, int]:
     for n in islice(reversed(hints), _TRIED):
         try:
             state = load_state(store.get(hint_key(n)).data)
-            if state.n == n and hashlib.sha256(store.get(entry_key(n)).data).hexdigest() == state.prev:
+            if state.n == n and belongs(store, state):
                 return state, max(kept, n)
             _log.warning("%s in %s does not belong to this log: ignored", hint_key(n), store.url)
         except FormatTooNew as e:
@@ -155,6 +165,15 @@ def newest_hint(store: Objects, hints: Sequence[int]) -> tuple[State, int]:
         except (ValueError, StoreError) as e:
             _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
     return State(), kept
+
+
+def belongs(store: Objects, state: State) -> bool:
+    """Whether the log in the store has the entry that the state ends with, byte for byte; as each entry has the hash of
+    the one before it, it has all of them. Raises: StoreError; False where there is no such entry."""
+    try:
+        return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
+    except ObjectNotFound:
+        return False
 
 
 def write_hint(store: Store, state: State) -> None:

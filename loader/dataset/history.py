@@ -90,12 +90,24 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Primary:
+    """Where the history goes on behind entry n: in the root at `url`, whose marker says `token`. was: where it was
+    written before; gone: whether that could not be asked, and may have had entries that are not here."""
+
+    n: int
+    url: str
+    was: str
+    token: str
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The whole history up to entry n. Treated as immutable: its mappings are never changed after it is made.
 
     prev: sha256 hex of entry n's bytes ("" at n = 0); datasets: versions by number, number i at index i - 1;
     ids: version id -> (dataset, number); holds: those that were not released, oldest first; mirrors: the bodies of
-    those entries, with "n".
+    those entries, with "n"; primary: the last move of the root, None where it was never moved.
     """
 
     n: int = 0
@@ -107,6 +119,7 @@ class State:
     denies: tuple[Deny, ...] = ()
     holds: tuple[Hold, ...] = ()
     mirrors: tuple[Mapping[str, object], ...] = ()
+    primary: Primary | None = None
 
     @property
     def last_deny(self) -> int:

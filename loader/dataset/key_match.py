@@ -12,6 +12,7 @@ from ..errors import DuplicateKey, FieldNotFound, InvalidKey
 from .arrow import codes, integers
 from .columns import SOURCE_COLUMNS
 from .parquet import TableFile, get_tables
+from .watch import Watch, unwatched
 
 if TYPE_CHECKING:
     from .version import Version
@@ -38,7 +39,13 @@ class Matches:
 
 
 def match_keys(
-    version: "Version", keys: pa.ChunkedArray, on: str, at: Callable[[int], str], *, last_wins: bool = False
+    version: "Version",
+    keys: pa.ChunkedArray,
+    on: str,
+    at: Callable[[int], str],
+    *,
+    last_wins: bool = False,
+    watch: Watch = unwatched,
 ) -> Matches:
     """The live samples whose column `on` is one of these keys (strings, no nulls).
 
@@ -51,7 +58,7 @@ def match_keys(
     last[code] = np.arange(len(code))
     if len(values) < len(code) and not last_wins:
         raise _duplicate(values, code, at)
-    found = list(_found(version, on, values))
+    found = list(_found(version, on, values, watch))
     given, position, row = (
         np.concatenate([np.zeros(0, np.int64), *column])
         for column in (zip(*found, strict=True) if found else ((),) * 3)
@@ -76,7 +83,9 @@ def match_keys(
     )
 
 
-def _found(version: "Version", on: str, values: pa.Array) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
+def _found(
+    version: "Version", on: str, values: pa.Array, watch: Watch
+) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
     """(number of the key, position of the part, row) of live samples, some at a time."""
     if on not in ("key", *SOURCE_COLUMNS):
         raise FieldNotFound(f"samples are not found by {on!r}; accepted: key, {', '.join(SOURCE_COLUMNS)}")
@@ -89,7 +98,13 @@ def _found(version: "Version", on: str, values: pa.Array) -> Iterator[tuple[Int6
         )
     start, live = _live(version)
     pending: list[pa.Table] = []
-    for number, table in enumerate(get_tables(version.store, files, ["part", "row", on]), 1):
+    tables = watch(
+        get_tables(version.store, files, ["part", "row", on]),
+        f"compare with {version.name}",
+        lambda one: one.num_rows,
+        lambda: sum(file.n_rows for file in files),
+    )
+    for number, table in enumerate(tables, 1):
         pending.append(table)
         if number == len(files) or sum(one.num_rows for one in pending) >= MATCH_ROWS:
             together, pending = pa.concat_tables(pending), []

@@ -21,6 +21,14 @@ def parquet_tables(path: str, name: str, key: str, batch_rows: int) -> Iterator[
         raise InvalidSample(f"{name} is not a readable Parquet file: {error}") from error
 
 
+def n_parquet_rows(path: str) -> int:
+    """0 of a file that is none; whoever reads it says so."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except pa.ArrowException:
+        return 0
+
+
 def arrow_tables(
     batches: Iterable[pa.RecordBatch], name: str, key: str, batch_rows: int
 ) -> Iterator[tuple[pa.Table, Int64s]]:

@@ -4,13 +4,13 @@ Every row has the number by which its source knows it - of its line, or of its r
 """
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike, fspath
-from os.path import isfile
+from os.path import isfile, join
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from ..errors import InvalidField, InvalidSample
 from ..storage import open_store
+from ..storage.files import download
 from .columns import check_metadata, column_of
-from .label_arrow import arrow_tables, parquet_tables
+from .label_arrow import arrow_tables, n_parquet_rows, parquet_tables
 from .label_csv import csv_tables
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -42,11 +43,13 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSource:
-    """Where rows come from; `batches` is called once. name: for messages; word: what it counts, "line" or "row"."""
+    """Where rows come from; `batches` is called once. name: for messages; word: what it counts, "line" or "row";
+    n_rows: about how many there are, 0 where nobody knows, found out when it is called."""
 
     name: str
     word: str
     batches: Callable[[], Iterator[RowBatch]]
+    n_rows: Callable[[], int] = lambda: 0
 
     def at(self, number: int) -> str:
         """How a row is named to people: 'line 17 of labels.jsonl'."""
@@ -64,7 +67,9 @@ def open_rows(rows: Any, key: str, types: Mapping[str, str]) -> Iterator[RowSour
     if isinstance(rows, str | PathLike):
         place = fspath(rows)
         with _on_this_machine(place) as path:
-            yield _file(path, place.rpartition("/")[2], key, types)
+            yield replace(
+                _file(path, place.rpartition("/")[2], key, types), n_rows=partial(_count, path, place)
+            )
     elif hasattr(rows, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(rows)
         yield _numbered(GIVEN, "row", arrow_tables(reader, GIVEN, key, BATCH_ROWS))
@@ -90,10 +95,10 @@ def _on_this_machine(place: str) -> Iterator[str]:
     folder, _, name = place.rpartition("/")
     store = open_store(folder)
     try:
-        with store.open_stream(name) as stream, tempfile.NamedTemporaryFile(prefix="penstock-rows-") as copy:
-            shutil.copyfileobj(stream, copy, 2**20)
-            copy.flush()
-            yield copy.name
+        with tempfile.TemporaryDirectory(prefix="penstock-rows-") as scratch:
+            copy = join(scratch, "rows")
+            download(store, name, copy)
+            yield copy
     finally:
         store.close()
 
@@ -109,6 +114,14 @@ def _file(path: str, name: str, key: str, types: Mapping[str, str]) -> RowSource
     raise InvalidSample(
         f"{name!r} is no kind of file that rows are read from; accepted: .parquet, .jsonl, .csv"
     )
+
+
+def _count(path: str, place: str) -> int:
+    """The rows of a Parquet file; the lines of another. place: where it came from."""
+    if place.lower().endswith(".parquet"):
+        return n_parquet_rows(path)
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b""))
 
 
 def _numbered(name: str, word: str, tables: Iterator[tuple[pa.Table, Int64s]]) -> RowSource:

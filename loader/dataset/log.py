@@ -21,8 +21,9 @@ from .decide import CommitBody, Done
 from .denied import Target
 from .entries import Entry, edited, entry_key
 from .fold import fold_all
-from .hints import HINT_EVERY, listed, newest_hint, write_hint
-from .history import Deny, Ref, RefKind, State, Txn, VersionRecord
+from .hints import HINT_EVERY, belongs, listed, newest_hint, write_hint
+from .history import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
+from .marker import check_primary
 from .names import LATEST
 from .tail import read_tail
 
@@ -44,6 +45,17 @@ class Log:
         self._store, self._check, self._writable = store, check, writable
         self._lock = lock()
         self._known: State | None = None
+        self._earlier: State | None = None
+
+    @property
+    def known(self) -> State | None:
+        """The state that was read last, None before that. No request."""
+        return self._known
+
+    def resume(self, earlier: State) -> None:
+        """Begin behind what an earlier `Log` of this root has `known`: two requests where nothing is new, however long
+        the log. Like a hint it is believed when its last entry has the bytes that it was folded from."""
+        self._earlier = earlier
 
     @property
     def state(self) -> State:
@@ -70,6 +82,11 @@ class Log:
     def _open(self) -> tuple[State, State | None]:
         """(the state after the newest entry, the one whose hint is missing). Two round trips, where what is listed is
         all there is: the listing, and everything that it names from the newest hint on."""
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None and earlier.n:
+            self._check()
+            if belongs(self._store, earlier):
+                return _catch_up(earlier, read_tail(self._store, earlier.n))[0], None
         with beside(listed, self._store) as listing:
             self._check()
             found = listing.result()
@@ -98,10 +115,15 @@ class Log:
 
         `decide(state)` is called with the newest state, and again whenever another writer's entry came first;
         it returns a body, or `Done(value)` for nothing to append, or raises.
-        Raises: as `refresh` and `append.append`.
+        Raises: Conflict where the root was moved elsewhere; as `refresh` and `append.append`.
         """
         self._writable()
-        outcome = append(self._store, self.refresh(), decide)
+
+        def decide_here(state: State) -> Mapping[str, object] | Done[object]:
+            check_primary(self._store, state)  # each time: the root may have been moved a moment ago
+            return decide(state)
+
+        outcome = append(self._store, self.refresh(), decide_here)
         state = outcome.state
         with self._lock:
             if self._known is None or state.n > self._known.n:
@@ -165,6 +187,13 @@ class Log:
         """Say that a mirror holds what the log said up to an entry (again: no change); the number of the newest entry.
         Raises: as `append`."""
         return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
+
+    def move(self, url: str) -> Primary:
+        """Close this root: behind this entry the history goes on at `url` alone, once that place's marker has its token
+        (`penstock.migrate.promote`). Whoever appends here from now on is refused. Raises: as `append`."""
+        moved = self.append(lambda _: rules.decide_primary(url, self._store.url)).state.primary
+        assert moved is not None
+        return moved
 
     def hold(self, dataset: str, number: int, by: str, why: str) -> None:
         """Keep a version's bytes until `release` (again: no change). Raises: VersionNotFound; VersionRetired;

@@ -9,7 +9,9 @@ from typing import Any
 
 from ..errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound
 from ..storage import Store
+from ..storage.mirrored import MirroredStore
 from .entries import canonical
+from .history import State
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +19,8 @@ FORMAT = 1
 MARKER = "penstock.json"
 MIRROR_OF = "mirror_of"
 """In the marker of a mirror: the URL of its primary."""
+PRIMARY = "primary"
+"""In the marker of a root that was moved here: the token of the log entry that did it."""
 PROBES = "heartbeats/probe-"
 """What keys of probes begin with: a place that holds nothing else is empty."""
 
@@ -48,12 +52,36 @@ class Marker:
 
     def writable(self) -> None:
         """Raises: Conflict where the root is a mirror: its history is that of its primary."""
+        if self.mirror_of is not None:
+            self._good = None  # it may have become the primary since
         primary = self.mirror_of
         if primary is not None:
             raise Conflict(
                 f"{self._store.url} is a mirror of {primary}, and a mirror has the history of its primary: write "
                 "there, then bring the mirror up to date with penstock migrate run"
             )
+
+
+def is_primary(store: Store, state: State) -> bool:
+    """Whether the history that says `state` goes on in this store. A request, for a root that was moved.
+
+    Raises: as `check_root`."""
+    if isinstance(store, MirroredStore):
+        store = store.stores[0]  # which alone is written to; another one may be the primary by now
+    if state.primary is None:
+        return MIRROR_OF not in check_root(store)
+    marker = check_root(store)
+    return MIRROR_OF not in marker and marker.get(PRIMARY) == state.primary.token
+
+
+def check_primary(store: Store, state: State) -> None:
+    """Before each append. Raises: Conflict where the history that says `state` goes on elsewhere; as `check_root`."""
+    moved = state.primary
+    if moved is not None and not is_primary(store, state):
+        raise Conflict(
+            f"{store.url} was the primary up to log entry {moved.n}, and was moved to {moved.url}: write there. Where "
+            "that was not finished, penstock migrate promote goes on with it"
+        )
 
 
 def root_id(store: Store) -> str | None:

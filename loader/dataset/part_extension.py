@@ -45,8 +45,22 @@ def read_part(
             yield from zip((address.key for address in addresses), found, strict=True)
 
 
-def add_part_group(store: Store, part: Part, group: str, samples: Iterable[Mapping[str, Any]]) -> Part:
+def part_address(store: Store, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
+    """The place of a row's fields, of a part that need not be published. Reads a row group of their shards' indexes.
+    Raises: FieldNotFound; Corrupt; ObjectNotFound."""
+    shards = {field: _shard_with(part, field) for field in fields}
+    keyed = next(iter(shards.values()), part.shards[0])
+    files = {shard.path: IndexFile(store, _place(shard)) for shard in (keyed, *shards.values())}
+    index = {path: file.read_row_group(file.row_group_of(row)) for path, file in files.items()}
+    return _address(part, index, keyed, shards, row - index[keyed.path].first_row)
+
+
+def add_part_group(
+    store: Store, part: Part, group: str, samples: Iterable[Mapping[str, Any]], *, txn: str | None = None
+) -> Part:
     """The part with one more shard: `samples` gives the new fields of each of its samples, in its order.
+
+    txn: the transaction that the shard is written with, where it is not the part's own: that one is committed.
 
     Raises: Conflict when the part has the group or one of the fields; FieldMismatch when there are more or fewer
     samples than the part has; InvalidSample.
@@ -55,8 +69,13 @@ def add_part_group(store: Store, part: Part, group: str, samples: Iterable[Mappi
         raise Conflict(f"part {part.id} has group {group!r} already; choose another name")
     name = part.id.removeprefix(f"{part.txn}-")
     writer = PartWriter(
-        store, txn=part.txn, attempt=secrets.token_hex(8), name=name, group_of=group_chooser(group, None)
+        store,
+        txn=txn or part.txn,
+        attempt=secrets.token_hex(8),
+        name=name,
+        group_of=group_chooser(group, None),
     )
+    writer.id = part.id
     try:
         keys = (key for key, _ in read_part(store, part, []))
         for key, fields in _paired(part, keys, samples):

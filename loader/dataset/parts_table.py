@@ -1,9 +1,11 @@
 """The parts of a version in order: which part and row an ordinal is, and where each group's shard lies.
 
-Arrays, not objects: of a million shards some 200 MB. Finding n ordinals costs O(n log parts).
+Arrays, not objects: of a million shards 25 MB and their tables' bytes, some 110 MB; names of parts, 45 MB, are decoded
+when all of them are asked for. Finding n ordinals costs O(n log parts).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,30 +32,43 @@ class PartsTable:
 
     def __init__(self, shards: ShardRows, exclusions: Sequence[pa.Table], name: str) -> None:
         self._shards, self._name = shards, name
-        groups, group = codes(shards.columns("group")["group"])
-        self.ids, part = _parts(shards.columns("part")["part"], group, len(groups))
-        rows = integers(shards.columns("n_rows")["n_rows"])
-        self.n_rows = np.zeros(len(self.ids), np.int64)
-        self.n_rows[part] = rows
-        if not np.array_equal(self.n_rows[part], rows):
-            bad = self.ids[int(part[np.flatnonzero(self.n_rows[part] != rows)[0]])].as_py()
+        self.groups, group, rows = _groups_and_rows(shards)
+        part, self._shard_rows = _parts(shards, group, len(self.groups))
+        self.n_rows = rows if part is None else rows[self._shard_rows]
+        if part is not None and not np.array_equal(self.n_rows[part], rows):
+            bad = self.id(int(part[np.flatnonzero(self.n_rows[part] != rows)[0]]))
             raise Corrupt(f"{name}: the shards of part {bad} do not have the same number of rows")
-        self.groups: list[str] = groups.to_pylist()
         self._shard_of = {
             name: self._positions(part, np.flatnonzero(group == code))
             for code, name in enumerate(self.groups)
         }
         self.live_rows = self._live_rows(exclusions)
-        self.n_live = self.n_rows.copy()
-        for position, table in self.live_rows.items():
-            self.n_live[position] = len(table)
-        self.first_ordinal = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.n_live)])
+        self.n_live = self.n_rows
+        if self.live_rows:
+            self.n_live = self.n_rows.copy()
+            self.n_live[list(self.live_rows)] = [len(table) for table in self.live_rows.values()]
+        self.first_ordinal = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.n_live, out=self.first_ordinal[1:])
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.n_rows)
 
-    def _positions(self, part: Int64s, mine: Int64s) -> Int64s:
-        positions = np.full(len(self.ids), MISSING, np.int64)
+    @cached_property
+    def ids(self) -> pa.Array:
+        """The names of all parts, in order: 45 bytes each, decoded at first use."""
+        names = self._shards.columns("part")["part"].combine_chunks()
+        return names if self._shard_rows is None else taken(names, self._shard_rows)
+
+    def id(self, position: int) -> str:
+        """The name of one part."""
+        at = position if self._shard_rows is None else int(self._shard_rows[position])
+        name: str = self._shards.value("part", at)
+        return name
+
+    def _positions(self, part: Int64s | None, mine: Int64s) -> Int64s:
+        if part is None:
+            return mine
+        positions = np.full(len(self), MISSING, np.int64)
         positions[part[mine]] = mine
         return positions
 
@@ -123,7 +138,7 @@ class PartsTable:
         at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
         if at == MISSING:
             raise FieldNotFound(
-                f"{self._name}: part {self.ids[position].as_py()} has no group {group!r}; select its fields with "
+                f"{self._name}: part {self.id(position)} has no group {group!r}; select its fields with "
                 "where_present=True to leave such parts out, or add the group with root.add_group"
             )
         return self._shards.row(at)
@@ -148,17 +163,43 @@ class PartsTable:
         return self._shards.columns()
 
 
-def _parts(column: pa.ChunkedArray, group: Int64s, n_groups: int) -> tuple[pa.Array, Int64s]:
-    """As `codes` of the column of parts. Shards of a part stand side by side, unless a group was added later; where
-    each such run of rows has one group in common no part comes twice, and nothing needs to be hashed."""
-    ids = column.combine_chunks()
-    if isinstance(ids, pa.Array) and len(ids):
-        begins = changes(ids) if n_groups > 1 else np.ones(len(ids), bool)
-        number = np.cumsum(begins) - 1
-        runs = np.arange(int(number[-1]) + 1)
-        if any(np.array_equal(number[group == one], runs) for one in range(n_groups)):
-            return ids if len(runs) == len(ids) else taken(ids, np.flatnonzero(begins)), number
-    return codes(column)
+def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
+    """(the groups, in the order of their first shard; int64 [shards], the number of each one's group; int64 [shards],
+    how many rows each has). A row group's names are in memory at a time."""
+    number: dict[str, int] = {}
+    group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
+    for table in shards.tables("group", "n_rows"):
+        names, own = codes(table["group"])
+        to = np.array([number.setdefault(name, len(number)) for name in names.to_pylist()], np.int64)
+        here = slice(at, at := at + table.num_rows)
+        group[here], rows[here] = to[own], integers(table["n_rows"])
+    return list(number), group, rows
+
+
+def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
+    """(int64 [shards], the position of each one's part; int64 [parts], the first shard of each); None, None where every
+    shard is a part's only one.
+
+    Shards of a part stand side by side, unless a group was added later; where each such run of shards has one group in
+    common no part comes twice, and no names need to be kept.
+    """
+    if n_groups <= 1:
+        return None, None
+    begins, at, last = np.empty(len(shards), bool), 0, None
+    for table in shards.tables("part"):
+        names = table["part"].combine_chunks()
+        here = slice(at, at := at + len(names))
+        begins[here] = changes(names)
+        begins[here.start] = names[0].as_py() != last
+        last = names[-1].as_py()
+    number, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
+    runs = np.arange(len(first))
+    if any(np.array_equal(number[group == one], runs) for one in range(n_groups)):
+        return number, first
+    names, number = codes(shards.columns("part")["part"])
+    first = np.full(len(names), len(number), np.int64)
+    np.minimum.at(first, number, np.arange(len(number)))
+    return number, first
 
 
 def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:

@@ -20,6 +20,7 @@ from .names import check_dataset_name, resolve
 from .part import Part
 from .publish import open_record
 from .version import Version
+from .watch import Watch, unwatched
 from .writer import DEFAULT_SHARD_BYTES, Writer
 
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
@@ -232,6 +233,7 @@ class Root:
         strict: bool = False,
         last_wins: bool = False,
         producer: Mapping[str, Any] | None = None,
+        watch: Watch = unwatched,
     ) -> Annotated:
         """Metadata columns for samples that are there, or other values of columns that they have: a column group `name`
         of its own, with author and time. Nothing that is there is rewritten, and earlier versions keep what they say.
@@ -241,6 +243,7 @@ class Root:
         "raw_key", "unit_id" ...; there it may name several samples). Rows may say `annotated_by` and `annotated_at_us`
         themselves. columns: those to take, default all. nulls: "keep" what is there, or "remove" it. Keys without a
         sample are counted in `join`, or refused with `strict`; a key given twice is refused, unless `last_wins`.
+        watch: told how far the work is (`loader.dataset.watch`).
 
         Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
         the column has; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
@@ -254,6 +257,7 @@ class Root:
             nulls=nulls,
             strict=strict,
             last_wins=last_wins,
+            watch=watch,
         )
         return publish_annotation(self, ref, rows, how, producer)
 

@@ -126,7 +126,7 @@ class SamplePlaces:
             key=self.key(number),
             version=version.name,
             version_id=version.id,
-            part=version.parts.ids[int(self.part[number])].as_py(),
+            part=version.parts.id(int(self.part[number])),
             row=int(self.row[number]),
             ordinal=int(self.ordinal[number]),
             fields={field: places.address(field, number) for field, places in self.fields.items()},

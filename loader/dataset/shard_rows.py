@@ -4,7 +4,6 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -40,9 +39,13 @@ class ShardRows:
 
     def row(self, at: int) -> dict[str, Any]:
         """All columns of one row. Raises: Corrupt."""
-        group = int(np.searchsorted(self._first, at, side="right")) - 1
-        table, local = self._group(group), at - int(self._first[group])
+        table, local = self._place(at)
         return {name: table[name][local].as_py() for name in table.column_names}
+
+    def value(self, name: str, at: int) -> Any:
+        """One column of one row. Raises: Corrupt."""
+        table, local = self._place(at)
+        return table[name][local].as_py()
 
     def columns(self, *names: str) -> pa.Table:
         """These columns of all rows, or every column. Raises: Corrupt."""
@@ -52,16 +55,24 @@ class ShardRows:
         """As `columns`, a row group at a time: Parquet takes three times the memory for a whole column."""
         for number, group in self._groups:
             with self._lock:  # a Parquet reader is not for two threads at once
-                read = partial(self._files[number].read_row_group, group, columns=list(names) or None)
+                read = partial(self._read_group, number, group, list(names) or None)
                 table = _read(self._names[number], read)
             yield table
+
+    def _read_group(self, number: int, group: int, names: list[str] | None = None) -> pa.Table:
+        # So few rows are decoded sooner than threads are woken for them.
+        return self._files[number].read_row_group(group, columns=names, use_threads=False)
+
+    def _place(self, at: int) -> tuple[pa.Table, int]:
+        group = int(np.searchsorted(self._first, at, side="right")) - 1
+        return self._group(group), at - int(self._first[group])
 
     def _group(self, group: int) -> pa.Table:
         with self._lock:
             table = self._kept.get(group)
             if table is None:
                 number, own = self._groups[group]
-                table = _read(self._names[number], partial(self._files[number].read_row_group, own))
+                table = _read(self._names[number], partial(self._read_group, number, own))
                 self._kept[group] = table
                 while sum(one.num_rows for one in self._kept.values()) > KEPT_ROWS and len(self._kept) > 1:
                     self._kept.popitem(last=False)
@@ -71,7 +82,8 @@ class ShardRows:
 
 def _open(name: str, data: bytes) -> pq.ParquetFile:
     def opened() -> pq.ParquetFile:
-        file = pq.ParquetFile(BytesIO(data), page_checksum_verification=True)
+        # A buffer of Arrow's: pages are decoded where they are, and not copied out of a Python file.
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         check_schema_version(file.schema_arrow, name)
         return file
 

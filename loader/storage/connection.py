@@ -34,6 +34,7 @@ class Connection:
         self._retrier = Retrier(runtime.budget, runtime.limiter())
         self._lock = Lock()
         self._client: Client | None = connect(0)
+        self._uploader: Client | None = None
         self._pool: DaemonPool | None = None
 
     def call(self, verb: str, key: str, attempt: Callable[[Any, Client], T]) -> T:
@@ -60,9 +61,15 @@ class Connection:
         return self._retrier.call(once)
 
     def uploader(self) -> Client:
-        """A client that repeats a failed part by itself: a hundred parts do not begin anew for one."""
+        """A client that repeats a failed part by itself: a hundred parts do not begin anew for one.
+
+        One for all uploads: they share its connections.
+        """
         fork.check(self._token, self._url)
-        return self._connect(self._runtime.part_retries)
+        with self._lock:
+            if self._uploader is None:
+                self._uploader = self._connect(self._runtime.part_retries)
+            return self._uploader
 
     def workers(self) -> DaemonPool:
         """The store's threads, made on first use; `max_concurrency` of them, and at least 16."""
@@ -76,7 +83,7 @@ class Connection:
     def close(self) -> None:
         """Let go of connections and threads."""
         with self._lock:
-            pool, self._pool, self._client = self._pool, None, None
+            pool, self._pool, self._client, self._uploader = self._pool, None, None, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 

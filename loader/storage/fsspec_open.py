@@ -82,6 +82,20 @@ def change_token(info: Mapping[str, Any]) -> str:
     return f"{found}:{info.get('size')}"
 
 
+def modified_us(info: Mapping[str, Any]) -> int | None:
+    """When an object was last written, in microseconds since 1970, where a file system's `info` tells."""
+    found: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    try:
+        when = datetime.fromisoformat(found) if isinstance(found, str) else found
+        seconds = when.timestamp() if isinstance(when, datetime) else float(when)
+    except (TypeError, ValueError):
+        return None
+    return int(seconds * 1_000_000)
+
+
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+
+
 def filesystem_errors() -> tuple[type[Exception], ...]:
     """What a file system may raise; programming errors are not among them."""
     found: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]

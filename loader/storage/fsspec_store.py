@@ -25,7 +25,15 @@ from ..errors import (
 )
 from . import fork
 from .disk_errors import upload_size
-from .fsspec_open import atomic_create, change_token, filesystem_errors, open_filesystem, strips, translate
+from .fsspec_open import (
+    atomic_create,
+    change_token,
+    filesystem_errors,
+    modified_us,
+    open_filesystem,
+    strips,
+    translate,
+)
 from .keys import check_key, check_prefix, check_span
 from .options import RETRY_OPTIONS, runtime_of
 from .ranges import plan_reads, slice_reads
@@ -119,11 +127,11 @@ class FsspecStore(Opened):
             self.get_range(key, 0, 0, pin)
         return [Blob(piece, pin) for piece in slice_reads(spans, reads, data)]
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         path = self._path(key)
-        self._call("write", key, lambda: self._put(path, data))
+        self._call("write", key, lambda: self._put(path, bytes(data)))
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         """Raises: AlreadyExists; InvalidStore where the file system has no atomic create."""
         path = self._path(key)
         if self._create is None:
@@ -136,11 +144,11 @@ class FsspecStore(Opened):
             raise InvalidStore(
                 f"{self._url}/{key}: {len(data)} bytes; a create takes {SINGLE_PUT_BYTES} at most"
             )
-        create = self._create
+        create, whole = self._create, bytes(data)
 
         def attempt() -> None:
             try:
-                create(path, data)
+                create(path, whole)
                 return
             except filesystem_errors() as error:
                 refused = error
@@ -152,7 +160,7 @@ class FsspecStore(Opened):
                         f"cannot create {self._url}/{key}: the store reports a conflict"
                     ) from None
                 raise refused from None
-            if held != data:
+            if held != whole:
                 raise AlreadyExists(
                     f"{self._url}/{key}: the key already holds another object; choose another key"
                 )
@@ -175,7 +183,7 @@ class FsspecStore(Opened):
             key = path[len(self._base) :]
             if path.startswith(full) and key and (start_after is None or key > start_after):
                 info = found[path]
-                yield ObjectInfo(key=key, nbytes=int(info["size"]), etag=change_token(info))
+                yield _listed(key, info)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -214,7 +222,7 @@ class FsspecStore(Opened):
         info = self._fs.info(path)
         if info.get("type") == "directory":
             raise ObjectNotFound(f"{self._url}/{key}: a folder; there is no such object")
-        return ObjectInfo(key=key, nbytes=int(info["size"]), etag=change_token(info))
+        return _listed(key, info)
 
     def _slice(self, path: str, offset: int, nbytes: int) -> bytes:
         if nbytes == 0:
@@ -261,3 +269,9 @@ class FsspecStore(Opened):
 
     def _translated(self, error: Exception, what: str) -> StoreError:
         return translate(error, what, self._spec.dropped, self._runtime.secrets)
+
+
+def _listed(key: str, info: dict[str, Any]) -> ObjectInfo:
+    return ObjectInfo(
+        key=key, nbytes=int(info["size"]), etag=change_token(info), modified_us=modified_us(info)
+    )

@@ -143,10 +143,10 @@ class LocalStore(Opened):
             return None
         return open(descriptor, "rb", buffering=0)
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         self._write(key, lambda out: _write_all(out, data), os.replace)
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         try:
             self._write(key, lambda out: _write_all(out, data), _link)
         except AlreadyExists:
@@ -161,11 +161,11 @@ class LocalStore(Opened):
     def head(self, key: str) -> ObjectInfo:
         descriptor, status = self._open(key)
         os.close(descriptor)
-        return ObjectInfo(key=key, nbytes=status.st_size, etag=_etag(status))
+        return _info(key, status)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         for key, status in walk(self._base, check_prefix(prefix), start_after):
-            yield ObjectInfo(key=key, nbytes=status.st_size, etag=_etag(status))
+            yield _info(key, status)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -281,6 +281,11 @@ def _path_of(url: str) -> str:
     return unquote(parts.path)
 
 
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    modified_us = status.st_mtime_ns // 1000
+    return ObjectInfo(key=key, nbytes=status.st_size, etag=_etag(status), modified_us=modified_us)
+
+
 def _etag(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
 
@@ -296,7 +301,7 @@ def _link(temporary: str, target: str) -> None:
         raise no_links(target, error) from error
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

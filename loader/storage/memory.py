@@ -93,12 +93,12 @@ class MemoryStore(Opened):
         pinned = etag if etag is not None else self.get(key).etag
         return [self.get_range(key, span.offset, span.nbytes, pinned) for span in spans]
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         name = self._prefix + check_key(key)
         with self._space.lock:
             self._space.objects[name] = Blob(bytes(data), str(next(self._space.versions)))
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         name = self._prefix + check_key(key)
         blob = Blob(bytes(data), str(next(self._space.versions)))
         with self._space.lock:

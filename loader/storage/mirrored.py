@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 from ..errors import InvalidStore, StoreError, Transient
@@ -15,7 +16,7 @@ from .nearest import Identity, Members
 from .pins import Pins
 from .retry import tried_while
 from .store import Blob, ObjectInfo, Span, Store
-from .stream import open_reader
+from .stream import fill_from, open_reader
 
 
 class MirroredStore:
@@ -86,11 +87,20 @@ class MirroredStore:
 
         return self._fallback.read(key, read)
 
+    def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
+        """Fill `view` with an object's bytes from `offset`, whichever store has them; the etag. Raises: as a read."""
+
+        def read(one: Member) -> str:
+            found = fill_from(one.store, key, offset, view, self._pins.etag(one.number, key, etag))
+            return self._pins.token(one.number, key, found, etag)
+
+        return self._fallback.read(key, read)
+
     def head(self, key: str) -> ObjectInfo:
         def read(one: Member) -> ObjectInfo:
             info = one.store.head(key)
             token = self._pins.token(one.number, key, info.etag)
-            return ObjectInfo(key=key, nbytes=info.nbytes, etag=token)
+            return replace(info, etag=token)
 
         return self._fallback.read(key, read)
 
@@ -148,14 +158,14 @@ class MirroredStore:
 
     # writing
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """To the primary. What is put can be replaced and decides nothing, as a sign of life: whoever leaves it waits
         no longer than readers for a primary that is down."""
         one = self._members.primary
         with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S):
             self._writable().put(key, data)
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         self._writable().put_if_absent(key, data)
 
     def put_file(self, key: str, path: str) -> None:
@@ -186,7 +196,7 @@ class MirroredStore:
         for infos in (first, rest):
             for info in infos:
                 etag = self._pins.listed(one.number, info.key, info.etag)
-                yield ObjectInfo(key=info.key, nbytes=info.nbytes, etag=etag)
+                yield replace(info, etag=etag)
 
     def _writable(self) -> Store:
         """The primary. Raises: ObjectNotFound where it is empty, and its mirrors are not."""

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 PAGE_KEYS = 1_000
 
 
-def list_objects(connection: Connection, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+def list_objects(
+    connection: Connection, base: str, prefix: str, start_after: str, *, seek: bool = False
+) -> Iterator[ObjectInfo]:
     """Objects below `base` ('' or ends in '/') whose relative key starts with `prefix`, behind `start_after`.
 
     obstore lists whole folders, so the rest is filtered here. A page that fails is asked for under the retry
-    budget, from the beginning of the listing: what was yielded before is not yielded again.
+    budget, from the beginning of the listing: what was yielded before is not yielded again. seek: let the server
+    begin behind what was yielded, which some get wrong.
     Raises: StoreError when the bucket does not list in key order.
     """
     full = base + prefix
@@ -32,7 +35,8 @@ def list_objects(connection: Connection, base: str, prefix: str, start_after: st
         nonlocal pages, previous
         try:
             if pages is None:
-                pages, previous = obstore.list(client, folder, chunk_size=PAGE_KEYS), ""
+                behind = base + last if seek and last else None
+                pages, previous = obstore.list(client, folder, offset=behind, chunk_size=PAGE_KEYS), ""
             return next(pages, None)
         except client_errors():
             pages = None  # a broken stream cannot be resumed
@@ -53,7 +57,13 @@ def list_objects(connection: Connection, base: str, prefix: str, start_after: st
             previous = key
             if key > last:
                 last = key
-                yield ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta))
+                yield info_of(key, meta)
+
+
+def info_of(key: str, meta: Any) -> ObjectInfo:
+    """What obstore says of an object."""
+    modified_us = int(meta["last_modified"].timestamp() * 1_000_000)
+    return ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta), modified_us=modified_us)
 
 
 def etag_of(meta: Any) -> str:

@@ -6,7 +6,7 @@ pickle as a spec (URL and non-secret options), never as a live client.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Protocol
 
 
@@ -16,11 +16,13 @@ class ObjectInfo:
 
     key: relative to the store; nbytes: its size; etag: the store's change token (ETag, GCS generation, or
     mtime+inode+size on a disk). An etag is opaque and differs between mirrors: compare, never store it.
+    modified_us: when it was last written, by the store's clock, in microseconds since 1970; None where nothing tells.
     """
 
     key: str
     nbytes: int
     etag: str
+    modified_us: int | None = field(default=None, compare=False)
 
 
 class Blob(NamedTuple):
@@ -67,10 +69,10 @@ class Store(RangeReader, Protocol):
     def get(self, key: str) -> Blob:
         """The whole object. Raises: ObjectNotFound."""
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """Create or replace the object, whole or not at all."""
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         """Create the object. Succeeds too when the key already holds exactly these bytes (our own write whose
         answer was lost). Raises: AlreadyExists when it holds others."""
 

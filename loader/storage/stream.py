@@ -1,48 +1,157 @@
 """Reading an object from front to back through bounded ranges.
 
 A native response stream that is consumed slowly dies (its timeout covers the whole body); bounded ranges
-fetched at full speed into memory do not, and each can be retried alone.
+fetched at full speed into memory do not, and each can be retried alone. While a reader works on one range the next
+two are on their way: a store far away answers several requests faster than one after the other.
 """
 
 import io
-from typing import BinaryIO, cast
+from collections import deque
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import BinaryIO, Protocol, cast
 
-from .store import Store
+from . import fork
+from .disk import disk_of
+from .store import ObjectInfo, Store
+from .threads import DaemonPool
 
 FIRST_BYTES = 2**20  # readers of a header alone fetch no more than this
-MAX_BYTES = 16 * 2**20  # then each fetch doubles, up to here
+MAX_BYTES = (
+    4 * 2**20
+)  # then each range doubles, up to here: larger ones cost more new memory than they save requests
+AHEAD = 2  # ranges on their way while one is looked at; a reader holds (AHEAD + 1) * MAX_BYTES, 12 MiB
+
+
+class Filling(Protocol):
+    """A store that reads into memory of the caller's: without a copy more, and without new memory."""
+
+    def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
+        """Fill `view` (bytes) from `offset`; the object's etag. Raises: as `get_range`."""
+
+
+class Pieces:
+    """One object in pieces of at most MAX_BYTES, front to back, pinned to the etag that was seen first.
+
+    Not thread-safe. Memory is used again: a piece is good until the next one is asked for. Requests: one for each
+    MAX_BYTES, and two more.
+    """
+
+    def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
+        """info: what a listing or a head said of it a moment ago; None asks. Raises: ObjectNotFound."""
+        self._born = fork.token()
+        self._store, self._key = store, key
+        self.info = store.head(key) if info is None else info
+        self._asked, self._size = 0, FIRST_BYTES  # of the object, so far; of the next range
+        self._coming: deque[tuple[int, Future[memoryview]]] = deque()
+        self._spare: list[bytearray] = []
+        self._given = memoryview(b"")
+        self._pool: DaemonPool | None = None
+
+    def next(self) -> memoryview:
+        """The next piece; empty at the end. Asked again after an error it begins where that was.
+
+        Raises: Changed; Corrupt; ForkedStore; what reading a range raises.
+        """
+        fork.check(self._born, self._store.url)
+        if self._given:
+            self._spare.append(cast(bytearray, self._given.obj))
+        self._given = memoryview(b"")
+        if not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
+            piece = self._alone()  # the first, or the only one that is left
+        else:
+            piece = self._of_several()
+        self._given = piece
+        return piece
+
+    def close(self) -> None:
+        """Leave what is on its way."""
+        if self._pool is not None:
+            self._pool.dismiss()
+
+    def _alone(self) -> memoryview:
+        if self._asked == self.info.nbytes:
+            return memoryview(b"")
+        offset = self._asked
+        piece = self._fetch(offset, self._memory())
+        self._took(piece)
+        return piece
+
+    def _of_several(self) -> memoryview:
+        if self._pool is None:
+            self._pool = DaemonPool(AHEAD + 1, "penstock-stream")
+        while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
+            memory, offset = self._memory(), self._asked
+            future = self._pool.submit(copy_context().run, self._fetch, offset, memory)
+            self._coming.append((offset, future))
+            self._took(memory)
+        offset, first = self._coming.popleft()
+        try:
+            return first.result()
+        except BaseException:
+            for _, future in self._coming:
+                future.cancel()
+            self._coming.clear()
+            self._spare.clear()
+            self._asked = offset  # memory of what is still under way is not used again
+            raise
+
+    def _memory(self) -> memoryview:
+        nbytes = min(self._size, self.info.nbytes - self._asked)
+        for number, spare in enumerate(self._spare):
+            if len(spare) >= nbytes:
+                return memoryview(self._spare.pop(number))[:nbytes]
+        return memoryview(bytearray(nbytes))
+
+    def _took(self, piece: memoryview) -> None:
+        self._asked += len(piece)
+        self._size = min(self._size * 2, MAX_BYTES)
+
+    def _fetch(self, offset: int, view: memoryview) -> memoryview:
+        fill_from(self._store, self._key, offset, view, self.info.etag)
+        return view
 
 
 class RangeReader(io.RawIOBase):
-    """A sequential raw reader of one object, pinned to the version that it saw first."""
+    """A sequential raw reader of one object, pinned to the version that was seen first."""
 
-    def __init__(self, store: Store, key: str) -> None:
-        """Raises: ObjectNotFound."""
-        info = store.head(key)
-        self._store, self._key = store, key
-        self._nbytes, self._etag = info.nbytes, info.etag
-        self._offset = 0  # of the next fetch
-        self._fetch_bytes = FIRST_BYTES
-        self._chunk = memoryview(b"")
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._piece = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: object) -> int:
-        """Fill `buffer` as far as the chunk at hand goes. Raises: Changed; Corrupt; Transient."""
+        """Fill `buffer` as far as the piece at hand goes. Raises: Changed; Corrupt; Transient."""
         target = memoryview(cast(bytearray, buffer)).cast("B")
-        if not self._chunk and self._offset < self._nbytes:
-            nbytes = min(self._fetch_bytes, self._nbytes - self._offset)
-            data = self._store.get_range(self._key, self._offset, nbytes, self._etag).data
-            self._chunk = memoryview(data)
-            self._offset += nbytes
-            self._fetch_bytes = min(self._fetch_bytes * 2, MAX_BYTES)
-        count = min(len(target), len(self._chunk))
-        target[:count] = self._chunk[:count]
-        self._chunk = self._chunk[count:]
+        if not self._piece:
+            self._piece = self._pieces.next()
+        count = min(len(target), len(self._piece))
+        target[:count] = self._piece[:count]
+        self._piece = self._piece[count:]
         return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._pieces.close()
+        super().close()
 
 
 def open_reader(store: Store, key: str) -> BinaryIO:
     """A buffered sequential reader of `key`. Raises: ObjectNotFound."""
-    return cast(BinaryIO, io.BufferedReader(RangeReader(store, key), buffer_size=128 * 2**10))
+    return cast(BinaryIO, io.BufferedReader(RangeReader(Pieces(store, key)), buffer_size=128 * 2**10))
+
+
+def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
+    """Fill `view` with bytes of an object, by the least work that its store offers; the etag.
+
+    Raises: as `get_range`.
+    """
+    if hasattr(type(store), "fill"):
+        return cast(Filling, store).fill(key, offset, view, etag)
+    if (disk := disk_of(store)) is not None:
+        return disk.read_into(key, [(offset, len(view), [view])], etag=etag)
+    blob = store.get_range(key, offset, len(view), etag)
+    view[:] = blob.data
+    return blob.etag

@@ -1,0 +1,105 @@
+"""Published parts extended in one version: groups, other values of columns, and samples left out because of them.
+
+`root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that has computed a feature again:
+no version has the new fields and the old columns, or a sample that the new values leave out.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from .annotate import Annotating, write_annotation
+from .exclude import find_superseded, put_exclusions
+from .manifest import Change, SamplesFile
+from .part import SHARDS_SCHEMA, Part, ShardFile
+from .publish import Check, FreeGroup, Pending, check_producer, commit
+from .relabel import SameCells, with_statistics
+from .runs import write_group_run
+from .version import Version
+
+if TYPE_CHECKING:
+    from .root import Root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """What published parts get. shards: of new groups, written with the transaction that publishes them; rows: how ->
+    rows, as `root.annotate` takes them; exclude: key -> reason, of live samples."""
+
+    shards: Sequence[ShardFile] = ()
+    rows: Sequence[tuple[Annotating, Any]] = ()
+    exclude: Mapping[str, str] = field(default_factory=dict)
+
+
+def published_part(version: Version, part: str) -> Part:
+    """A part as the version has it, to be read or extended: no samples table; `field_nbytes` tells the fields and no
+    sizes. Costs the row group of each of its shards. Raises: Corrupt for a part that the version does not have."""
+    position = version.parts.position(part)
+    shards = []
+    for group, body in version.manifest["groups"].items():
+        if bool(version.parts.has_group(group)[position]):
+            row = version.parts.shard(group, position)
+            known = {name: row[name] for name in SHARDS_SCHEMA.names}
+            shards.append(ShardFile(**known, field_nbytes=dict.fromkeys(body["field_nbytes"], 0)))
+    n_rows = int(version.parts.n_rows[position])
+    return Part(id=part, txn=part.rpartition("-")[0], n_rows=n_rows, shards=tuple(shards), samples=None)
+
+
+def publish_extension(
+    root: "Root", version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
+) -> Version:
+    """Commit `txn` with an extension of the parts of a version; one that was committed gives its version.
+
+    Costs what `root.annotate` and `root.exclude` of as many samples cost, and one table of shards. Raises: Conflict
+    when somebody gave one of the parts the group, annotated one of the cells or excluded one of the samples since
+    `version`; FieldMismatch for a column of another type; VersionNotFound for a sample to leave out that is not there;
+    Fenced; EmptyVersion.
+    """
+    known = root.log.state.committed(txn)
+    if known is not None:
+        return root.open(known.id)
+    facts = check_producer(producer)
+    with root.heartbeat(txn):
+        prefix = _prefix(txn)
+        change = Change()
+        checks: list[Check] = []
+        if extension.shards:
+            added = write_group_run(root.store, prefix, _by_part(extension.shards))
+            change = replace(change, shards=added.shards, groups=added.groups)
+            checks += _free(extension.shards)
+        files: list[SamplesFile] = []
+        for how, rows in extension.rows:
+            files += write_annotation(version, _prefix(txn), rows, how)[0]
+        if files:
+            change = replace(change, samples=tuple(files))
+            checks.append(SameCells(version, files))
+        gone = find_superseded(version, extension.exclude)
+        if gone.n_samples:
+            table = put_exclusions(root.store, prefix, gone.rows, gone.n_rows)
+            change = replace(change, exclusions=table, n_excluded=gone.n_samples)
+            checks.append(gone.still_live())
+        pending = Pending(
+            dataset=version.dataset,
+            txn=txn,
+            prefix=prefix,
+            change=change,
+            producer=facts,
+            complete=lambda parent, made: with_statistics(parent, prefix, made) if made.samples else made,
+        )
+        return commit(root.store, root.log, pending, *checks)
+
+
+def _prefix(txn: str) -> str:
+    return f"data/{txn}/{secrets.token_hex(8)}"
+
+
+def _by_part(shards: Sequence[ShardFile]) -> list[Part]:
+    return [Part(id=one.part, txn="", n_rows=one.n_rows, shards=(one,), samples=None) for one in shards]
+
+
+def _free(shards: Sequence[ShardFile]) -> list[Check]:
+    parts: dict[str, list[str]] = {}
+    for shard in shards:
+        parts.setdefault(shard.group, []).append(shard.part)
+    return [FreeGroup(group, ids) for group, ids in sorted(parts.items())]

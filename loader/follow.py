@@ -1,0 +1,198 @@
+"""A training that follows a dataset: at steps of its own choosing it goes on under the newest versions.
+
+    follows/<run>/<step, 19 digits>.json     what the run reads from this step on; created once, by the first rank there
+
+All ranks, and every restart, read what the first one wrote: at any world size the same batches. What a run picked up is
+in its state as well, so that the state alone opens the right plan.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from .api import open_plan
+from .dataset.root import Root
+from .dataset.version import Version
+from .dataset.view import View
+from .errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
+from .order.bucket import BucketBy
+from .order.plan import Plan
+from .report import check_run
+from .run.batch import Batch
+from .run.loader import Loader
+
+_FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+def follow(
+    root: Root,
+    plan: Plan,
+    *,
+    run: str,
+    every: int,
+    refs: Mapping[str, str] | None = None,
+    bucket_by: BucketBy | str | None = None,
+    **options: Any,
+) -> "Following":
+    """A `Loader` of a plan that grows by itself: before each step that `every` divides it takes up what is newest.
+
+    root: of the versions, to which the job may write. run: the training's name, which its restarts share and no other
+    training has. refs: source -> what it follows, `photos@latest` or an alias; default: each source its dataset's
+    latest. bucket_by: as `Plan.grow` needs it for buckets that are new. options: of `Loader` (rank, world_size, decode,
+    steps ...), but no epochs: they change with the data.
+
+    What a step brings is decided once for all ranks (`follows/<run>/`), and the plan is saved. A version that the plan
+    cannot go over to (its parts were rewritten, a packed source) is passed over, with a warning. Costs a request per
+    boundary and rank, and where there is a newer version what opening it and `Plan.grow` cost.
+
+    Raises: InvalidRuntime; InvalidName for a run that is none; PlanMismatch for a run that began with another plan.
+    """
+    return Following(root, plan, run=run, every=every, refs=refs, bucket_by=bucket_by, options=options)
+
+
+class Following:
+    """Iterates as a `Loader` does; `loader` is the one at work. Budget and metrics begin anew with a new version."""
+
+    def __init__(
+        self,
+        root: Root,
+        plan: Plan,
+        *,
+        run: str,
+        every: int,
+        refs: Mapping[str, str] | None,
+        bucket_by: BucketBy | str | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        if isinstance(every, bool) or not hasattr(every, "__index__") or every.__index__() < 1:
+            raise InvalidRuntime(f"every = {every!r}: a whole number of steps, 1 or more, is needed")
+        if options.get("epochs") is not None:
+            raise InvalidRuntime("epochs change with the data that a run follows: bound it by steps=")
+        if unknown := sorted(set(refs or {}) - {one.source for one in plan.sources.values()}):
+            raise InvalidRuntime(f"refs names {unknown}, which the plan does not have as sources")
+        self._root, self._run, self._every = root, check_run(run), every.__index__()
+        self._refs, self._bucket_by, self._options = refs, bucket_by, dict(options)
+        plan.save(root)
+        self.loader = Loader(plan, **self._options)
+        self._decided: int | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        step = self.loader.step
+        at_end = self.loader.end is not None and step >= self.loader.end
+        if step and step % self._every == 0 and step != self._decided and not at_end:
+            self._go_over(self._plan_from(step))
+            self._decided = step
+        return next(self.loader)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan so far; it may grow at the next boundary."""
+        return self.loader.plan
+
+    @property
+    def step(self) -> int:
+        """The global step of the next batch."""
+        return self.loader.step
+
+    @property
+    def end(self) -> int | None:
+        """The global step after the last one."""
+        return self.loader.end
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's state, and `follow`: the run and the hash of its plan. Raises: as `Loader.state_dict`."""
+        return {**self.loader.state_dict(), "follow": {"run": self._run, "plan": self.plan.hash}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was taken, under the versions that the run had picked up by then. That of a plain
+        `Loader` of this plan is taken too. Raises: PlanMismatch; InvalidPlan where its plan is no more."""
+        told = state.get("follow") if isinstance(state, Mapping) else None
+        if told is not None and told["plan"] != self.plan.hash:
+            self._go_over(open_plan(self._root, told["plan"]))
+        self.loader.load_state_dict(state)
+        self._decided = None
+
+    def close(self) -> None:
+        """As `Loader.close`."""
+        self.loader.close()
+
+    def __enter__(self) -> "Following":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.loader.__exit__(kind, error, trace)
+
+    def _go_over(self, plan: Plan) -> None:
+        """Read on under another plan, from the step at hand."""
+        if plan.hash == self.plan.hash:
+            return
+        new = Loader(plan, **self._options)
+        new.seek(self.loader.step)
+        old, self.loader = self.loader, new
+        old.close()
+
+    def _plan_from(self, step: int) -> Plan:
+        """What the run reads from this step on, as the first rank here decided. Raises: PlanMismatch; StoreError."""
+        key = f"follows/{self._run}/{step:019d}.json"
+        found = self._read(key)
+        if found is None:
+            made = self._grown(step)
+            body = {"format": _FORMAT, "run": self._run, "step": step, "before": self.plan.hash}
+            told = json.dumps({**body, "plan": made.hash}, sort_keys=True).encode()
+            try:
+                self._root.store.put_if_absent(key, told)
+            except AlreadyExists:
+                found = self._read(key)
+            else:
+                return made
+        if found is None or self.plan.hash not in (found["before"], found["plan"]):
+            raise PlanMismatch(
+                f"run {self._run!r} went on at step {step} from another plan than {self.plan.hash} "
+                f"({self._root.url}/{key}): give a training that is another one a name of its own"
+            )
+        return self.plan if found["plan"] == self.plan.hash else open_plan(self._root, found["plan"])
+
+    def _read(self, key: str) -> dict[str, str] | None:
+        try:
+            body: dict[str, str] = json.loads(self._root.store.get(key).data)
+            return {name: body[name] for name in ("before", "plan")}
+        except ObjectNotFound:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"{self._root.url}/{key} does not say what a run follows ({error}); restore it from a mirror"
+            ) from error
+
+    def _grown(self, step: int) -> Plan:
+        """The plan under the newest versions, saved; the plan itself where nothing is newer, or can be read on with."""
+        plan = self.plan
+        for source, view in _newest_views(plan).items():
+            ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")
+            try:
+                if (version := self._newer(ref, view.version)) is not None:
+                    plan = plan.grow({source: version}, step, bucket_by=self._bucket_by)
+            except PenstockError as error:
+                _log.warning("run %r stays with %s at step %d: %s", self._run, view.version.name, step, error)
+        plan.save(self._root)
+        return plan
+
+    def _newer(self, ref: str, now: Version) -> Version | None:
+        record = self._root.record(ref)
+        return self._root.open(record.id) if record.number > now.number else None
+
+
+def _newest_views(plan: Plan) -> dict[str, View]:
+    """Source -> the view of the version that it reads last, of sources that are of a version."""
+    found: dict[str, tuple[int, View]] = {}
+    for one in plan.sources.values():
+        if isinstance(one.view, View) and not one.delta and one.growth >= found.get(one.source, (0,))[0]:
+            found[one.source] = one.growth, one.view
+    return {source: view for source, (_, view) in found.items()}

@@ -1,0 +1,282 @@
+"""What a training tells the pipeline: which steps it trained on which versions. Files in the root, no Dagster needed.
+
+    reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named after its content without its time
+    reports/training/<dataset>/<n>.json                    n has 12 digits, from 1, without gaps: {"report": its key}
+
+Both are created once. The second is for readers: what is new behind n costs a request each and no listing. A report
+that is repeated is the same file; its number may come twice, for a reader to pass over.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .dataset.names import check_dataset_name
+from .dataset.root import Root
+from .errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidRuntime, ObjectNotFound
+from .order.plan import Plan
+from .run.recipe import stored_view
+from .storage import Store
+from .storage.spec import redact
+
+FORMAT = 1
+MAX_METRICS = 200
+MAX_TEXT_CHARS = 2000
+_DIGITS = 12
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A run of a training, and what it did.
+
+    run: its name; plan: the plan's hash; first_step, last_step: global steps, both trained; versions: of one dataset,
+    each {"source", "id", "name"}; checkpoint: where it lies, "" where none was said; metrics: name -> number, one that
+    is no finite number as "nan", "inf" or "-inf"; at_us: when it was told, UTC microseconds.
+    """
+
+    dataset: str
+    run: str
+    plan: str
+    first_step: int
+    last_step: int
+    versions: tuple[Mapping[str, str], ...]
+    checkpoint: str = ""
+    metrics: Mapping[str, float | str] = field(default_factory=dict)
+    at_us: int = 0
+
+    @property
+    def identity(self) -> str:
+        """32 hex digits of a SHA-256 over everything but the time."""
+        told = {**asdict(self), "at_us": 0}
+        text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def key(self) -> str:
+        """Where it lies in the root."""
+        return f"{_folder(self.dataset)}runs/{self.run}/{self.identity}.json"
+
+    def to_json(self) -> bytes:
+        body = {"format": FORMAT, **asdict(self)}
+        return json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+
+
+def report(
+    root: Root,
+    plan: Plan,
+    *,
+    run: str,
+    steps: tuple[int, int],
+    checkpoint: str = "",
+    metrics: Mapping[str, float] | None = None,
+    mlflow: Any = None,
+    strict: bool = False,
+) -> tuple[Report, ...]:
+    """Tell the pipeline which steps of a plan a training has trained: a report per dataset of `root` that it reads.
+
+    Call it on the first rank, after a checkpoint or at the end. A sensor of the pipeline shows it as a materialization
+    of [dataset, training_run]. run: the training's name, of the characters that a dataset's has. steps: the first and
+    the last step that were trained. checkpoint: where it lies; passwords and signatures in a URL are left out. metrics:
+    at most 200 numbers, or what `float` takes. mlflow: the module `mlflow` inside a run, or anything with its
+    `set_tags` and `log_metrics`, which is told the same.
+
+    Saves the plan under its hash. The same report again changes nothing. It never ends a training: whatever is wrong, a
+    store that does not answer for `retry_deadline_s` among it, is logged as an error, and what was not told is not in
+    the result. strict=True raises instead: InvalidRuntime, InvalidName for an argument; StoreError; what `mlflow`
+    raises. Costs 3 small objects, and 2 log2(n) requests for the dataset's n-th report.
+    """
+    done: list[Report] = []
+    try:
+        made = _reports(root, plan, run, steps, checkpoint, metrics or {})
+        plan.save(root)
+        for one in made:
+            _append(root.store, one)
+            done.append(one)
+        if mlflow is not None:
+            _tell_mlflow(mlflow, made)
+    except Exception:  # a report is not worth a training, whatever went wrong
+        if strict:
+            raise
+        _log.exception("run %r could not report its steps %r", run, steps)
+    return tuple(done)
+
+
+def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int, Report | Exception]]:
+    """(number, report) of a dataset's reports behind number `after`, ascending; of one that cannot be read the error,
+    so that nobody is stopped by it for ever. Two requests each. Raises: InvalidName; StoreError."""
+    number = after + 1
+    while True:
+        try:
+            pointer = root.store.get(_number_key(dataset, number))
+        except ObjectNotFound:
+            return
+        try:
+            yield number, _read(root.store, dataset, json.loads(pointer.data)["report"])
+        except (Corrupt, FormatTooNew, ObjectNotFound, ValueError, KeyError, TypeError) as error:
+            yield number, error
+        number += 1
+
+
+def _reports(
+    root: Root,
+    plan: Plan,
+    run: str,
+    steps: tuple[int, int],
+    checkpoint: str,
+    metrics: Mapping[str, float],
+) -> tuple[Report, ...]:
+    """Raises: InvalidName; InvalidRuntime."""
+    if not isinstance(plan, Plan):
+        raise InvalidRuntime(
+            f"plan = {type(plan).__name__}: the loader's plan is needed, such as batches.plan"
+        )
+    check_run(run)
+    try:
+        first, last = steps
+    except (TypeError, ValueError):
+        raise InvalidRuntime(
+            f"steps = {steps!r}: the first and the last step trained are needed, (0, 999)"
+        ) from None
+    if not (_is_step(first) and _is_step(last) and first <= last):
+        raise InvalidRuntime(f"steps = {steps!r}: whole numbers from 0 on, the first at most the last")
+    numbers = _plain_metrics(metrics)
+    state, of_dataset = root.state, dict[str, set[tuple[str, int, str]]]()
+    for one in plan.sources.values():
+        view = stored_view(one.view)
+        begins = next((g.step for g in plan.grown if (g.source, g.number) == (one.source, one.growth)), 0)
+        if view is not None and begins <= last and view.version.id in state.ids:
+            version = view.version
+            of_dataset.setdefault(version.dataset, set()).add((one.source, version.number, version.id))
+    if not of_dataset:
+        raise InvalidRuntime(
+            f"the plan reads no version of {root.url}: report to the root that the training reads from"
+        )
+    where = redact(str(checkpoint))[:MAX_TEXT_CHARS]
+    return tuple(
+        Report(
+            dataset=dataset,
+            run=run,
+            plan=plan.hash,
+            first_step=int(first),
+            last_step=int(last),
+            versions=tuple({"source": s, "id": id, "name": f"{dataset}@{n}"} for s, n, id in sorted(found)),
+            checkpoint=where,
+            metrics=numbers,
+            at_us=time.time_ns() // 1000,
+        )
+        for dataset, found in sorted(of_dataset.items())
+    )
+
+
+def _is_step(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and value.__index__() >= 0
+
+
+def check_run(run: str) -> str:
+    """The name of a training's run, itself. Raises: InvalidName."""
+    try:
+        return check_dataset_name(run)
+    except (InvalidName, TypeError):
+        raise InvalidName(
+            f"run = {run!r}: 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit, not 'v-...'"
+        ) from None
+
+
+def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
+    """Raises: InvalidRuntime."""
+    if not isinstance(metrics, Mapping) or len(metrics) > MAX_METRICS:
+        raise InvalidRuntime(f"metrics: a mapping of at most {MAX_METRICS} names to numbers is needed")
+    plain: dict[str, float | str] = {}
+    for name, value in metrics.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # torch: a tensor of several values
+            raise InvalidRuntime(f"metrics[{name!r}] is no number: {error}") from None
+        plain[str(name)[:MAX_TEXT_CHARS]] = number if math.isfinite(number) else str(number)
+    return plain
+
+
+def _append(store: Store, one: Report) -> None:
+    """The report, then its number; again is no harm. Raises: StoreError."""
+    with suppress(
+        AlreadyExists
+    ):  # the same, told earlier; its number may be missing, so it is given one more
+        store.put_if_absent(one.key, one.to_json())
+    pointer = json.dumps({"report": one.key}).encode()
+    number = _newest(store, one.dataset)
+    if number and store.get(_number_key(one.dataset, number)).data == pointer:
+        return
+    while True:
+        number += 1
+        try:
+            store.put_if_absent(_number_key(one.dataset, number), pointer)
+        except AlreadyExists:
+            continue
+        return
+
+
+def _newest(store: Store, dataset: str) -> int:
+    """The highest number given, 0 before the first: by doubling and halving, for numbers have no gaps."""
+
+    def is_there(number: int) -> bool:
+        try:
+            store.head(_number_key(dataset, number))
+        except ObjectNotFound:
+            return False
+        return True
+
+    low, high = 0, 1
+    while is_there(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_there(middle) else (low, middle)
+    return low
+
+
+def _read(store: Store, dataset: str, key: str) -> Report:
+    """Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    if not key.startswith(_folder(dataset)):
+        raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
+    body = json.loads(store.get(key).data)
+    if body.pop("format") > FORMAT:
+        raise FormatTooNew(
+            f"{store.url}/{key} has a newer format than {FORMAT}, which this penstock reads: upgrade it"
+        )
+    found = Report(**{**body, "versions": tuple(body["versions"])})
+    if found.key != key:
+        raise Corrupt(
+            f"{store.url}/{key} was changed: its content belongs under {found.key}; restore or delete it"
+        )
+    return found
+
+
+def _tell_mlflow(run: Any, made: tuple[Report, ...]) -> None:
+    """The same as tags and metrics of a run of MLflow, or of whatever has its two functions."""
+    tags = {
+        "penstock.plan": made[0].plan,
+        "penstock.run": made[0].run,
+        "penstock.checkpoint": made[0].checkpoint,
+    }
+    tags["penstock.steps"] = f"{made[0].first_step}..{made[0].last_step}"
+    for one in made:
+        named = {version["source"]: f"{version['name']} {version['id']}" for version in one.versions}
+        tags |= {f"penstock.version.{source}": text for source, text in named.items()}
+    run.set_tags(tags)
+    if made[0].metrics:
+        run.log_metrics({name: float(n) for name, n in made[0].metrics.items()}, step=made[0].last_step)
+
+
+def _folder(dataset: str) -> str:
+    return f"reports/training/{check_dataset_name(dataset)}/"
+
+
+def _number_key(dataset: str, number: int) -> str:
+    return f"{_folder(dataset)}{number:0{_DIGITS}d}.json"

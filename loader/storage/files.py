@@ -1,0 +1,142 @@
+"""Whole objects to files of this machine, and back."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from ..errors import Changed
+from .disk_errors import disk_error, upload_size
+from .keys import TEMPORARY
+from .room import Room
+from .store import ObjectInfo, Store
+from .stream import Pieces
+
+WRITE_BYTES = 32 * 2**10
+"""At once: for larger writes ext4 takes larger pages of memory, which are slow to get on a virtual machine (1.1 s of
+processor per GiB, and 0.4 so)."""
+
+READ_BYTES = 256 * 2**10
+"""At once: what is hashed next is still in the processor's cache."""
+HELD_BYTES = 64 * 2**20
+"""A larger file is not held to be uploaded."""
+_room = Room(2**30, idle=0)
+
+Seen = Callable[[memoryview], object]
+"""Is given every byte in order, a piece at a time, such as a hash's `update`; a piece is good while it is called."""
+
+
+def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen | None = None) -> int:
+    """Put the file `path` at `key`, in place of what is there, whole or not at all; its bytes.
+
+    seen: is given what is sent. Of a file above 64 MiB that is read first, and then again by the upload.
+
+    Memory: such a file's, used again by uploads while any is under way, and 1 GiB for all that a process has under way.
+
+    Raises: ObjectNotFound; InvalidStore for a directory; Changed where the file is written to meanwhile; what
+    `put_file` raises; what `seen` raises.
+    """
+    source, target = os.fspath(path), f"{store.url}/{key}"
+    nbytes = upload_size(source, target)
+    if seen is None:
+        store.put_file(key, source)
+    elif nbytes <= HELD_BYTES:
+        put_held(store, key, source, nbytes, seen)
+    else:
+        with _room.memory(READ_BYTES) as lent:
+            state = _read(source, target, nbytes, lent.view, seen)
+        store.put_file(key, source)
+        if _state(os.stat(source)) != state:
+            raise _written_to(source, target)
+    return nbytes
+
+
+def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None = None) -> None:
+    """Put a file of `nbytes` by one request, from memory. Raises: as `upload`."""
+    with _room.memory(nbytes) as lent:
+        _read(path, f"{store.url}/{key}", nbytes, lent.view, seen)
+        store.put(key, lent.view)
+        lent.is_free = True
+
+
+def _read(path: str, target: str, nbytes: int, memory: memoryview, seen: Seen | None) -> tuple[int, ...]:
+    """Read a file into memory, which is used over where it is the shorter; the file's state. Raises: Changed."""
+    done = 0
+    with ExitStack() as stack:
+        with _disk("read", path):
+            file = stack.enter_context(open(path, "rb", buffering=0))
+            state = _state(os.fstat(file.fileno()))
+        while done < nbytes:
+            at = done % len(memory)
+            with _disk("read", path):
+                count = file.readinto(memory[at : at + min(READ_BYTES, nbytes - done)])
+            if not count:
+                break
+            if seen is not None:
+                seen(memory[at : at + count].toreadonly())
+            done += count
+        with _disk("read", path):
+            if done < nbytes or file.read(1) or _state(os.fstat(file.fileno())) != state:
+                raise _written_to(path, target)
+    return state
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _written_to(path: str, target: str) -> Changed:
+    return Changed(
+        f"{path} was written to while it was uploaded to {target}: wait for its writer, then upload again"
+    )
+
+
+def download(
+    store: Store,
+    key: str,
+    path: str | os.PathLike[str],
+    *,
+    info: ObjectInfo | None = None,
+    seen: Seen | None = None,
+) -> ObjectInfo:
+    """Write an object to the file `path`, which is there whole or not at all; what it was.
+
+    info: what a listing said of the object a moment ago, which saves a request; another one by now is Changed.
+
+    Requests are of at most 4 MiB, three at once (one for each 4 MiB, and two more); memory: 12 MiB. None is open
+    while `seen` and the disk work. Each is tried again under the store's budget.
+
+    Raises: ObjectNotFound; Changed where the object is replaced meanwhile; what reading a range raises; what the disk
+    says of writing, as StoreError; what `seen` raises.
+    """
+    target = os.fspath(path)
+    temporary = os.path.join(os.path.dirname(target), f"{TEMPORARY}{secrets.token_hex(8)}")
+    pieces = Pieces(store, key, info)
+    try:
+        with _disk("write", target):
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            while piece := pieces.next():
+                if seen is not None:
+                    seen(piece.toreadonly())
+                with _disk("write", target):
+                    while piece:
+                        piece = piece[os.write(descriptor, piece[:WRITE_BYTES]) :]
+        finally:
+            os.close(descriptor)
+        with _disk("write", target):
+            os.replace(temporary, target)
+    finally:
+        pieces.close()
+        with suppress(FileNotFoundError):  # it was renamed, or never made
+            os.unlink(temporary)
+    return pieces.info
+
+
+@contextmanager
+def _disk(verb: str, path: str) -> Iterator[None]:
+    """Raises: what the operating system says, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(verb, path, error) from error

@@ -1,0 +1,107 @@
+"""How much may be held on the way to a store, and what was held, used again: new memory costs as much as hashing it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Condition
+
+from . import fork
+
+KEPT_BYTES = 256 * 2**10
+"""Smaller memory is not kept: the allocator does that."""
+KEPT = 32
+"""Pieces of memory, at most."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lent:
+    """view: of so many bytes, with anything in them; of use within the context alone. is_free: set by whoever is done
+    with it. Not where something may still write there: nobody gets that memory again. Nor does anybody where a client
+    still has the view, as of a request that was given up."""
+
+    view: memoryview
+    is_free: bool = False
+
+
+class Room:
+    """Bytes that all threads may hold together; what is larger than all of it has it alone. idle: how many pieces of
+    memory are kept while nobody has any. Thread-safe."""
+
+    def __init__(self, nbytes: int, idle: int = KEPT) -> None:
+        self._all, self._idle = nbytes, idle
+        self.begin_anew()
+        fork.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Nobody holds anything: as in a forked child, where the threads that did are not."""
+        self._left, self._lent = self._all, 0
+        self._changed = Condition()
+        self._spare: list[bytearray] = []  # which is held too; the last was used last
+
+    @contextmanager
+    def for_bytes(self, nbytes: int) -> Iterator[None]:
+        """Wait until there is room for so many."""
+        taken = min(nbytes, self._all)
+        with self._changed:
+            while self._left < taken:
+                self._make_room()
+            self._left -= taken
+        try:
+            yield
+        finally:
+            self._give_back(taken)
+
+    @contextmanager
+    def memory(self, nbytes: int, beside: int = 0) -> Iterator[Lent]:
+        """Wait for so much, and for room `beside` it: what another had, where that is at most twice as large."""
+        with self._changed:
+            while True:
+                found = self._fitting(nbytes)
+                taken = min((nbytes if found is None else 0) + beside, self._all)
+                if self._left >= taken:
+                    break
+                self._make_room()  # nothing is held meanwhile: nobody waits for who waits
+            self._left -= taken
+            self._lent += 1
+            if found is not None:
+                self._spare = [one for one in self._spare if one is not found]  # (bytes are not compared)
+                taken += len(found)
+        memory = bytearray(nbytes) if found is None else found
+        lent = Lent(view=memoryview(memory)[:nbytes])
+        try:
+            yield lent
+        finally:
+            is_kept = len(memory) >= KEPT_BYTES and taken == len(memory) + beside
+            is_kept = is_kept and lent.is_free and _let_go(lent.view)
+            with self._changed:
+                self._lent -= 1
+            self._give_back(taken - len(memory) if is_kept else taken, memory if is_kept else None)
+
+    def _fitting(self, nbytes: int) -> bytearray | None:
+        fitting = [one for one in self._spare if nbytes <= len(one) <= 2 * nbytes]
+        return min(fitting, key=len, default=None)
+
+    def _make_room(self) -> None:
+        """Give up memory that nobody has, or wait for a change."""
+        if self._spare:
+            self._left += len(self._spare.pop(0))
+        else:
+            self._changed.wait()
+
+    def _give_back(self, nbytes: int, memory: bytearray | None = None) -> None:
+        with self._changed:
+            self._left += nbytes
+            if memory is not None:
+                self._spare.append(memory)
+            while len(self._spare) > (KEPT if self._lent else self._idle):
+                self._left += len(self._spare.pop(0))
+            self._changed.notify_all()
+
+
+def _let_go(view: memoryview) -> bool:
+    """Whether nobody has the view: a client has it until it will not read there any more."""
+    try:
+        view.release()
+    except BufferError:
+        return False
+    return True

@@ -52,11 +52,12 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     CRC-32C of each field, the tar headers, that all groups of a part and the samples table hold the same keys in the
     same order, the hashes of keys, and the statistics, computed again.
 
-    seen: shards that were looked at before, and need not be again; those of this version are added. Each shard is read
-    once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
+    seen: shards and tables that were looked at before, and need not be again; those of this version are added. (What
+    tables say of each other is compared for each version, for which those of samples and parts are read.) Each shard
+    is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
     """
     report = Report(version=version.name, full=full)
-    report.problems.extend(check_tables(version))
+    report.problems.extend(check_tables(version, seen))
     if report.problems:
         return report  # the tables say where everything else is
     if full:

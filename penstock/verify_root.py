@@ -22,7 +22,19 @@ from .verify_log import check_log
 from .verify_shard import Problem
 from .verify_stored import CHECKS, check_stored
 
-DERIVED = ("plans", "views", "packs", "ledgers", "tables", "stages", "cards", "checkpoints")
+DERIVED = (
+    "plans",
+    "views",
+    "packs",
+    "ledgers",
+    "tables",
+    "stages",
+    "cards",
+    "gates",
+    "checkpoints",
+    "reports",
+    "follows",
+)
 LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))
 """What lies under a root beside its marker and its log; anything else is somebody else's."""

@@ -69,10 +69,10 @@ def _card(key: str, data: bytes, state: State) -> str:
     named = _CARD.fullmatch(key)
     if named is None:
         return ""
-    of, body = state.by_id(named[3]), json.loads(data)["version"]
+    of, described = state.by_id(named[3]), json.loads(data)["version"]
     if of is None or (of.dataset, of.number) != (named[1], int(named[2])):
         return f"the log has no version {named[1]}@{int(named[2])} of that id"
-    return "" if body["id"] == of.id else f"it describes {body['id']}; {AGAIN}"
+    return "" if described == of.id else f"it describes {described}; {AGAIN}"
 
 
 CHECKS: dict[str, Callable[[str, bytes, State], str]] = {

@@ -1,7 +1,8 @@
 """A few samples of every kind to look at. Bounded: so many samples, so many bytes of each, whatever there is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from loader import Version
 from loader.dataset.address import SampleAddress
 from loader.dataset.read import read_fields
 from loader.errors import Corrupt, DecodeFailed
+from loader.storage import Store
 
 from ..progress import progress
 from ..words import length
@@ -63,18 +65,31 @@ def _example(
     version: Version, name: str, kind: KindScan, place: tuple[int, int], told: dict[str, Any]
 ) -> Example:
     fields = part_fields(version, place[0])
-    media = media_field(fields, kind.modality)
+    return example_of(version.store, name, kind.modality, fields, partial(_address, version, place), told)
+
+
+def example_of(
+    store: Store,
+    name: str,
+    modality: str,
+    fields: Collection[str],
+    find: Callable[[Sequence[str]], SampleAddress],
+    told: Mapping[str, Any],
+) -> Example:
+    """A sample, drawn. name: its kind; fields: what it has; find: where some of them are; told: its row.
+    Raises: StoreError; MissingDependency."""
+    media = media_field(frozenset(fields), modality)
     caption = next((field for field in _CAPTIONS if field in fields and field != media), None)
     picture, text, trouble = Picture(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
     try:
-        address = _address(version, place, [field for field in (media, caption) if field])
-        read = _read(version, address)
+        address = find([field for field in (media, caption) if field])
+        read = _read(store, address)
         if caption in read:
             text = read[caption].decode("utf-8", "replace")
-        if media in read and kind.modality == "text":
+        if media in read and modality == "text":
             text = read[media][: 8 * MAX_CAPTION].decode("utf-8", "replace")
         elif media in read:
-            picture = picture_of(kind.modality, media, read[media])
+            picture = picture_of(modality, media, read[media])
         elif media is not None:
             trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
     except (DecodeFailed, Corrupt) as error:
@@ -83,7 +98,7 @@ def _example(
     return Example(
         key=str(told.get("key", "")),
         kind=name,
-        modality=kind.modality,
+        modality=modality,
         split=str(told.get("split") or ""),
         facts=_told(told),
         caption=clean(text, MAX_CAPTION),
@@ -102,16 +117,16 @@ def _address(version: Version, place: tuple[int, int], fields: Sequence[str]) ->
     return version.address(np.array([ordinal]), fields)[0]
 
 
-def _read(version: Version, address: SampleAddress) -> dict[str, bytes]:
+def _read(store: Store, address: SampleAddress) -> dict[str, bytes]:
     """The fields that are not too large. Raises: Corrupt; StoreError."""
     small = {name: at for name, at in address.fields.items() if at.nbytes <= MAX_FIELD_BYTES}
     if not small:
         return {}
-    (found,) = read_fields(version.store, [replace(address, fields=small)])
+    (found,) = read_fields(store, [replace(address, fields=small)])
     return found
 
 
-def _told(row: dict[str, Any]) -> dict[str, str]:
+def _told(row: Mapping[str, Any]) -> dict[str, str]:
     facts = {}
     if row.get("width_px") and row.get("height_px"):
         facts["size"] = f"{row['width_px']} x {row['height_px']} px"

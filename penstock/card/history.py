@@ -140,8 +140,13 @@ def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
     """By name; the batches come newest first."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for batch in batches:
-        for check in batch.audit.get("body", {}).get("checks", ()):
-            found.setdefault(str(check["name"]), []).append(check)
+        body = batch.audit.get("body", {})
+        approval = body.get("approval") or {}
+        for check in body.get("checks", ()):
+            said = str(check["explanation"])
+            if check["name"] in approval.get("checks", ()):
+                said = f"{said}. Approved by {approval['by']}: {approval['reason']}"
+            found.setdefault(str(check["name"]), []).append({**check, "explanation": said})
     for name, results in sorted(found.items()):
         passed = sum(bool(result["passed"]) for result in results)
         yield Check(

@@ -21,9 +21,8 @@ from .sections import (
     provenance_rows,
     summary,
 )
+from .sheet import POLICY
 from .value import Card, Column, Example
-
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def render_html(card: Card) -> str:
@@ -48,7 +47,7 @@ def render_html(card: Card) -> str:
     )
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         "<meta name=viewport content='width=device-width, initial-scale=1'><meta name=referrer content=no-referrer>"
         f"<title>{html_text(card.name)} - dataset card</title><style>{style}</style></head><body>"
         f"{_header(card)}<main>{_warnings(card)}<nav aria-label='on this page'>{links}</nav>{bodies}</main>"
@@ -116,7 +115,7 @@ def _distributions(card: Card) -> str:
 def _examples(card: Card) -> str:
     blocks = []
     for kind in card.kinds:
-        shots = "".join(_figure(example) for example in card.examples if example.kind == kind.name)
+        shots = "".join(figure(example) for example in card.examples if example.kind == kind.name)
         if shots:
             blocks.append(f"<h3>{html_text(kind.name)}</h3><div class=shots>{shots}</div>")
     if not blocks:
@@ -128,7 +127,8 @@ def _examples(card: Card) -> str:
     return "<br>".join(blocks) + note
 
 
-def _figure(example: Example) -> str:
+def figure(example: Example) -> str:
+    """One sample: its picture, or why there is none, its caption and what is told of it, escaped."""
     facts = [value for name, value in example.facts.items() if name != "licence"]
     told = [*facts, example.split, example.facts.get("licence", "licence unknown")]
     quote = f"<q dir=auto>{html_text(example.caption)}</q>" if example.caption else ""

@@ -52,12 +52,22 @@ def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]
 
     source: an array of the target's shape whose elements are as wide as `dtype`'s, of any type.
     """
-    if target.device.type == "cpu" and target.dtype == dtype and not (target.is_conj() or target.is_neg()):
+    if is_plain(target, dtype):
         np.copyto(words(target), source)
         return
     beside = torch.empty(target.shape, dtype=dtype)
     np.copyto(words(beside), source)
     target.copy_(beside)
+
+
+def is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor's memory holds elements of `dtype` as they are stored."""
+    return target.device.type == "cpu" and target.dtype == dtype and not (target.is_conj() or target.is_neg())
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor, to write into."""
+    return words(tensor).reshape(-1).view(np.uint8).data
 
 
 def words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":

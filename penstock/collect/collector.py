@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root
+from loader.dataset.history import State, VersionRecord
 from loader.dataset.lease import Leases
-from loader.errors import Conflict, InvalidRuntime
+from loader.dataset.marker import is_primary
+from loader.errors import Conflict, InvalidRuntime, ObjectNotFound
 
 from .beside import as_table, cards, hints, signs_of_the_dead
 from .life import Life, look
 from .listing import listed
-from .live import protected, references
+from .live import References, protected, references
 from .mirror import PrimaryRecord, swept_by_primary
 from .notes import check_name, own_name
 from .plan import Plan, planned
@@ -82,12 +84,11 @@ def collect(
         state, leases = root.log.refresh(), Leases(root.store)
         life = look(root.store, name, state, leases, now_us, silence_us)
         silent = life.silent_txns(state)
-        mirror = root.mirror_of is not None
+        mirror = root.mirror_of is not None or bool(state.primary and not is_primary(root.store, state))
         if apply and silent and not mirror:
             _abort(root, silent, life)
             state = root.log.refresh()
-        kept = protected(state, life.living(life.leases), options.condemned)
-        live = references(root.store, list(kept.values()))
+        kept, live = _kept(root, state, life, options.condemned)
         tally = Tally()
 
         def condemned() -> Iterator[pa.Table]:
@@ -116,6 +117,22 @@ def collect(
         silent=silent,
         swept=swept,
     )
+
+
+def _kept(
+    root: Root, state: State, life: Life, condemned: Collection[str]
+) -> tuple[dict[str, VersionRecord], References]:
+    """The versions that stay, and what they are made of. Raises: as `references`."""
+    while True:
+        kept = protected(state, life.living(life.leases), condemned)
+        try:
+            return kept, references(root.store, list(kept.values()))
+        except ObjectNotFound:
+            before, state = state, root.log.refresh()
+            if state.n == before.n:
+                raise
+            # It may have been retired, and another collector taken it, while we looked. Whose lease is younger than the
+            # leases that we know is seen by the last look.
 
 
 def _abort(root: Root, txns: Collection[str], life: Life) -> None:

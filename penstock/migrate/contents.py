@@ -1,7 +1,6 @@
 """What a mirror lacks: objects named by the log and by manifests, without a listing of the data."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from loader.dataset.history import State, VersionRecord
@@ -11,22 +10,12 @@ from loader.dataset.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 
-SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "swept/", "takedowns/")
+from .transfer import Item
+
+SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "gates/", "swept/", "takedowns/")
 """Objects that no manifest names, named after their content or created once: these folders alone are listed. The last
 two tell the mirror's collector what the primary's has deleted, and which versions were taken down."""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One object to copy. nbytes: None where nobody has said; sha256, crc32c: what its bytes must have, where known.
-    look: it may be there already."""
-
-    path: str
-    nbytes: int | None
-    sha256: str | None = None
-    crc32c: int | None = None
-    look: bool = False
 
 
 Failed = Callable[[str, PenstockError], None]

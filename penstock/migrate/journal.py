@@ -1,13 +1,25 @@
-"""What an unfinished migration has copied, in the target: JSON lines in objects that are created once.
+"""What migrations have copied, in the target: JSON lines in objects that are created once.
 
-    migrations/<run>-<k>.jsonl    {"path", "nbytes", "sha256"}, a line per object that is there
+    <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "etag"}, a line per object that is there
+    <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
 
-A run that is killed leaves them, the next one leaves out what they name, and they go once the log has been copied.
+etag: of the source's object, where that counts. A run that is killed leaves its lines, and the next one knows what they
+name. A mirror's go once the log has been copied.
 """
 
 import json
 import secrets
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loader.errors import AlreadyExists, Corrupt
 from loader.storage import Store
 
 from .transfer import Copied
@@ -15,33 +27,74 @@ from .transfer import Copied
 FOLDER = "migrations/"
 LINES = 64
 """Of one object; what a killed run had copied and not noted is found by its size."""
+PIECE_ROWS = 100_000
+"""Of one piece of the manifest: bounds what is in memory. Some 5 MiB in the store."""
+SCHEMA = pa.schema(
+    [("key", pa.string()), ("nbytes", pa.int64()), ("sha256", pa.string()), ("etag", pa.string())],
+    metadata={"penstock.table": "migration", "penstock.schema": "1"},
+)
 
 
 class Journal:
-    """Used by one thread."""
+    """Used by one thread, as a context manager. What it says lies in a file in `scratch`: memory does not grow with it.
 
-    def __init__(self, target: Store) -> None:
-        self._target, self._run, self._count = target, secrets.token_hex(8), 0
+    Raises: Corrupt for an object in its folder that is neither lines nor a manifest.
+    """
+
+    def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:
+        self._target, self._folder = target, folder
+        # (the time is for order alone: of two lines of one key the later run's counts)
+        self._run, self._count = f"{time.time_ns() // 1000:016d}-{secrets.token_hex(4)}", 0
         self._lines: list[str] = []
-        self._keys = [info.key for info in target.list(FOLDER)]
+        keys = sorted(info.key for info in target.list(folder))
+        self._manifests = [key for key in keys if key.startswith(f"{folder}manifest-")]
+        self._pieces = [key for key in keys if key.endswith(".jsonl")]
+        self.is_resumed = bool(self._pieces)
+        self._file = tempfile.NamedTemporaryFile(dir=scratch, prefix="penstock-journal-")  # noqa: SIM115 - until closed
+        self._noted = sqlite3.connect(self._file.name)
+        self._noted.executescript(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;"
+            "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, sha256 TEXT, etag TEXT) WITHOUT ROWID;"
+        )
+        try:
+            for key in [*self._manifests, *self._pieces]:
+                self._noted.executemany("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", self._read(key))
+        except BaseException:
+            self.close()
+            raise
 
-    @property
-    def is_resumed(self) -> bool:
-        """Whether an earlier run was not finished."""
-        return bool(self._keys)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget it here; the target keeps it."""
+        self._noted.close()
+        self._file.close()
 
     def begin(self) -> None:
         """From now on a killed run is seen to be one."""
         self._put(b"")
 
-    def done(self) -> set[str]:
-        """The paths that earlier runs have copied. One request for each 64; 100 bytes of memory for each path."""
-        lines = (line for key in self._keys for line in self._target.get(key).data.splitlines())
-        return {json.loads(line)["path"] for line in lines}
+    def find(self, path: str) -> Copied | None:
+        """What was noted of an object last."""
+        row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
+        return None if row is None else Copied(path=row[0], nbytes=row[1], sha256=row[2], etag=row[3])
+
+    def __len__(self) -> int:
+        """How many objects it names."""
+        return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
 
     def add(self, copied: Copied) -> None:
-        line = {"path": copied.path, "nbytes": copied.nbytes, "sha256": copied.sha256}
-        self._lines.append(json.dumps(line) + "\n")
+        row = (copied.path, copied.nbytes, copied.sha256, copied.etag)
+        self._noted.execute("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", row)
+        self._lines.append(
+            json.dumps(dict(zip(("path", "nbytes", "sha256", "etag"), row, strict=True))) + "\n"
+        )
         if len(self._lines) >= LINES:
             self.flush()
 
@@ -52,10 +105,57 @@ class Journal:
 
     def finish(self) -> None:
         """The mirror has all that was asked for."""
-        self._target.delete_many(self._keys)
+        self._target.delete_many(self._pieces)
+        self._pieces = []
+
+    def keep(self) -> None:
+        """All lines become a manifest: one table in the order of its keys, in pieces. What another run wrote meanwhile
+        stays beside it. Nothing new is no change."""
+        self.flush()
+        if not self._pieces:
+            return
+        before, number = [*self._manifests, *self._pieces], len(self._manifests)
+        if self._manifests:
+            number = int(self._manifests[-1].removesuffix(".parquet")[-12:])
+        made, rows = [], self._noted.execute("SELECT * FROM noted ORDER BY key")
+        while batch := rows.fetchmany(PIECE_ROWS):
+            data, number = _parquet(batch), number + 1
+            while True:
+                key = f"{self._folder}manifest-{number:012d}.parquet"
+                try:
+                    self._target.put_if_absent(key, data)
+                    break
+                except AlreadyExists:
+                    number += 1
+            made.append(key)
+        self._target.delete_many([key for key in before if key not in made])
+        self._manifests, self._pieces = made, []
+
+    def _read(self, key: str) -> Iterator[tuple[str, int, str, str]]:
+        data = self._target.get(key).data
+        try:
+            if key.endswith(".parquet"):
+                for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(columns=SCHEMA.names):
+                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            else:
+                for line in data.splitlines():
+                    row = json.loads(line)
+                    yield row["path"], row["nbytes"], row["sha256"], row.get("etag", "")
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise Corrupt(
+                f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "
+                "object, and what it named is told by its size"
+            ) from error
 
     def _put(self, data: bytes) -> None:
-        key = f"{FOLDER}{self._run}-{self._count:06d}.jsonl"
+        key = f"{self._folder}{self._run}-{self._count:06d}.jsonl"
         self._target.put_if_absent(key, data)
-        self._keys.append(key)
+        self._pieces.append(key)
         self._count += 1
+
+
+def _parquet(rows: list[tuple[str, int, str, str]]) -> bytes:
+    out = pa.BufferOutputStream()
+    table = pa.table(list(zip(*rows, strict=True)), schema=SCHEMA)
+    pq.write_table(table, out, compression="zstd", write_page_checksum=True)
+    return bytes(out.getvalue())

@@ -1,9 +1,8 @@
-"""How fast a migration may go, and how much it may hold: one limit for all its threads."""
+"""How fast a migration may go: one limit for all its threads."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Condition, Lock
+from collections.abc import Callable
+from threading import Lock
 
 from loader.errors import InvalidRuntime
 
@@ -38,24 +37,3 @@ class Pace:
                 wait_s = max(wait_s, begin - now)
         if wait_s > 0:
             self._sleep(wait_s)
-
-
-class Room:
-    """Bytes that all threads may hold together; what is larger than all of it has it alone."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._all = self._left = nbytes
-        self._changed = Condition()
-
-    @contextmanager
-    def for_bytes(self, nbytes: int) -> Iterator[None]:
-        taken = min(nbytes, self._all)
-        with self._changed:
-            self._changed.wait_for(lambda: self._left >= taken)
-            self._left -= taken
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._left += taken
-                self._changed.notify_all()

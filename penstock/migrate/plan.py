@@ -9,12 +9,11 @@ from loader.storage import Store
 
 from ..words import size
 from .contents import new_items, new_versions
+from .journal import Journal
+from .prefix import FOLDER, check_places, wanted
 from .prices import Prices, prices_of
 from .target import copied_entries
-from .transfer import HELD_BYTES
-
-PART_BYTES = 16 * 2**20
-"""What a large object is uploaded and read in."""
+from .transfer import Item, requests_of
 
 
 @dataclass(slots=True)
@@ -24,7 +23,7 @@ class MigrationPlan:
 
     source: str
     target: str
-    versions: list[str]
+    versions: list[str] | None = None
     entries: int = 0
     objects: int = 0
     nbytes: int = 0
@@ -36,10 +35,31 @@ class MigrationPlan:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def add(self, item: Item, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
+        """One object more."""
+        reads, writes = requests_of(item.nbytes)
+        self.objects += 1
+        self.nbytes += item.nbytes or 0
+        self.reads += reads
+        self.writes += writes
+        if rclone:
+            rclone.write(f"{item.path}\n")
+        if s5cmd:
+            s5cmd.write(f'cp "{self.source}/{item.path}" "{self.target}/{item.path}"\n')
+
+    def price(self, egress: float | None) -> None:
+        """egress: USD per GB instead of the list price."""
+        here, there = prices_of(self.source), prices_of(self.target)
+        leaves = Prices() if here == there and egress is None else here
+        leaves = leaves if egress is None else replace(leaves, egress=egress)
+        self.egress_usd = self.nbytes / 1e9 * leaves.egress
+        self.requests_usd = (self.reads * here.read + self.writes * there.write) / 1000
+
     def to_text(self) -> str:
+        of_root = f"{len(self.versions)} versions, " if self.versions is not None else ""
+        log = f", {self.entries} log entries" if self.versions is not None else ""
         return (
-            f"{self.source} -> {self.target}\n{len(self.versions)} versions, {self.objects} objects, "
-            f"{size(self.nbytes)}, {self.entries} log entries\n"
+            f"{self.source} -> {self.target}\n{of_root}{self.objects} objects, {size(self.nbytes)}{log}\n"
             f"{self.reads} reads, {self.writes} writes; by list prices "
             f"{self.egress_usd:.2f} USD for egress, {self.requests_usd:.2f} USD for requests"
         )
@@ -68,23 +88,25 @@ def plan_migration(
         raise error
 
     for item in new_items(source, target, state, after, failed):
-        nbytes = item.nbytes or 0
-        found.objects += 1
-        found.nbytes += nbytes
-        parts = -(-nbytes // PART_BYTES)
-        found.reads += 1 if nbytes <= HELD_BYTES else 1 + parts
-        found.writes += 1 if nbytes <= HELD_BYTES else 2 + parts
-        if rclone:
-            rclone.write(f"{item.path}\n")
-        if s5cmd:
-            s5cmd.write(f'cp "{source.url}/{item.path}" "{target.url}/{item.path}"\n')
-    _price(found, egress)
+        found.add(item, rclone, s5cmd)
+    found.price(egress)
     return found
 
 
-def _price(found: MigrationPlan, egress: float | None) -> None:
-    here, there = prices_of(found.source), prices_of(found.target)
-    leaves = Prices() if here == there and egress is None else here
-    leaves = leaves if egress is None else replace(leaves, egress=egress)
-    found.egress_usd = found.nbytes / 1e9 * leaves.egress
-    found.requests_usd = (found.reads * here.read + found.writes * there.write) / 1000
+def plan_prefix(
+    source: Store,
+    target: Store,
+    *,
+    scratch: str | None = None,
+    egress: float | None = None,
+    rclone: TextIO | None = None,
+    s5cmd: TextIO | None = None,
+) -> MigrationPlan:
+    """The same of a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
+    check_places(source, target)
+    found = MigrationPlan(source=source.url, target=target.url)
+    with Journal(target, FOLDER, scratch) as journal:
+        for item in wanted(source, target, journal):
+            found.add(item, rclone, s5cmd)
+    found.price(egress)
+    return found

@@ -1,11 +1,14 @@
 """The place that is, or becomes, a mirror: its marker, and how far its log goes."""
 
 import json
+from typing import Any
 
-from loader.dataset.entries import canonical, entry_key
-from loader.dataset.marker import MARKER, MIRROR_OF, check_root
+from loader.dataset.entries import canonical, entry_key, parse
+from loader.dataset.history import State
+from loader.dataset.log import Log
+from loader.dataset.marker import MARKER, MIRROR_OF, PRIMARY, check_root, is_primary
 from loader.dataset.tail import read_tail
-from loader.errors import Conflict, NotARoot, ObjectNotFound
+from loader.errors import AlreadyExists, Conflict, NotARoot, ObjectNotFound
 from loader.storage import Store
 
 from .contents import SMALL_FOLDERS
@@ -36,10 +39,15 @@ def copied_entries(source: Store, target: Store) -> int:
             f"{target.url} is root {found.get('id')}{written}; a mirror of {source.url} has id {marker['id']} and says "
             f"{MIRROR_OF}: give another place"
         )
+    return _common_entries(source, target)
+
+
+def _common_entries(source: Store, target: Store) -> int:
+    """How many entries the target has, all of them the source's. Raises: Conflict."""
     last = 0
     for entry in read_tail(target, 0, coming=1):
         last = entry.n
-    if last and target.get(entry_key(last)).data != source.get(entry_key(last)).data:
+    if last and target.get(entry_key(last)).data != _entry(source, last):
         raise Conflict(
             f"{target.url}/{entry_key(last)} is not the entry of {source.url}: somebody wrote to the mirror, or the "
             "primary was restored from an older copy; make a new mirror in another place"
@@ -47,13 +55,88 @@ def copied_entries(source: Store, target: Store) -> int:
     return last
 
 
-def make_mirror(source: Store, target: Store) -> None:
-    """The marker that says whose mirror this is. Again is no change."""
-    marker = {MIRROR_OF: source.url, **check_root(source)}  # a mirror's mirror is one of the primary
+def _entry(store: Store, n: int) -> bytes | None:
     try:
-        target.get(MARKER)
+        return store.get(entry_key(n)).data
+    except ObjectNotFound:
+        return None
+
+
+def make_mirror(source: Store, target: Store) -> None:
+    """The marker that says whose mirror this is. Again is no change; nor is it one of a place that was made the primary
+    since it was looked at."""
+    marker = {MIRROR_OF: source.url, **check_root(source)}  # a mirror's mirror is one of the primary
+    marker.pop(PRIMARY, None)  # which would make it another primary
+    try:
+        found = target.get(MARKER).data
     except ObjectNotFound:
         target.put_if_absent(MARKER, canonical(marker))
+    else:
+        if found == canonical(marker) or MIRROR_OF not in json.loads(found) or _moved_here(target):
+            return
+        target.put(MARKER, canonical(marker))  # its primary was moved
+        # Promoted between the look and the put: its log got the entry before its marker was written, so it is seen now.
+        if token := _moved_here(target):
+            make_primary(target, token)
+
+
+def _moved_here(store: Store) -> str | None:
+    """The token of the entry that moved the root here, where it is the last such entry of the log here."""
+    moved = Log(store).state.primary
+    return moved.token if moved is not None and moved.url == store.url else None
+
+
+def make_primary(store: Store, token: str) -> None:
+    """The marker of the root behind the log entry with that token. Again is no change.
+
+    Whoever puts it too late, because the root was moved on meanwhile, changes nothing: the token is not the last one.
+    """
+    store.put(MARKER, canonical({**_plain_marker(store), PRIMARY: token}))
+
+
+def make_mirror_of(store: Store, url: str) -> None:
+    """The marker of a root that was closed by its log. Again is no change."""
+    wanted = canonical({**_plain_marker(store), MIRROR_OF: url})
+    if store.get(MARKER).data != wanted:
+        store.put(MARKER, wanted)
+
+
+def _plain_marker(store: Store) -> dict[str, Any]:
+    return {name: value for name, value in check_root(store).items() if name not in (PRIMARY, MIRROR_OF)}
+
+
+def close_former(source: Store, state: State, target: Store) -> None:
+    """Make a mirror of a place that was the primary until the source became it, and does not know: one whose log ends
+    where that of the source says so. A target of any other kind is left as it is.
+
+    Raises: Conflict where it was written to since.
+    """
+    try:
+        found = check_root(target)
+    except NotARoot:
+        return
+    if found.get("id") != check_root(source).get("id") or MIRROR_OF in found or not is_primary(source, state):
+        return
+    if state.primary is None or found.get(PRIMARY) == state.primary.token:
+        return  # it is the source itself, or the source was made a primary by hand
+    last = _common_entries(source, target)
+    moves = [entry.body["token"] for entry in read_tail(target, 0, coming=1) if entry.kind == "primary"]
+    if not moves or moves[-1] == found.get(PRIMARY):  # its own log lets it be written to
+        data = source.get(entry_key(last + 1)).data
+        if parse(last + 1, data).kind != "primary":
+            raise Conflict(
+                f"{target.url} has the log of {source.url} up to entry {last}, and says that it is written to; the "
+                "root was not moved behind that entry, so it was restored from an older copy: make a mirror in "
+                "another place"
+            )
+        try:
+            target.put_if_absent(entry_key(last + 1), data)  # from now on nobody appends there
+        except AlreadyExists:
+            raise Conflict(
+                f"{target.url} was written to a moment ago, behind the entry that moved the root to {source.url}: what "
+                "was published there is in no other place; look at both logs"
+            ) from None
+    make_mirror_of(target, source.url)
 
 
 def copy_entries(source: Store, target: Store, after: int, upto: int) -> None:

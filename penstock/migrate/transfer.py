@@ -1,31 +1,68 @@
 """One object from store to store: hashed on the way, and visible in the target only if it is what it must be."""
 
 import hashlib
+import io
 import tempfile
+from collections import deque
+from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from google_crc32c import extend
 
-from loader.errors import AlreadyExists, Corrupt, ObjectNotFound
-from loader.storage import Store
+from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound
+from loader.storage import ObjectInfo, Store
+from loader.storage.files import WRITE_BYTES
+from loader.storage.local import LocalStore
+from loader.storage.objectstore import RemoteStore
+from loader.storage.room import Room
+from loader.storage.stream import Pieces, fill_from
+from loader.storage.threads import DaemonPool
 
-from .contents import Item
-from .pace import Pace, Room
+from .pace import Pace
 
-HELD_BYTES = 4 * 2**20
+PIECE_BYTES = 4 * 2**20
+"""Larger objects are read in ranges of so much."""
+AHEAD = 2
+"""Ranges on their way while one is hashed."""
+READERS = 8
+"""Threads that read them, for all objects."""
+HELD_BYTES = 64 * 2**20
 """A larger object goes through a file on this machine: its bytes are known to be right before the target has any."""
 UPLOAD_BYTES = 80 * 2**20
 """What reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
-ROOM_BYTES = 2 * UPLOAD_BYTES
+PART_BYTES = 16 * 2**20
+"""What a large object is uploaded in."""
+ROOM_BYTES = 3 * (HELD_BYTES + 2 * PIECE_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One object to copy. nbytes: None where nobody has said; sha256, crc32c: what its bytes must have, where known.
+    etag: of the object that was listed at the source, "" where any will do. look: it may be there already. was: the
+    SHA-256 of what the target has from an earlier run, of an object that seems to have changed since; replace: whether
+    it may be put in its place."""
+
+    path: str
+    nbytes: int | None
+    sha256: str | None = None
+    crc32c: int | None = None
+    etag: str = ""
+    look: bool = False
+    was: str = ""
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What was done about one item: sha256 "" where it was there already."""
+    """What is known of an object in the target: sha256 "" where nobody has read it, etag that of the source's object.
+    written: whether this run wrote it."""
 
     path: str
     nbytes: int
     sha256: str
+    etag: str = ""
+    written: bool = False
 
 
 class Transfer:
@@ -34,59 +71,141 @@ class Transfer:
     def __init__(self, source: Store, target: Store, pace: Pace, scratch: str | None = None) -> None:
         self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
         self._room = Room(ROOM_BYTES)
+        self._readers = DaemonPool(READERS, "penstock-migrate-read")
+        # Other stores' clients take bytes alone, which is a copy of what is held.
+        self._takes_views = isinstance(target, RemoteStore | LocalStore)
 
     def __call__(self, item: Item, *, look: bool = False) -> Copied:
         """look: whether it may be in the target already, which is then asked for its size.
 
-        Raises: Corrupt, Changed for bytes other than the source's root says; ObjectNotFound; AlreadyExists where the
-        target holds other bytes; what stores raise.
+        Raises: Corrupt, Changed for bytes other than the source's root says, or than were listed; ObjectNotFound;
+        AlreadyExists where the target holds other bytes; what stores raise.
         """
         if look or item.look:
             self._pace.take(requests=1)
             try:
                 found = self._target.head(item.path).nbytes
                 if item.nbytes in (None, found):
-                    return Copied(path=item.path, nbytes=found, sha256="")
+                    return Copied(path=item.path, nbytes=found, sha256="", etag=item.etag)
             except ObjectNotFound:
                 pass  # as it should be
-        large = item.nbytes is not None and item.nbytes > HELD_BYTES
-        with self._room.for_bytes(UPLOAD_BYTES if large else item.nbytes or HELD_BYTES):
-            return self._through_a_file(item) if large else self._whole(item)
+        if item.nbytes is None:
+            with self._room.for_bytes(2 * PIECE_BYTES):
+                return self._unknown(item)
+        if item.nbytes > HELD_BYTES:
+            with self._room.for_bytes(UPLOAD_BYTES):
+                return self._through_a_file(item, item.nbytes)
+        return self._held(item, item.nbytes)
 
-    def _whole(self, item: Item) -> Copied:
-        self._pace.take(requests=2, nbytes=item.nbytes or 0)
+    def _unknown(self, item: Item) -> Copied:
+        """A manifest, whose size nobody says."""
+        self._pace.take(requests=1)
         data = self._source.get(item.path).data
-        sha256 = self._checked(item, len(data), hashlib.sha256(data).hexdigest(), int(extend(0, data)))
-        self._target.put_if_absent(item.path, data)
-        return Copied(path=item.path, nbytes=len(data), sha256=sha256)
+        return self._given(item, data, hashlib.sha256(data).hexdigest(), 0)
 
-    def _through_a_file(self, item: Item) -> Copied:
-        digest, crc, nbytes = hashlib.sha256(), 0, 0
-        with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="penstock-migrate-") as file:
-            self._pace.take(requests=2)
-            with self._source.open_stream(item.path) as stream:
-                while block := stream.read(HELD_BYTES):
-                    self._pace.take(requests=1, nbytes=len(block))
-                    digest.update(block)
-                    crc = int(extend(crc, block))
-                    nbytes += len(block)
-                    file.write(block)
-            file.flush()
-            sha256 = self._checked(item, nbytes, digest.hexdigest(), crc)
+    def _held(self, item: Item, nbytes: int) -> Copied:
+        beside = 2 * min(nbytes, PIECE_BYTES) + (0 if self._takes_views else nbytes)
+        with self._room.memory(nbytes, beside) as lent:
+            sha256, crc = self._read(item, lent.view)
+            copied = self._given(item, lent.view, sha256, crc)
+            lent.is_free = True  # after an error a range may still be on its way into it
+        return copied
+
+    def _given(self, item: Item, data: bytes | memoryview, sha256: str, crc32c: int) -> Copied:
+        """What was read becomes an object of the target, if it is right, and needed."""
+        self._check(item, len(data), sha256, crc32c)
+        is_needed = self._is_needed(item, sha256)
+        if is_needed:
+            self._pace.take(requests=1)
+            if item.replace:
+                self._target.put(item.path, data)
+            else:
+                self._target.put_if_absent(item.path, data)
+        return Copied(path=item.path, nbytes=len(data), sha256=sha256, etag=item.etag, written=is_needed)
+
+    def _through_a_file(self, item: Item, nbytes: int) -> Copied:
+        with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="penstock-migrate-", buffering=0) as file:
+            sha256, crc = self._to_file(item, nbytes, file)
+            self._check(item, nbytes, sha256, crc)
+            if not self._is_needed(item, sha256):
+                return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag)
             self._pace.take(requests=1)
             try:
-                there = self._target.head(item.path).nbytes
+                there = None if item.replace else self._target.head(item.path).nbytes
             except ObjectNotFound:
+                there = None
+            if there is None:
                 self._target.put_file(item.path, file.name)
-            else:
-                if there != nbytes:
-                    raise AlreadyExists(
-                        f"{self._target.url}/{item.path} has {there} bytes and the source's {nbytes}: somebody else "
-                        "wrote there; move that object away, then run this again"
-                    )
-        return Copied(path=item.path, nbytes=nbytes, sha256=sha256)
+            elif there != nbytes:
+                raise AlreadyExists(
+                    f"{self._target.url}/{item.path} has {there} bytes and the source's {nbytes}: somebody else "
+                    "wrote there; move that object away, then run this again"
+                )
+        return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=there is None)
 
-    def _checked(self, item: Item, nbytes: int, sha256: str, crc32c: int) -> str:
+    def _read(self, item: Item, view: memoryview) -> tuple[str, int]:
+        """(sha256, CRC-32C or 0) of an object's bytes, read into `view`: all of one object, whose ETag is pinned."""
+        digest, crc = hashlib.sha256(), 0
+        pieces = [view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES)] or [view]
+        etag, asked = self._fetch(item.path, 0, pieces[0], item.etag or None), 1
+        coming: deque[Future[str]] = deque()
+        try:
+            for number, piece in enumerate(pieces):
+                while asked < len(pieces) and len(coming) <= AHEAD:
+                    context, at = copy_context(), asked * PIECE_BYTES
+                    coming.append(
+                        self._readers.submit(context.run, self._fetch, item.path, at, pieces[asked], etag)
+                    )
+                    asked += 1
+                if number:
+                    coming.popleft().result()
+                digest.update(piece)
+                if item.crc32c is not None:
+                    crc = extend(crc, bytes(piece))
+        finally:
+            for one in coming:
+                one.cancel()
+        return digest.hexdigest(), crc
+
+    def _fetch(self, path: str, offset: int, view: memoryview, etag: str | None) -> str:
+        self._pace.take(requests=1, nbytes=len(view))
+        if not view:
+            return self._source.get_range(path, 0, 0, etag).etag
+        return fill_from(self._source, path, offset, view, etag)
+
+    def _to_file(
+        self, item: Item, nbytes: int, file: "io.FileIO | tempfile._TemporaryFileWrapper[bytes]"
+    ) -> tuple[str, int]:
+        """The same of an object that goes into a file."""
+        info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
+        pieces, digest, crc = Pieces(self._source, item.path, info), hashlib.sha256(), 0
+        if pieces.info.nbytes != nbytes:
+            return hashlib.sha256().hexdigest(), 0
+        try:
+            while piece := pieces.next():
+                self._pace.take(requests=1, nbytes=len(piece))
+                digest.update(piece)
+                if item.crc32c is not None:
+                    crc = extend(crc, bytes(piece))
+                _write_all(file, piece)
+        finally:
+            pieces.close()
+        return digest.hexdigest(), crc
+
+    def _is_needed(self, item: Item, sha256: str) -> bool:
+        """Raises: Changed for an object that became another one since it was copied, and may not be replaced."""
+        if not item.was:
+            return True
+        if sha256 == item.was:
+            return False  # written again, or moved, with the same bytes
+        if not item.replace:
+            raise Changed(
+                f"{self._source.url}/{item.path} was replaced since it was copied: sha256 {item.was} then, {sha256} "
+                "now. The target keeps the former; run this again with --update to replace it"
+            )
+        return True
+
+    def _check(self, item: Item, nbytes: int, sha256: str, crc32c: int) -> None:
         said = (item.nbytes, item.sha256, item.crc32c)
         found = (nbytes, sha256, crc32c)
         if any(known is not None and known != got for known, got in zip(said, found, strict=True)):
@@ -95,4 +214,16 @@ class Transfer:
                 f"{item.nbytes} bytes, sha256 {item.sha256}, CRC-32C {item.crc32c}. It was not copied: run penstock "
                 "verify on the source, restore the object, then run this again"
             )
-        return sha256
+
+
+def requests_of(nbytes: int | None) -> tuple[int, int]:
+    """(reads, writes) that copying an object of that size takes, where nothing of it is there."""
+    pieces = max(1, -(-(nbytes or 0) // PIECE_BYTES))
+    if (nbytes or 0) <= HELD_BYTES:
+        return pieces, 1
+    return pieces, 3 + -(-(nbytes or 0) // PART_BYTES)  # a look, and an upload in parts
+
+
+def _write_all(file: "io.FileIO | tempfile._TemporaryFileWrapper[bytes]", view: memoryview) -> None:
+    while view:
+        view = view[file.write(view[:WRITE_BYTES]) :]

@@ -1,4 +1,4 @@
-"""What was made of versions with samples that are taken down: cards, plans, views, packs, ledgers.
+"""What was made of versions with samples that are taken down: cards, pages of gates, plans, views, packs, ledgers.
 
 Nothing of it is needed to read a version, and all of it but ledgers is made again when it is asked for.
 """
@@ -17,6 +17,11 @@ from .edits import Edits
 from .marks import TAKEN_DOWN, Marks
 
 _VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
+
+
+def page_edits(store: Store, dataset: str) -> Edits:
+    """All pages of the gate go: they show samples, also of batches that no version has. Raises: StoreError."""
+    return Edits(deletes=tuple(info.key for info in store.list(f"gates/{dataset}/")))
 
 
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:

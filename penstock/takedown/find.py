@@ -1,4 +1,4 @@
-"""Where the samples of a takedown are: in every version whose manifest is still there, retired or not."""
+"""Where the samples of a takedown are: in every version that is still there, retired or not."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +13,9 @@ from loader.dataset.edits import is_annotation
 from loader.dataset.history import Deny, VersionRecord
 from loader.dataset.key_hashes import hashes_of
 from loader.dataset.parquet import TableFile, get_table
-from loader.dataset.publish import open_record
-from loader.errors import ObjectNotFound
 
 from .record import Place
+from .whole import Whole, over_whole
 
 NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
 """Columns whose values name a sample."""
@@ -35,20 +34,15 @@ class Found:
     versions: list[VersionRecord] = field(default_factory=list)
 
 
-def readable(root: Root, dataset: str) -> Iterator[tuple[VersionRecord, Version]]:
-    """Every version whose manifest was not collected, oldest first."""
-    for record in root.state.versions(dataset):
-        try:
-            yield record, open_record(root.store, record)
-        except ObjectNotFound:
-            continue
-
-
 def find(root: Root, dataset: str, deny: Deny) -> Found:
-    """What the versions of a dataset have of a takedown. Reads the keys table of every run once, and of the versions
-    that have something all tables of samples and shards. Raises: Corrupt; StoreError."""
+    """What the versions of a dataset have of a takedown, those left out of which something was collected already
+    (`left_over` finds what is left of these). Reads the keys table of every run once, and of the versions that have
+    something all tables of samples and shards. Raises: Corrupt; StoreError."""
+    return over_whole(root, dataset, lambda versions: _find(root, dataset, deny, versions))
+
+
+def _find(root: Root, dataset: str, deny: Deny, versions: Whole) -> Found:
     found = Found(dataset)
-    versions = list(readable(root, dataset))
     files = {entry["path"]: entry for _, version in versions for entry in _keys(version)}
     by_file = {path: denied_files(root.store, [deny], dataset, [entry]) for path, entry in files.items()}
     for rows in by_file.values():

@@ -2,6 +2,7 @@
 that wait to be published, and the samples of parts as their writers handed them on."""
 
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 from typing import Any
@@ -13,36 +14,59 @@ from loader.dataset.parquet import TableFile, get_tables, parse_table, put_named
 from loader.dataset.publish import open_record
 from loader.dataset.redact import redact_rows, rows_of
 from loader.dataset.references import references
+from loader.errors import ObjectNotFound
 from loader.storage import Store
 
+from ..collect.sort_out import OURS
 from .cells import cell_texts, scrub, texts
-from .find import readable
 from .marks import Marks
 from .record import Place
+from .whole import Whole, over_whole
 
 PART_SAMPLES = "part-samples"
 
 
 def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
-    """Of a dataset's transactions. Lists them, and reads each index, table and manifest that no version names."""
-    named: set[str] = set()
-    for record, version in readable(root, dataset):
-        named.add(record.manifest)
-        named |= {one.path for one in references(root.store, version.manifest)}
-    for txn in sorted(one.txn for one in root.state.txns.values() if one.dataset == dataset):
-        keys = {info.key for info in root.store.list(f"data/{txn}/")}
+    """Of a dataset's transactions. Lists them, and reads each index, table and manifest that no version names.
+
+    Where a version was collected in part, nothing may be left that says whose the rest is: all of that has to go."""
+
+    def named_by(versions: Whole) -> tuple[set[str], set[str]]:
+        whole = {record.txn for record, _ in versions}
+        named = {record.manifest for record, _ in versions}
+        for _, version in versions:
+            named |= {one.path for one in references(root.store, version.manifest)}
+        return whole, named
+
+    # The log first: what is committed while we look is not taken for one that lacks something.
+    txns = [one for one in root.state.txns.values() if one.dataset == dataset]
+    whole, named = over_whole(root, dataset, named_by)
+    for txn in sorted(txns, key=lambda one: one.txn):
+        in_part = txn.status == "committed" and txn.txn not in whole
+        keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
         for path in sorted(keys - named):
-            for found, what in _looked_at(root.store, path, keys, marks):
-                yield {
-                    "check": "absent",
-                    "what": f"{what} that no version names",
-                    "of": dataset,
-                    "path": found,
-                }
+            known = list(_looked_at(root.store, path, keys, marks))
+            for found, what in known or (_rest(path) if in_part else ()):
+                yield {"check": "absent", "what": what, "of": dataset, "path": found}
+
+
+def _rest(path: str) -> Iterator[tuple[str, str]]:
+    """(path, what it is) of an object of a version that was collected in part."""
+    if re.fullmatch(OURS, path):
+        yield path, "rest of a version that was collected in part"
 
 
 def _looked_at(store: Store, path: str, keys: set[str], marks: Marks) -> Iterator[tuple[str, str]]:
-    """(path, what it is) of the object, and of its shard where it is an index, if it has one of the marks."""
+    """(path, what it is) of the object, and of its shard where it is an index, if it has one of the marks; of what a
+    collector took this moment nothing."""
+    try:
+        for found, what in _with_marks(store, path, keys, marks):
+            yield found, f"{what} that no version names"
+    except ObjectNotFound:
+        return
+
+
+def _with_marks(store: Store, path: str, keys: set[str], marks: Marks) -> Iterator[tuple[str, str]]:
     if path.endswith(".parquet"):
         table = parse_table(store.get(path).data, path)
         if any(map(marks.names, cell_texts(table))):
@@ -78,7 +102,10 @@ def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str
     for place in list(left_over(root, dataset, marks)):
         if place["what"].startswith(PART_SAMPLES):
             path = place["path"]
-            table = parse_table(root.store.get(path).data, path)
+            try:
+                table = parse_table(root.store.get(path).data, path)
+            except ObjectNotFound:  # collected this moment
+                continue
             new = scrub(redact_rows(table, rows_of(table, keys)), marks)
             out[path] = put_named_table(root.store, path.rpartition("/")[0], new, PART_SAMPLES).to_json()
     return out

@@ -8,7 +8,7 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, open_store
 
 from .record import Place, Record
-from .run import is_there
+from .whole import is_there
 
 DATA = "data/"
 

@@ -21,8 +21,9 @@ from .find import all_datasets, find
 from .mirrors import mirror_places
 from .noncurrent import noncurrent
 from .record import Place, Record, read_record
-from .run import deny_entry, is_there
+from .run import deny_entry
 from .scan import scanned
+from .whole import is_there
 
 FORMAT = 1
 Proof = dict[str, Any]

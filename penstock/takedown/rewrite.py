@@ -20,9 +20,10 @@ from loader.dataset.redact import Redacted, redact_rows, redact_shards, redact_s
 from loader.dataset.relabel import annotation_stats
 from loader.errors import Conflict
 
+from ..class_names import class_names
 from .cells import scrub
 from .find import counted_again, folder_of
-from .marks import Marks
+from .marks import TAKEN_DOWN, Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
@@ -102,7 +103,7 @@ class _Redaction:
             "parent": version.id,
             "txn": self._txn,
             "denies": state.last_deny,
-            "producer": {"takedown": self._deny.n},
+            "producer": {"takedown": self._deny.n} | self._labels(state),
             "shards": [
                 self._redact(TableFile.from_json(one), gone).to_json() for one in version.manifest["shards"]
             ],
@@ -122,6 +123,14 @@ class _Redaction:
             made["exclusions"].append(file.to_json())
         made["n_live"] -= sum(map(len, left_out.values()))
         return made
+
+    def _labels(self, state: State) -> dict[str, list[str]]:
+        """The class names, each at its number: the versions that told them are retired. A subject may be a class."""
+        names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
+        if names is None:
+            return {}
+        kept = enumerate(names)
+        return {"labels": [f"{TAKEN_DOWN} {n}" if self._marks.names(name) else name for n, name in kept]}
 
     def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
         """What is live and shall not be: of this takedown, and of others that the parent had not applied."""

@@ -12,18 +12,18 @@ from typing import Any
 from loader import Root
 from loader.dataset.history import Deny
 from loader.dataset.publish import open_record
-from loader.errors import ObjectNotFound, VersionNotFound
-from loader.storage import Store
+from loader.errors import VersionNotFound
 
 from ..progress import progress
-from .derived import derived_edits
+from .derived import derived_edits, page_edits
 from .edits import do
-from .find import Found, all_datasets, find, readable
+from .find import Found, all_datasets, find
 from .leftovers import left_over, part_samples
 from .lifecycle import lifecycle_edits
 from .marks import Marks, mark, marks_of
 from .record import Place, Record, add_to_record, read_record
 from .rewrite import publish_redacted, zeroed
+from .whole import Whole, is_there, over_whole
 
 
 @dataclass(slots=True)
@@ -88,15 +88,6 @@ def run_takedown(root: Root, n: int, *, apply: bool, delete_raw: Callable[[str],
     return ran
 
 
-def is_there(store: Store, path: str) -> bool:
-    """Whether there is an object. Raises: StoreError."""
-    try:
-        store.head(path)
-    except ObjectNotFound:
-        return False
-    return True
-
-
 def _dataset(
     root: Root, dataset: str, deny: Deny, ran: Ran, delete_raw: Callable[[str], None] | None
 ) -> None:
@@ -125,7 +116,10 @@ def _dataset(
     ran.touched += do(root.store, deny.n, dataset, derived_edits(root.store, had, marks))
     add_to_record(root.store, deny.n, left_over(root, dataset, marks))
     instead = _replaced(root, dataset, found) | part_samples(root, dataset, found.rows, marks)
-    ran.touched += do(root.store, deny.n, dataset, lifecycle_edits(root.store, dataset, marks, instead))
+    lifecycle = lifecycle_edits(root.store, dataset, marks, instead)
+    if had or lifecycle.puts or lifecycle.deletes:  # before the tables that tell so are rewritten
+        ran.touched += do(root.store, deny.n, dataset, page_edits(root.store, dataset))
+    ran.touched += do(root.store, deny.n, dataset, lifecycle)
 
 
 def _note(root: Root, found: Found, deny: Deny, marks: Marks, deletes_raw: bool) -> Record:
@@ -162,10 +156,14 @@ def _replaced(root: Root, dataset: str, found: Found) -> dict[str, dict[str, Any
         for shard in version.parts.shard_rows().to_pylist()
         if shard["part"] in found.rows
     }
-    old: dict[str, dict[str, Any]] = {}
-    for _, earlier in readable(root, dataset):
-        for shard in earlier.parts.shard_rows().to_pylist():
-            new = now.get((shard["part"], shard["group"]))
-            if new is not None and new["path"] != shard["path"]:
-                old[shard["path"]] = new
-    return old
+
+    def replaced(versions: Whole) -> dict[str, dict[str, Any]]:
+        old: dict[str, dict[str, Any]] = {}
+        for _, earlier in versions:
+            for shard in earlier.parts.shard_rows().to_pylist():
+                new = now.get((shard["part"], shard["group"]))
+                if new is not None and new["path"] != shard["path"]:
+                    old[shard["path"]] = new
+        return old
+
+    return over_whole(root, dataset, replaced)

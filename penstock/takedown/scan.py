@@ -14,7 +14,19 @@ from .find import all_datasets
 from .marks import Marks, marks_of
 from .record import Place, Record
 
-SCANNED = ("data/", "tables/", "stages/", "plans/", "packs/", "ledgers/", "cards/", "takedowns/", "log/")
+SCANNED = (
+    "data/",
+    "tables/",
+    "stages/",
+    "plans/",
+    "packs/",
+    "ledgers/",
+    "cards/",
+    "gates/",
+    "takedowns/",
+    "reports/",
+    "log/",
+)
 """The folders of a root that may name samples."""
 
 

@@ -2,6 +2,7 @@
 
 from . import (
     annotate,
+    approve,
     bench,
     card,
     checkpoints,
@@ -31,6 +32,7 @@ VERBS: dict[str, Verb] = {
     "card": card.VERB,
     "bench": bench.VERB,
     "annotate": annotate.VERB,
+    "approve": approve.VERB,
     "doctor": doctor.VERB,
     "retire": retire.VERB,
     "lease": lease.VERB,

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
+from ..progress import progress
 from .verb import Answer, Verb
 
 
@@ -47,6 +48,7 @@ def run(arguments: Namespace) -> Answer:
         nulls=arguments.nulls,
         strict=arguments.strict,
         last_wins=arguments.last_wins,
+        watch=progress,
     )
     join, version = done.join, done.version
     lines = [f"{version.name}  {version.id}", f"{join.n_samples} samples annotated from {join.n_rows} rows"]

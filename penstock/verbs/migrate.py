@@ -1,4 +1,4 @@
-"""`penstock migrate plan|run|status URL`: mirrors of a root."""
+"""`penstock migrate plan|run|status|verify|promote URL`: mirrors of a root, and plain prefixes with --from."""
 
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
@@ -10,15 +10,30 @@ from .doctor import option, options_of
 from .verb import Answer, Verb
 
 
-def _where(parser: ArgumentParser) -> None:
-    parser.add_argument("url", help="path or URL of the mirror; an empty place becomes one")
+def _options(parser: ArgumentParser, name: str, whose: str) -> None:
     parser.add_argument(
-        "--option",
+        name,
         type=option,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the mirror's store, as loader.Root(options=) takes them, again and again",
+        help=f"of {whose}, as loader.Root(options=) takes them, again and again",
+    )
+
+
+def _where(parser: ArgumentParser) -> None:
+    _target_arguments(parser)
+    parser.add_argument(
+        "--from", dest="source", metavar="URL", help="copy this plain prefix, and not the root"
+    )
+    _options(parser, "--from-option", "the store of --from")
+
+
+def _target_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("url", help="path or URL of the target; an empty place becomes a mirror of the root")
+    _options(parser, "--option", "the target's store")
+    parser.add_argument(
+        "--scratch", metavar="FOLDER", help="for objects above 64 MiB on their way, and what was copied"
     )
 
 
@@ -31,70 +46,149 @@ def _plan_arguments(parser: ArgumentParser) -> None:
 
 def _run_arguments(parser: ArgumentParser) -> None:
     _where(parser)
+    _pace(parser)
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="with --from: replace what was copied and changed at the source since (default: name it)",
+    )
+
+
+def _pace(parser: ArgumentParser) -> None:
     parser.add_argument("--requests-per-s", type=float, metavar="N", help="at most (default: no limit)")
     parser.add_argument("--bytes-per-s", type=float, metavar="N", help="at most (default: no limit)")
     parser.add_argument("--at-once", type=int, default=16, metavar="N", help="objects (default: 16)")
-    parser.add_argument("--scratch", metavar="FOLDER", help="for objects above 4 MiB on their way")
+
+
+def _promote_arguments(parser: ArgumentParser) -> None:
+    _target_arguments(parser)
+    _pace(parser)
+    parser.add_argument(
+        "--primary-is-gone",
+        action="store_true",
+        help="do not ask the primary, which will never be written to again: what the mirror lacks is lost",
+    )
+
+
+def _verify_arguments(parser: ArgumentParser) -> None:
+    _where(parser)
+    parser.add_argument("--full", action="store_true", help="read every byte")
 
 
 def _target(arguments: Namespace) -> Store:
     return open_store(arguments.url, options_of(arguments.option))
 
 
-def plan(arguments: Namespace) -> Answer:
-    """What bringing the mirror up to date would take."""
-    from ..migrate.plan import plan_migration
+def _source(arguments: Namespace) -> Store | None:
+    return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
+
+def plan(arguments: Namespace) -> Answer:
+    """What it would take."""
+    from ..migrate.plan import plan_migration, plan_prefix
+
+    source, target = _source(arguments), _target(arguments)
     with ExitStack() as files:
         lists = {
             name: files.enter_context(open(path, "w", encoding="utf-8"))
             for name, path in (("rclone", arguments.rclone), ("s5cmd", arguments.s5cmd))
             if path
         }
-        root = loader.Root(arguments.root)
-        found = plan_migration(root, _target(arguments), egress=arguments.egress, **lists)
+        if source is not None:
+            found = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
+        else:
+            found = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
     return found.to_json(), found.to_text(), 0
 
 
 def run(arguments: Namespace) -> Answer:
-    """Bring the mirror up to date. Exit status 1 when an object could not be copied."""
+    """Copy what the target lacks. Exit status 1 when an object could not be copied."""
     from ..migrate.pace import Pace
-    from ..migrate.run import migrate
+    from ..migrate.prefix import PrefixReport, migrate_prefix
+    from ..migrate.run import Report, migrate
 
-    report = migrate(
-        loader.Root(arguments.root),
-        _target(arguments),
-        Pace(arguments.requests_per_s, arguments.bytes_per_s),
-        at_once=max(1, arguments.at_once),
-        scratch=arguments.scratch,
-    )
+    source, target = _source(arguments), _target(arguments)
+    pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), max(1, arguments.at_once)
+    report: Report | PrefixReport
+    if source is not None:
+        report = migrate_prefix(
+            source, target, pace, at_once=at_once, scratch=arguments.scratch, replace=arguments.update
+        )
+    else:
+        report = migrate(
+            loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch
+        )
     return report.to_json(), report.to_text(), int(bool(report.failures))
 
 
 def status(arguments: Namespace) -> Answer:
-    """How far the mirror is. Exit status 1 when it lags."""
+    """How far the target is. Exit status 1 when it lags."""
     from ..migrate.contents import new_versions
     from ..migrate.journal import Journal
+    from ..migrate.prefix_status import prefix_status
     from ..migrate.target import copied_entries
 
-    root, target = loader.Root(arguments.root), _target(arguments)
+    source, target = _source(arguments), _target(arguments)
+    if source is not None:
+        found = prefix_status(source, target, arguments.scratch)
+        return found.to_json(), found.to_text(), int(found.lags)
+    root = loader.Root(arguments.root)
     after, state = copied_entries(root.store, target), root.state
     missing = [one.name for one in new_versions(state, after)]
     body = {"entries": state.n, "copied_entries": after, "missing_versions": missing}
-    body["unfinished_objects"] = len(Journal(target).done())
+    with Journal(target, scratch=arguments.scratch) as journal:
+        body["unfinished_objects"] = len(journal)
     text = f"log: {after} of {state.n} entries; versions that it lacks: {', '.join(missing) or 'none'}"
     if body["unfinished_objects"]:
         text += f"; an unfinished run has copied {body['unfinished_objects']} objects"
     return body, text, int(bool(missing))
 
 
+def verify(arguments: Namespace) -> Answer:
+    """Whether all arrived. Exit status 1 when anything is wrong."""
+    from ..migrate.verify_prefix import verify_prefix
+    from .verify import answer_of_root
+
+    source, target = _source(arguments), _target(arguments)
+    if source is not None:
+        found = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
+        return found.to_json(), found.to_text(), int(bool(found.problems))
+    root = loader.Root(arguments.url, options=options_of(arguments.option))
+    return answer_of_root(root, full=arguments.full)
+
+
+def promote(arguments: Namespace) -> Answer:
+    """Make a mirror the primary. Exit status 1 when it is not yet."""
+    from ..migrate.pace import Pace
+    from ..migrate.promote import promote, promote_alone
+
+    target = _target(arguments)
+    if arguments.primary_is_gone:
+        done = promote_alone(target)
+    else:
+        pace = Pace(arguments.requests_per_s, arguments.bytes_per_s)
+        at_once = max(1, arguments.at_once)
+        done = promote(loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch)
+    return done.to_json(), done.to_text(), int(not done.promoted)
+
+
 VERB = Verb(
-    text="mirrors: copies of a root in other stores, with the same ids",
+    text="mirrors: copies of a root in other stores, with the same ids; and plain prefixes (--from)",
     verbs={
         "plan": Verb(
             text="what it would take: objects, bytes, requests, cost", run=plan, arguments=_plan_arguments
         ),
-        "run": Verb(text="make a mirror, or bring it up to date", run=run, arguments=_run_arguments),
-        "status": Verb(text="how far a mirror is", run=status, arguments=_where),
+        "run": Verb(
+            text="make a mirror, or bring it up to date; copy a plain prefix",
+            run=run,
+            arguments=_run_arguments,
+        ),
+        "status": Verb(text="how far a copy is", run=status, arguments=_where),
+        "verify": Verb(text="whether all of it arrived", run=verify, arguments=_verify_arguments),
+        "promote": Verb(
+            text="make a mirror the primary, and the primary a mirror of it",
+            run=promote,
+            arguments=_promote_arguments,
+        ),
     },
 )

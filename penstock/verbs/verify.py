@@ -22,7 +22,7 @@ def run(arguments: Namespace) -> Answer:
     """Exit status 1 when anything is wrong."""
     root = loader.Root(arguments.root)
     if arguments.ref is None:
-        return _root(verify_root(root, full=arguments.full))
+        return answer_of_root(root, full=arguments.full)
     report = _verify.verify(root, arguments.ref, full=arguments.full)
     how = (
         "every byte" if report.full else "tables, sizes, indexes and a row of each (--full reads every byte)"
@@ -30,6 +30,11 @@ def run(arguments: Namespace) -> Answer:
     of = f" of {report.of_shards}" if report.shards < report.of_shards else ""
     said = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
     return report.to_json(), _text(report.problems, [said]), 1 if report.problems else 0
+
+
+def answer_of_root(root: loader.Root, *, full: bool) -> Answer:
+    """What `penstock verify` says of a whole root."""
+    return _root(verify_root(root, full=full))
 
 
 def _root(report: RootReport) -> Answer:

@@ -1,0 +1,138 @@
+"""A person lets a batch pass that the gate before a version stopped: with a name, a reason, for exactly that batch.
+
+An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples that the
+verdict was about, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed
+then: the parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
+Whatever differs, or fails beside it, is stopped as before.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loader import Root
+from loader.errors import Conflict, InvalidRuntime
+from loader.storage import Store
+
+from .stage_records import StageRecord, Upstream, append_record, current_record, fingerprint, partitions
+
+STAGE, VERDICTS = "approval", "version"
+CODE_VERSION = "1"
+NEVER = (
+    "a check that could not run; the expectations that every dataset keeps to; samples of a protected version; and "
+    "what stopped a batch before its last audit: damaged or untrue objects, objects that are not accounted for"
+)
+"""What nobody can approve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A batch whose newest verdict is `failed`. record: the verdict; checks: those that failed; never: those of them
+    that nobody can approve; approval: the record that covers it, if there is one."""
+
+    record: StageRecord
+    checks: tuple[Mapping[str, Any], ...]
+    never: tuple[str, ...]
+    approval: StageRecord | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For a person's tools."""
+        return {
+            "dataset": self.record.dataset,
+            "batch": self.record.partition,
+            "record": self.record.r,
+            "run_id": self.record.run_id,
+            "failed": [{name: one[name] for name in ("name", "explanation")} for one in self.checks],
+            "never_approvable": list(self.never),
+            "approved_by": self.approval.approved_by if self.approval else "",
+            "approval": self.approval.path if self.approval else "",
+        }
+
+
+def stopped_batches(root: Root, dataset: str, batch: str | None = None) -> list[Stopped]:
+    """The batches that the gate stopped, or one of them. Raises: InvalidRuntime for a dataset or batch without a
+    verdict; Conflict for a batch that was not stopped; Corrupt."""
+    known = partitions(root.store, dataset, VERDICTS)
+    if not known or (batch is not None and batch not in known):
+        there = f"verdicts are there on {', '.join(known)}" if known else "no batch of it was audited"
+        raise InvalidRuntime(
+            f"there is no verdict on {dataset} {batch or ''}: {there}; the datasets with versions are "
+            f"{', '.join(root.datasets()) or 'none'}. What stopped a batch before its last audit cannot be approved"
+        )
+    found = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
+    stopped = [one for one in found if one is not None]
+    if batch is not None and not stopped:
+        raise Conflict(f"batch {batch} of {dataset} was not stopped by the gate: there is nothing to approve")
+    return stopped
+
+
+def approve(root: Root, dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:
+    """Append the approval of a verdict. record: the number of the verdict that was looked at.
+
+    Raises: InvalidRuntime without a name or a reason, or for a batch that there is not; Conflict when another verdict
+    came since, it is approved already, was not stopped, or failed in a way that nobody can approve.
+    """
+    if not by.strip() or not reason.strip():
+        raise InvalidRuntime(
+            "an approval needs a name and a reason: both stand in the version's manifest for good"
+        )
+    (found,) = stopped_batches(root, dataset, batch)
+    if found.record.r != record:
+        raise Conflict(
+            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {found.record.r}; look at "
+            f"that first: penstock approve {dataset} {batch}"
+        )
+    if found.never:
+        raise Conflict(
+            f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of {', '.join(found.never)}. "
+            f"Nobody can approve {NEVER}. Repair what it names and run the batch again"
+        )
+    if found.approval is not None:
+        raise Conflict(
+            f"verdict {record} on batch {batch} of {dataset} was approved by {found.approval.approved_by} already "
+            f"({found.approval.path}); run the batch again, and then the release"
+        )
+    names = [str(one["name"]) for one in found.checks]
+    verdict = found.record
+    return append_record(
+        root.store,
+        StageRecord(
+            dataset=dataset,
+            stage=STAGE,
+            partition=batch,
+            verdict="published",
+            reason=reason.strip(),
+            approved_by=by.strip(),
+            run_id=verdict.run_id,
+            code_version=CODE_VERSION,
+            fingerprint=fingerprint(verdict.r, verdict.body["content"], names),
+            upstream=(Upstream(stage=VERDICTS, partition=batch, r=verdict.r),),
+            counts={"checks": len(names)},
+            body={"content": verdict.body["content"], "checks": names, "overridden": verdict.reason},
+        ),
+    )
+
+
+def covering(
+    store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
+) -> StageRecord | None:
+    """The newest approval of the batch, if it is of samples with this content and of all checks that failed."""
+    found = current_record(store, dataset, STAGE, batch)
+    if found is None or found.body["content"] != content or not set(failed) <= set(found.body["checks"]):
+        return None
+    return found
+
+
+def _stopped(store: Store, dataset: str, batch: str) -> Stopped | None:
+    verdict = current_record(store, dataset, VERDICTS, batch)
+    if verdict is None or verdict.verdict == "published":
+        return None
+    failed = tuple(one for one in verdict.body["checks"] if not one["passed"] and one["severity"] == "error")
+    never = [str(one["name"]) for one in failed if not one.get("approvable", False)]
+    if not verdict.body.get(
+        "content"
+    ):  # of a release of penstock without approvals, or it could not be hashed
+        never.append("a verdict that does not say what it is of")
+    names = [str(one["name"]) for one in failed]
+    approval = covering(store, dataset, batch, str(verdict.body.get("content", "")), names)
+    return Stopped(record=verdict, checks=failed, never=tuple(never), approval=approval)

@@ -1,0 +1,20 @@
+"""The class names of a dataset: what the numbers in `cls` mean, kept by every version that the pipeline publishes."""
+
+from collections.abc import Sequence
+
+from loader.dataset.history import VersionRecord
+from loader.dataset.publish import open_record
+from loader.storage import Store
+
+
+def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | None:
+    """The names of the newest of these versions that tells any, in the order of their numbers; None where none does.
+
+    A version that somebody made by hand, of the one before it, tells none: those of that one hold. Retired versions are
+    passed over. Costs a manifest for each version that is asked. Raises: StoreError.
+    """
+    for record in reversed([record for record in versions if record.retired is None]):
+        names = open_record(store, record).manifest["producer"].get("labels")
+        if names is not None:
+            return [str(name) for name in names]
+    return None

@@ -1,0 +1,139 @@
+"""From a sample to every run of the pipeline that made it: the records of the stages of its batch, and its publish.
+
+    stages/<dataset>/<stage>/<partition>/<r>.json     what a stage published, and which records it read
+
+A sample's part is named after its transaction, which the record of its batch's samples names; the rest follows from
+what each record read.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from loader import Root
+from loader.dataset.manifest import read_manifest
+from loader.errors import Corrupt, ObjectNotFound
+from loader.explain import Explanation
+
+_SAMPLES = "samples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRun:
+    """A run that had a part in a sample. code_version, data_version: as Dagster has them; record: path of what the
+    stage published; at_us: when, UTC microseconds."""
+
+    asset_key: str
+    partition: str
+    run_id: str
+    code_version: str = ""
+    data_version: str = ""
+    record: str = ""
+    at_us: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+    def line(self, ui: str = "") -> str:
+        """One line for people. ui: URL of Dagster's webserver, for a link."""
+        told = f"{self.asset_key:<28} run {self.run_id}"
+        told += f"  code {self.code_version}" if self.code_version else ""
+        told += f"  data {self.data_version[:12]}" if self.data_version else ""
+        return told + (f"  {ui.rstrip('/')}/runs/{self.run_id}" if ui else "")
+
+
+def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
+    """Per sample the runs that made it, upstream first; none for one that no pipeline made.
+
+    Each batch is read once: a listing, a record per stage, a manifest. Raises: Corrupt; StoreError.
+    """
+
+    @cache
+    def of_batch(dataset: str, partition: str, txn: str) -> tuple[StageRun, ...]:
+        found = _samples_record(root, dataset, partition, txn)
+        return () if found is None else (*_upstream(root, *found), *_publish(root, dataset, txn))
+
+    return [
+        of_batch(
+            one.address.version.partition("@")[0],
+            one.provenance["partition"],
+            one.address.part.partition("-")[0],
+        )
+        if one.provenance.get("partition") and one.root == root.url
+        else ()
+        for one in explained
+    ]
+
+
+def _samples_record(
+    root: Root, dataset: str, partition: str, txn: str
+) -> tuple[str, Mapping[str, Any]] | None:
+    """The newest published record of the batch's samples that is of this transaction, with its path."""
+    paths = [info.key for info in root.store.list(f"stages/{dataset}/{_SAMPLES}/{partition}/")]
+    for path in sorted(paths, reverse=True):
+        body = _record(root, path)
+        if body["verdict"] == "published" and body["body"].get("txn") == txn:
+            return path, body
+    return None
+
+
+def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
+    """The record and all that it was made of, each once, upstream first."""
+    runs: dict[str, StageRun] = {}
+
+    def visit(path: str, body: Mapping[str, Any]) -> None:
+        for read in body["upstream"]:
+            above = f"stages/{body['dataset']}/{read['stage']}/{read['partition']}/{read['r']:012d}.json"
+            if above not in runs:
+                visit(above, _record(root, above))
+        runs[path] = StageRun(
+            asset_key=f"{body['dataset']}/{body['stage']}",
+            partition=body["partition"],
+            run_id=body["run_id"],
+            code_version=body["code_version"],
+            data_version=body["fingerprint"],
+            record=path,
+            at_us=body["at_us"],
+        )
+
+    visit(path, body)
+    return list(runs.values())
+
+
+def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
+    """The run that published the transaction, while its manifest is there."""
+    for record in root.state.versions(dataset):
+        if record.txn == txn:
+            try:
+                manifest = read_manifest(root.store, record.manifest, record.sha256)
+            except ObjectNotFound:  # a collector had it, after the version was retired
+                return []
+            producer = manifest["producer"]
+            if "dagster_run_id" not in producer:
+                return []
+            made = StageRun(
+                asset_key=str(producer.get("asset_key", "")),
+                partition=record.name,
+                run_id=str(producer["dagster_run_id"]),
+                data_version=record.id,
+                record=str(producer.get("audit_record", "")),
+                at_us=manifest["created_us"],
+            )
+            return [made]
+    return []
+
+
+def _record(root: Root, path: str) -> Mapping[str, Any]:
+    """Raises: Corrupt; ObjectNotFound."""
+    try:
+        body = json.loads(root.store.get(path).data)
+    except ValueError as error:
+        raise Corrupt(
+            f"{root.url}/{path} is not a stage record ({error}); restore it from a mirror"
+        ) from error
+    if not isinstance(body, dict) or "upstream" not in body:
+        raise Corrupt(f"{root.url}/{path} is not a stage record; restore it from a mirror")
+    return body

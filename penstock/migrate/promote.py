@@ -1,0 +1,137 @@
+"""Cut over: a mirror becomes the primary, and the primary a mirror of it. Killed at any step, a second run goes on, and
+at no moment two places accept appends:
+
+1. the mirror is brought up to date;
+2. the primary's log is closed by an entry `primary`, appended as all entries are: whoever appends behind it has to
+   find its token in the marker of the place that he writes to, and it is nowhere yet;
+3. the mirror is brought up to date again, the log with that entry last;
+4. the mirror's marker gets the token: now it is the primary;
+5. the marker of what was the primary says `mirror_of`.
+
+Markers decide nothing by being replaced: one that comes too late has a token that is not the last.
+"""
+
+from dataclasses import dataclass
+
+from loader import Root
+from loader.dataset.append import append
+from loader.dataset.decide import decide_primary
+from loader.dataset.entries import entry_key
+from loader.dataset.log import Log
+from loader.dataset.marker import MIRROR_OF, check_root, is_primary
+from loader.errors import Conflict
+from loader.storage import Store
+
+from .copying import Copies
+from .pace import Pace
+from .run import Report, migrate
+from .target import make_mirror_of, make_primary
+
+
+@dataclass(slots=True, kw_only=True)
+class Promotion(Copies):
+    """What was done. closed: the log entry that closed the former primary, 0 where that was not reached; promoted:
+    whether the target is the primary now; entries: of its log; open_txns: transactions that were not committed, which
+    begin anew there."""
+
+    former: str
+    closed: int = 0
+    promoted: bool = False
+    entries: int = 0
+    open_txns: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        lines = self.lines()
+        if self.promoted:
+            lines.append(f"{self.target} is the primary from log entry {self.closed} on: write there")
+            lines.append(
+                f"{self.former} is a mirror of it now"
+                if self.former != self.target
+                else "the former primary was not asked: what it had behind that entry is lost, and should it come "
+                "back, nobody may write there before `penstock migrate run` has made a mirror of it"
+            )
+        elif self.closed:
+            lines.append(
+                f"{self.former} is closed (log entry {self.closed}) and nobody can write yet: run this again"
+            )
+        else:
+            lines.append(f"{self.former} is still the primary: nothing was moved")
+        if self.open_txns:
+            lines.append(f"{len(self.open_txns)} transactions were not committed: begin them again there")
+        return "\n".join(lines)
+
+
+def promote(
+    root: Root, target: Store, pace: Pace, *, at_once: int = 16, scratch: str | None = None
+) -> Promotion:
+    """Make the mirror at `target` the primary of the root, and the root's place its mirror.
+
+    Raises: Conflict where the root is a mirror itself, or is on its way to another place, or the target is no mirror of
+    it; as `migrate`.
+    """
+    source, state = root.store, root.state
+    done = Promotion(target=target.url, former=source.url)
+    moved = state.primary
+    if is_primary(source, state):
+        if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
+            return done
+        moved = root.log.move(target.url)
+    elif moved is None:
+        raise Conflict(
+            f"{source.url} is a mirror of {root.mirror_of}: give the primary as --root; where it is gone for good, "
+            "--primary-is-gone"
+        )
+    done.closed = moved.n
+    there = Log(target).state
+    if there.primary is None or not is_primary(target, there):
+        if moved.url != target.url:
+            raise Conflict(
+                f"{source.url} is on its way to {moved.url} (log entry {moved.n}) and not to {target.url}: run "
+                f"penstock migrate promote {moved.url}"
+            )
+        if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
+            return done
+        if target.get(entry_key(moved.n)).data != source.get(entry_key(moved.n)).data:
+            raise Conflict(f"{target.url}/{entry_key(moved.n)} is not the entry of {source.url}")
+        make_primary(target, moved.token)
+    make_mirror_of(source, target.url)
+    return _promoted(done, target)
+
+
+def promote_alone(target: Store) -> Promotion:
+    """Make a mirror the primary without asking its primary, which is gone for good: versions that were not copied are
+    lost. Should it come back, it has to become a mirror (`migrate`) before anybody writes to it.
+
+    Raises: Conflict for a place that is no mirror; NotARoot; what the store raises.
+    """
+    marker, state = check_root(target), Log(target).state
+    done = Promotion(target=target.url, former=target.url)
+    moved = state.primary
+    if MIRROR_OF not in marker and not (moved is not None and is_primary(target, state)):
+        raise Conflict(f"{target.url} is no mirror: its marker names no primary")
+    if MIRROR_OF in marker:
+        if moved is None or moved.url != target.url:  # else it was on its way here
+            was = str(marker[MIRROR_OF])
+            state = append(target, state, lambda _: decide_primary(target.url, was, gone=True)).state
+            moved = state.primary
+        assert moved is not None
+        make_primary(target, moved.token)
+    assert moved is not None
+    done.closed = moved.n
+    return _promoted(done, target)
+
+
+def _copied(done: Promotion, report: Report) -> bool:
+    done.copied += report.copied
+    done.nbytes += report.nbytes
+    done.skipped += report.skipped
+    done.failures = report.failures
+    done.entries = report.entries
+    return not report.failures
+
+
+def _promoted(done: Promotion, target: Store) -> Promotion:
+    state = Log(target).state
+    done.promoted, done.entries = is_primary(target, state), state.n
+    done.open_txns = tuple(txn.txn for txn in state.txns.values() if txn.status == "open")
+    return done

@@ -1,0 +1,139 @@
+"""Whether a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loader.errors import PenstockError
+from loader.storage import Store
+from loader.storage.threads import DaemonPool
+
+from ..progress import progress
+from ..words import size
+from .journal import Journal
+from .prefix import FOLDER, Sides, both_sides, check_places, is_marker
+from .transfer import PIECE_BYTES, Copied
+
+AT_ONCE = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefixVerdict:
+    """checked, nbytes: objects of the source that are there, and their bytes; read: those whose bytes were compared;
+    unhashed: those that were taken by their size and nobody has read; extra: objects at the target that the source does
+    not have; problems: key -> what is wrong."""
+
+    source: str
+    target: str
+    full: bool
+    checked: int = 0
+    nbytes: int = 0
+    read: int = 0
+    unhashed: int = 0
+    extra: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_text(self) -> str:
+        how = f"{self.read} of them read" if self.full else "sizes and ETags (--full reads every byte)"
+        lines = [
+            f"{self.source} -> {self.target}: {self.checked} objects ({size(self.nbytes)}) are there, {how}; "
+            f"{self.extra} others at the target; {len(self.problems)} problems",
+            *(f"  {key}: {what}" for key, what in self.problems.items()),
+        ]
+        if self.unhashed:
+            lines.append(f"  {self.unhashed} were taken by their size: --full compares them with the source")
+        return "\n".join(lines)
+
+
+def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
+    """Compare the target with the source, and with what was noted when it was copied.
+
+    full: read all of the target and hold it against the SHA-256 that was taken of the source's bytes; what has none is
+    read at the source too, and noted. Raises: as `check_places`; what listing raises.
+    """
+    check_places(source, target)
+    found = PrefixVerdict(source=source.url, target=target.url, full=full)
+    pool = DaemonPool(AT_ONCE, "penstock-verify")
+    try:
+        with Journal(target, FOLDER, scratch) as journal:
+            waiting: list[tuple[Sides, Future[str]]] = []
+
+            def seen() -> Iterator[Sides]:
+                for sides in both_sides(source, target, journal):
+                    if _is_there(source, sides, found) and full:
+                        waiting.append((sides, pool.submit(_compare, source, target, sides)))
+                    while len(waiting) >= 4 * AT_ONCE:
+                        _take(waiting.pop(0), found, journal)
+                    yield sides
+
+            for _ in progress(seen(), "verify"):
+                pass
+            for one in waiting:
+                _take(one, found, journal)
+            if full:
+                journal.keep()
+    finally:
+        pool.dismiss()
+    return found
+
+
+def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
+    """Count and judge a key by what the listings say; whether its bytes can be compared."""
+    here, there, noted = sides.source, sides.target, sides.noted
+    if here is None:
+        found.extra += 1
+        return False
+    if there is None:
+        if not is_marker(source, here):
+            found.problems[sides.key] = "not at the target: run the migration again"
+        return False
+    if there.nbytes != here.nbytes:
+        found.problems[sides.key] = f"{there.nbytes} bytes at the target, {here.nbytes} at the source"
+        return False
+    found.checked += 1
+    found.nbytes += here.nbytes
+    found.unhashed += noted is None or not noted.sha256
+    if noted is not None and noted.etag != here.etag:
+        found.problems[sides.key] = (
+            "another object at the source than was copied (its ETag): run the migration again"
+        )
+    return True
+
+
+def _compare(source: Store, target: Store, sides: Sides) -> str:
+    """The SHA-256 of the target's bytes, or "!" and what is wrong with them."""
+    try:
+        assert sides.target is not None
+        there = _sha256(target, sides.key, sides.target.nbytes)
+        if sides.noted is not None and sides.noted.sha256:
+            right, where = sides.noted.sha256, "when it was copied"
+        else:
+            right, where = _sha256(source, sides.key, sides.target.nbytes), "at the source"
+    except PenstockError as error:
+        return f"!{error}"
+    return there if there == right else f"!sha256 {there} at the target, {right} {where}"
+
+
+def _take(one: tuple[Sides, "Future[str]"], found: PrefixVerdict, journal: Journal) -> None:
+    sides, said = one[0], one[1].result()
+    if said.startswith("!"):
+        found.problems[sides.key] = said[1:]
+        return
+    found.read += 1
+    if sides.noted is None or not sides.noted.sha256:
+        assert sides.source is not None
+        found.unhashed -= 1
+        journal.add(Copied(path=sides.key, nbytes=sides.source.nbytes, sha256=said, etag=sides.source.etag))
+
+
+def _sha256(store: Store, key: str, nbytes: int) -> str:
+    digest, etag = hashlib.sha256(), None
+    for offset in range(0, nbytes, PIECE_BYTES):
+        data, etag = store.get_range(key, offset, min(PIECE_BYTES, nbytes - offset), etag)
+        digest.update(data)
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import loader
@@ -57,6 +58,7 @@ def assemble(
     units: StageRecord,
     features: Sequence[StageRecord],
     find_copies: FindCopies = lambda samples, parts: NONE,
+    quarantined: Mapping[str, str] = MappingProxyType({}),
 ) -> Assembled:
     """Put a batch together. landed: rows of raw_objects; refusals: objects that media or units refused; find_copies: of
     the samples that nothing else leaves out.
@@ -72,7 +74,7 @@ def assemble(
     for kind, part in entries:
         for row in part_rows(store, part):
             whole = {**row, **scores.get(row["key"], {}), "kind": kind}
-            samples.append({**whole, "left_out": _left_out(spec, whole)})
+            samples.append({**whole, "left_out": quarantined.get(whole["unit_id"]) or _left_out(spec, whole)})
     whole_parts = [_complete_shards(part, features) for _, part in entries]
     copies = find_copies([row for row in samples if not row["left_out"]], whole_parts)
     _leave_out_copies(spec, samples, copies)

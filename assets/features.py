@@ -3,24 +3,25 @@
 The media are not written again: fields become one more shard per part.
 """
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 import dagster as dg
 
 import loader
-from loader.dataset.part_extension import add_part_group, part_rows
-from loader.errors import Conflict, FieldMismatch, InvalidWeights, ModelFailed, StageNotPublished
+from loader.dataset.part_extension import part_rows
+from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
 
+from .feature_names import names_of
+from .feature_rows import Stored, model_facts, store_part
 from .featurizers import Featurizer
 from .featurizers.clashes import check_beside
-from .featurizers.models import ModelFeaturizer, pinned, tried_out
-from .featurizing import Row, compute_part, inputs_of
-from .report import dagster_name, features_metadata
+from .featurizers.models import ModelFeaturizer, pinned
+from .featurizing import compute_part, inputs_of
+from .refresh import is_published, refresh_stage
+from .report import dagster_name, data_version, features_metadata
 from .spec import DatasetSpec, Feature, stage_name
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_wide_table
@@ -58,16 +59,15 @@ def feature_stage(
     taken = [(kind, part) for kind, part in parts if inputs_of(featurizer, kind, part)]
     for kind, part in taken:
         _check_names(root.store, featurizer, kind, part)
-    body = {"featurizer": featurizer.name, "version": featurizer.version}
-    shards: list[dict[str, Any]] = []
-    table: list[dict[str, Any]] = []
+    names = names_of(root, dataset, stage, featurizer, partition)
+    body = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
+    stored = Stored()
     with root.heartbeat(upstream.body["txn"]):
         if isinstance(featurizer, ModelFeaturizer) and taken:
-            body |= _model_facts(compute, featurizer, timeout_s)
+            body |= model_facts(compute, featurizer, timeout_s)
         for kind, part in taken:
             rows = compute_part(root.store, compute, featurizer, kind, part, timeout_s, progress)
-            shards += _added_shard(root.store, featurizer, kind, part, rows, table)
-    refused = sum(1 for row in table if row["code"])
+            store_part(root.store, featurizer, names, kind, part, rows, stored)
     record = StageRecord(
         dataset=dataset,
         stage=stage,
@@ -76,16 +76,12 @@ def feature_stage(
         run_id=run_id,
         code_version=f"{CODE_VERSION}/{featurizer.version}",
         fingerprint=wanted,
-        files={stage: write_wide_table(root.store, dataset, stage, partition, table)},
+        files={stage: write_wide_table(root.store, dataset, stage, partition, stored.table)},
         upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
-        counts={
-            "samples": len(table),
-            "refused": refused,
-            "nbytes": sum(shard["nbytes"] for shard in shards),
-        },
-        body=body | {"shards": shards},
+        counts=stored.counts,
+        body=body | {"shards": stored.shards},
     )
-    return append_record(root.store, record), table
+    return append_record(root.store, record), stored.table
 
 
 def _check_names(store: Store, featurizer: Featurizer, kind: str, part: loader.Part) -> None:
@@ -99,67 +95,28 @@ def _check_names(store: Store, featurizer: Featurizer, kind: str, part: loader.P
     )
 
 
-def _model_facts(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, Any]:
-    """What the record says of a model and what it ran on. Raises: ModelFailed when it cannot be loaded."""
-    (outcome,) = compute.map(tried_out, [featurizer], timeout_s=timeout_s)
-    if outcome.value is None:
-        reason = outcome.error.summary if outcome.error else ""
-        raise ModelFailed(f"featurizer {featurizer.name!r} cannot be loaded: {reason}")
-    stated = {
-        "weights": featurizer.weights,
-        "weights_sha256": featurizer.sha256,
-        "batch_size": featurizer.batch_size,
-    }
-    return stated | {"device": featurizer.device, "dtype": featurizer.dtype, **outcome.value}
-
-
-def _added_shard(
-    store: Store,
+def features_of_batch(
+    root: loader.Root,
+    compute: Compute,
+    spec: DatasetSpec,
     featurizer: Featurizer,
-    kind: str,
-    part: loader.Part,
-    rows: Iterator[Row],
-    table: list[dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """The new shard of the part as JSON, none for a featurizer that gives columns only, or takes no sample; what the
-    table says of each row is appended to `table`. Rows are written as they come: the fields of one are in memory."""
-    told = _told(featurizer, kind, rows, table)
-    first: list[Row] = []
-    for row in told:
-        first.append(row)
-        if row.features and featurizer.outputs[kind]:
-            break
-    else:
-        return []
-    empty: dict[str, Any] = dict.fromkeys(featurizer.outputs[kind], b"")
-    values = (row.features.fields if row.features else empty for row in chain(first, told))
-    extended = add_part_group(store, part, featurizer.name, values)
-    body: dict[str, Any] = extended.to_json()["shards"][-1]
-    return [body]
-
-
-def _told(
-    featurizer: Featurizer, kind: str, rows: Iterator[Row], table: list[dict[str, Any]]
-) -> Iterator[Row]:
-    """The rows as they are, noted in the table. Raises: FieldMismatch when one has other names than declared."""
-    for row in rows:
-        if row.features is not None:
-            for what, made, declared in (
-                ("fields", row.features.fields, featurizer.outputs[kind]),
-                ("columns", row.features.columns, featurizer.columns[kind]),
-            ):
-                if set(made) != set(declared):
-                    raise FieldMismatch(
-                        f"sample {row.key!r}: featurizer {featurizer.name!r} made the {what} {sorted(made)} and "
-                        f"declares {sorted(declared)}; make it declare what it makes"
-                    )
-        table.append(_table_row(row))
-        yield row
-
-
-def _table_row(row: Row) -> dict[str, Any]:
-    columns = dict(row.features.columns) if row.features else {}
-    return {"key": row.key, "code": row.code, "reason": row.reason, **columns}
+    *,
+    partition: str,
+    run_id: str,
+) -> tuple[StageRecord, list[dict[str, Any]]]:
+    """As `feature_stage`; of a batch that is published by now as `refresh_stage`, which the next release publishes."""
+    units = require_published(root.store, spec.name, "units", partition)
+    if is_published(root.state, units):
+        return refresh_stage(root, compute, spec, featurizer, units, run_id=run_id)
+    return feature_stage(
+        root,
+        compute,
+        featurizer,
+        dataset=spec.name,
+        partition=partition,
+        run_id=run_id,
+        timeout_s=spec.work_timeout_s,
+    )
 
 
 def feature_asset(
@@ -179,6 +136,7 @@ def feature_asset(
         partitions_def=batches,
         code_version=f"{CODE_VERSION}/{version}",
         group_name=dagster_name(spec.name),
+        pool=dagster_name(spec.name),
         kinds={"python"},
         description=f"{featurizer.name} of every {' and '.join(sorted(featurizer.kinds))} of a batch.",
     )
@@ -187,17 +145,20 @@ def feature_asset(
     ) -> dg.MaterializeResult[None]:
         with root.opened() as opened, compute.opened() as engine:
             try:
-                record, rows = feature_stage(
+                record, rows = features_of_batch(
                     opened,
                     engine,
+                    spec,
                     featurizer,
-                    dataset=spec.name,
                     partition=context.partition_key,
                     run_id=context.run.run_id,
-                    timeout_s=spec.work_timeout_s,
                 )
             except (StageNotPublished, Conflict, InvalidWeights, ModelFailed) as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
-        return dg.MaterializeResult(metadata=features_metadata(record, rows))
+            if record.verdict != "published":
+                raise dg.Failure(record.reason, metadata=features_metadata(record, rows), allow_retries=False)
+        return dg.MaterializeResult(
+            metadata=features_metadata(record, rows), data_version=data_version(record)
+        )
 
     return features

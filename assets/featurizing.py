@@ -32,7 +32,8 @@ _LOST = get_args(Code)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Rows [start, stop) of one part, for one featurizer. place: the device of a model, "" for other featurizers."""
+    """Rows [start, stop) of one part, for one featurizer. place: the device of a model, "" for other featurizers; gone:
+    those of the rows that no version has any more, and that nothing is computed of."""
 
     store: Store
     part: loader.Part
@@ -41,11 +42,12 @@ class Stretch:
     start: int
     stop: int
     place: str = ""
+    gone: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became of one sample: features, or a refusal."""
+    """What became of one sample: features, a refusal, or neither where it is gone."""
 
     key: str
     features: Features | None = None
@@ -83,9 +85,11 @@ def featurize(stretch: Stretch) -> Made:
 
     def samples() -> Iterator[Mapping[str, bytes]]:
         rows = range(stretch.start, stretch.stop)
-        for key, sample in read_part(stretch.store, stretch.part, list(inputs.values()), rows):
+        stored_rows = read_part(stretch.store, stretch.part, list(inputs.values()), rows)
+        for at, (key, sample) in zip(rows, stored_rows, strict=True):
             keys.append(key)
-            yield {field: sample[stored] for field, stored in inputs.items()}
+            if at not in stretch.gone:
+                yield {field: sample[stored] for field, stored in inputs.items()}
 
     try:
         made = list(_made(stretch, samples()))
@@ -93,7 +97,9 @@ def featurize(stretch: Stretch) -> Made:
         return Made(fault=error)
     except (InvalidWeights, MissingDependency) as error:
         return Made(fault=ModelFailed(str(error)))
-    return Made(rows=tuple(_row(key, one) for key, one in zip(keys, made, strict=True)))
+    left = iter(made)
+    rows = enumerate(keys, stretch.start)
+    return Made(rows=tuple(Row(key=key) if at in stretch.gone else _row(key, next(left)) for at, key in rows))
 
 
 def _made(stretch: Stretch, samples: Iterable[Mapping[str, bytes]]) -> Iterable[Features | Unusable]:
@@ -123,8 +129,10 @@ def compute_part(
     part: loader.Part,
     timeout_s: float,
     progress: Progress | None = None,
+    gone: frozenset[int] = frozenset(),
 ) -> Iterator[Row]:
     """The rows of all samples of a part, in its order, as they come; a sample that no worker survives is a refusal.
+    gone: rows that nothing is computed of.
 
     Raises: StoreError; ModelFailed, also for a model that no sample of a stretch survives.
     """
@@ -141,6 +149,7 @@ def compute_part(
             start=start,
             stop=min(start + length, part.n_rows),
             place=places[number % len(places)],
+            gone=gone.intersection(range(start, start + length)),
         )
         for number, start in enumerate(range(0, part.n_rows, length))
     ]
@@ -148,7 +157,10 @@ def compute_part(
         if outcome.value is not None:
             yield from _sound(outcome.value)
             continue
-        alone = [replace(stretch, start=at, stop=at + 1) for at in range(stretch.start, stretch.stop)]
+        alone = [
+            replace(stretch, start=at, stop=at + 1, gone=stretch.gone & {at})
+            for at in range(stretch.start, stretch.stop)
+        ]
         keys = [key for key, _ in read_part(store, part, [], range(stretch.start, stretch.stop))]
         one_each = 1 if at_once is not None else None
         rows = list(_one_by_one(keys, _outcomes(compute, alone, one_each, timeout_s)))

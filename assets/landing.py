@@ -23,11 +23,12 @@ from loader.errors import (
 from loader.storage import Store
 from resources.storage import LandingResource, RootResource
 
-from .discovery import ORIGINS
 from .manifests import Manifest, RawObject, read_manifest
 from .media.segments import Segment, read_segments
 from .media.sniff import HEAD_BYTES, sniff
-from .report import dagster_name, raw_objects_metadata
+from .places import place_of_batch
+from .report import dagster_name, data_version, raw_objects_metadata
+from .sources import LANDING, ORIGINS, Source
 from .stages import StageRecord, append_record, current_record, fingerprint
 from .tables import write_table
 
@@ -86,7 +87,6 @@ def raw_rows(
 def _row(
     landing: Store, item: RawObject, origin: Mapping[str, str], segments: Sequence[Segment]
 ) -> dict[str, Any]:
-    folder = item.key.rsplit("/", 2)[-2] if "/" in item.key else ""
     row: dict[str, Any] = {
         "uri": item.uri,
         "key": item.key,
@@ -94,7 +94,7 @@ def _row(
         "nbytes": item.nbytes,
         "sha256": "",
         "mime": "",
-        "label": folder,
+        "label": item.folder,
         "segments": [segment.plain() for segment in segments],
         "error_code": "",
         "error_reason": "",
@@ -178,7 +178,9 @@ def _check_place(manifest: Manifest, landing: Store) -> None:
         )
 
 
-def raw_objects_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+def raw_objects_asset(
+    dataset: str, batches: dg.PartitionsDefinition[str], sources: Sequence[Source] = (LANDING,)
+) -> dg.AssetsDefinition:
     """The asset [dataset, raw_objects]."""
 
     @dg.asset(
@@ -192,17 +194,17 @@ def raw_objects_asset(dataset: str, batches: dg.PartitionsDefinition[str]) -> dg
     def raw_objects(
         context: dg.AssetExecutionContext, root: RootResource, landing: LandingResource
     ) -> dg.MaterializeResult[None]:
-        with root.opened() as opened, landing.opened() as place:
+        batch = context.partition_key
+        with root.opened() as opened:
             try:
-                record, rows = land(
-                    opened.store,
-                    place,
-                    dataset=dataset,
-                    partition=context.partition_key,
-                    run_id=context.run.run_id,
-                )
+                with place_of_batch(landing, sources, opened.store, dataset, batch) as place:
+                    record, rows = land(
+                        opened.store, place, dataset=dataset, partition=batch, run_id=context.run.run_id
+                    )
             except (InvalidName, ObjectNotFound, StageNotPublished, Corrupt) as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
-        return dg.MaterializeResult(metadata=raw_objects_metadata(record, rows))
+        return dg.MaterializeResult(
+            metadata=raw_objects_metadata(record, rows), data_version=data_version(record)
+        )
 
     return raw_objects

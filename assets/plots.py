@@ -7,6 +7,7 @@ kept after a call: figures are made without pyplot, which would hold on to every
 import base64
 import io
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -29,7 +30,7 @@ _DPI = 100
 _FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same on every machine
 _BINS = 20
 _COLOURS = 32
-_FILL, _INK, _FAINT = "#4f43dd", "#23252d", "#d9dbe3"
+_FILL, _INK, _FAINT, _OLD = "#4f43dd", "#23252d", "#d9dbe3", "#c9c6ef"
 _UNITS = {
     "ratio": "0 to 1",
     "lufs": "LUFS",
@@ -97,6 +98,79 @@ def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
     scaled = {name: n / scale for name, n in largest.items()}
     _bars(right, f"{unit} per group", scaled, len(scaled), digits=0 if scale == 1 else 2)
     return _image(figure, "samples per version, bytes per group")
+
+
+def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
+    """Median and 95th percentile of the time from arrival to version, by version number (the newest 30), as a Markdown
+    image; "" without any."""
+    newest = dict(sorted(seconds.items())[-MAX_VERSIONS:])
+    if not newest:
+        return ""
+    most = max(p95 for _, p95 in newest.values())
+    unit, scale = next(
+        (u, s) for u, s in (("h", 3600.0), ("min", 60.0), ("s", 1.0)) if most >= 2 * s or s == 1
+    )
+    figure, (axis,) = _figure(1, 1, width_in=7.6, height_in=2.2)
+    places, width = list(range(len(newest))), min(0.7, 0.14 * len(newest))
+    axis.bar(places, [p95 / scale for _, p95 in newest.values()], width=width, color=_FAINT, label="95 %")
+    axis.bar(
+        places,
+        [median / scale for median, _ in newest.values()],
+        width=width / 2,
+        color=_FILL,
+        label="median",
+    )
+    every = math.ceil(len(newest) / 10)
+    axis.set_xticks(places[::every], [f"@{number}" for number in newest][::every])
+    axis.set_xlim(-0.7, len(newest) - 0.3)
+    axis.set_title("from arrival to version")
+    axis.set_ylabel(unit)
+    axis.legend(frameon=False, fontsize=7)
+    return _image(figure, "time from arrival to version")
+
+
+def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
+    """Of each column, at most six, what it was before and what it is now, as shares; as a Markdown image, "" when
+    there is none. Numbers as histograms over common bins, other values as bars of the commonest eight."""
+    shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
+    if not shown:
+        return ""
+    wide = min(3, len(shown))
+    tall = math.ceil(len(shown) / wide)
+    figure, axes = _figure(wide, tall, width_in=max(3.4, 2.8 * wide), height_in=2.1 * tall)
+    for axis, (name, (before, now)) in zip(axes, shown, strict=False):
+        _two_sides(axis, name, before, now)
+    for axis in axes[len(shown) :]:
+        axis.set_visible(False)
+    return _image(figure, "before and after of " + ", ".join(name for name, _ in shown))
+
+
+def _two_sides(axis: "Axes", name: str, before: Sequence[Any], now: Sequence[Any]) -> None:
+    import numpy as np
+
+    sides = [numbers(before), numbers(now)]
+    texts = any(isinstance(value, str | bool) for value in (*before[:1], *now[:1]))
+    if texts or not all(sides):
+        tallies = [Counter(map(str, values)) for values in (before, now)]
+        top = [one for one, _ in (tallies[0] + tallies[1]).most_common(MAX_BARS)]
+        places = np.arange(len(top))
+        for tally, shift, colour, said in zip(
+            tallies, (-0.2, 0.2), (_OLD, _FILL), ("before", "now"), strict=True
+        ):
+            shares = [tally[one] / tally.total() for one in top]
+            axis.barh(places + shift, shares, height=0.38, color=colour, label=said)
+        axis.set_yticks(list(places), [_text(one, 14) for one in top])
+        axis.invert_yaxis()
+    else:
+        low, high = np.quantile([*sides[0], *sides[1]], (0.002, 0.998))
+        edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
+        for values, colour, said in zip(sides, (_OLD, _FILL), ("before", "now"), strict=True):
+            heights, _ = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)
+            axis.stairs(heights / len(values), edges, color=colour, fill=said == "before", lw=1.6, label=said)
+        axis.locator_params(axis="x", nbins=4)
+        axis.set_ylabel("share")
+    axis.set_title(_text(name, 34))
+    axis.legend(frameon=False, fontsize=6.5, prop={"family": _FONT, "size": 6.5})
 
 
 def numbers(values: Sequence[Any]) -> list[float]:

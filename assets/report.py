@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from . import plots
+from .media.media_table import MEDIA
 from .stages import StageRecord
+from .table_columns import arrow_schema, lineage_metadata, schema_metadata
+from .tables import RAW_OBJECTS, UNITS
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from .quarantine import Quarantined
     from .version import Release
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -45,14 +49,24 @@ def _cell(value: object) -> str:
     return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
+def data_version(record: StageRecord) -> dg.DataVersion:
+    """What Dagster compares: the fingerprint of what the stage's result depends on. Made again of the same, a stage has
+    the same, and nothing behind it is stale."""
+    return dg.DataVersion(record.fingerprint)
+
+
 def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
     """Of the asset [dataset, raw_objects]."""
     table = [(row["key"], row["mime"] or row["error_code"], row["nbytes"], row["licence"]) for row in rows]
     licences = {row["licence"]: sum(r["licence"] == row["licence"] for r in rows) for row in rows}
-    return _of_record(record) | {
-        "objects": dg.MetadataValue.md(markdown_table(("object", "type", "bytes", "licence"), table)),
-        "licences": dg.MetadataValue.md(bars(dict(sorted(licences.items())))),
-    }
+    return (
+        _of_record(record)
+        | arrow_schema(RAW_OBJECTS)
+        | {
+            "objects": dg.MetadataValue.md(markdown_table(("object", "type", "bytes", "licence"), table)),
+            "licences": dg.MetadataValue.md(bars(dict(sorted(licences.items())))),
+        }
+    )
 
 
 def samples_metadata(
@@ -79,7 +93,7 @@ def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
         for row in admitted
     ]
     codecs = Counter(str(row["codec"] or row["audio_codec"] or row["kind"]) for row in admitted)
-    return {
+    return arrow_schema(MEDIA) | {
         "objects": dg.MetadataValue.md(markdown_table(("object", "kind", "codec", "px", "s"), rows)),
         "codecs": dg.MetadataValue.md(bars(dict(codecs.most_common()))),
     }
@@ -90,9 +104,17 @@ def units_metadata(
 ) -> Metadata:
     """Of the asset [dataset, units]."""
     kinds = Counter(str(row["kind"]) for row in rows)
-    return check_metadata(record, refusals) | {
-        "kinds": dg.MetadataValue.md(bars(dict(sorted(kinds.items()))))
-    }
+    made = lineage_metadata(
+        record.dataset,
+        {name: [("raw_objects", name.removeprefix("raw_"))] for name in ("raw_key", "raw_sha256")}
+        | {"kind": [("media", "kind")]},
+    )
+    return (
+        check_metadata(record, refusals)
+        | arrow_schema(UNITS)
+        | made
+        | {"kinds": dg.MetadataValue.md(bars(dict(sorted(kinds.items()))))}
+    )
 
 
 def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
@@ -112,10 +134,17 @@ def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) ->
             else ("", "", "")
         )
         table.append((name, known, *spread))
+    kinds = {
+        name: next((type(row[name]).__name__ for row in rows if row.get(name) is not None), "")
+        for name in names
+    }
+    deps = {name: [("units", "key")] for name in ("key", *names)}
     refused = [(row["key"], row["code"], row["reason"]) for row in rows if row["code"]]
     scores = {name: [row[name] for row in rows if name in row] for name in names}
     return (
         _of_record(record)
+        | schema_metadata({"key": "str", **kinds, "code": "str", "reason": "str"})
+        | lineage_metadata(record.dataset, deps)
         | _plot(plots.histograms(scores))
         | {
             "scores": dg.MetadataValue.md(
@@ -154,10 +183,47 @@ def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata
         "id": dg.MetadataValue.text(version.id),
         "samples": dg.MetadataValue.int(len(version)),
         "published_batches": dg.MetadataValue.text(", ".join(release.published) or "none: nothing was new"),
+        "approved": dg.MetadataValue.md(_approvals(release)),
         "held_back_batches": dg.MetadataValue.text(", ".join(release.held_back) or "none"),
         "groups": dg.MetadataValue.md(markdown_table(("group", "samples", "bytes", "fields"), groups)),
         "dagster/row_count": dg.MetadataValue.int(len(version)),
     } | _plot(plots.growth(history, {name: nbytes for name, _, nbytes, _ in groups}))
+
+
+def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:
+    """Of the asset [dataset, quarantine]: what is corrupt, who told it, and what was told wrongly. url: of the root."""
+    if found.record is None:
+        return {"ledgers": dg.MetadataValue.int(0)}
+    judged = [row for row in found.rows if row["verdict"] != "elsewhere"]
+    table = [
+        (row["verdict"], row["key"], row.get("code") or "", row.get("reason") or "", row["ledger"])
+        for row in judged
+    ]
+    plans = sorted({str(row["ledger"]).split("/")[1] for row in judged})[:5]
+    ask = "\n".join(f"penstock explain {plan} --step STEP --root {url}" for plan in plans)
+    return {name: dg.MetadataValue.int(n) for name, n in found.record.counts.items()} | {
+        "excluded": dg.MetadataValue.int(len(found.excluded)),
+        "version": dg.MetadataValue.text(
+            found.version.name if found.version else "none: nothing to leave out"
+        ),
+        "judged_now": dg.MetadataValue.md(
+            markdown_table(("verdict", "sample", "code", "why", "ledger"), table) if table else "none"
+        ),
+        "explain": dg.MetadataValue.md(f"```sh\n{ask}\n```" if ask else "none"),
+        "stage_record": dg.MetadataValue.text(found.record.path),
+    }
+
+
+def _approvals(release: "Release") -> str:
+    """Versions of the release that somebody let pass, who and why."""
+    rows = [
+        (one.name, made["by"], made["reason"], ", ".join(made["checks"]))
+        for one in release.versions
+        if (made := one.manifest["producer"].get("approval"))
+    ]
+    return (
+        markdown_table(("version", "approved by", "reason", "though these failed"), rows) if rows else "none"
+    )
 
 
 def _plot(image: str) -> Metadata:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loader.storage import Store
+from penstock.stage_records import check_partition
 
 from .media.policy import CutPolicy
 from .media.segments import Segment
 from .media.videos.ahead import Shelf
 from .stages import fingerprint
-from .tables import check_partition
 
 _VERSION = "1"
 """Of how clips are made: another one, and what waits is not taken."""

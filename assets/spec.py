@@ -10,11 +10,17 @@ from typing import Any
 
 from loader.dataset.names import check_dataset_name
 
+from .alarm_limits import LIMITS, Limits
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
 from .featurizers.clashes import check_apart
 from .media.policy import CutPolicy
+from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
+from .upkeep import UPKEEP, Upkeep
 from .version_audit import GATE, Gate
+
+MAX_STREAMING_WAIT_S = 60.0
+"""What a dataset that streams may let objects wait for a batch."""
 
 
 def stage_name(featurizer: str) -> str:
@@ -75,9 +81,13 @@ class DatasetSpec:
     out; splits: name -> share, they sum to 1; split_by: "raw_sha256" or "subject" - all samples with one value are
     in one split, for ever; max_reject_rate: share of a batch's objects that may be damaged before the batch is
     stopped, 0 to 1; max_untrue_rate: share of them that may come out of the cut as something else than their source,
-    before that stops the batch (each is left out, by name); work_timeout_s: longest time that one object may take in
-    one stage; near_duplicates: what becomes of copies that are not the same bytes, None to look for none; gate: what
-    the samples table of a batch must pass to be published.
+    before that stops the batch (each is left out, by name); max_quarantine_rate: share of the newest version's samples
+    that reports of trainings may take out at once, and 8 samples; work_timeout_s: longest time that one object may take
+    in one stage; near_duplicates: what becomes of copies that are not the same bytes, None to look for none; gate: what
+    the samples table of a batch must pass to be published; sources: where raw objects land, see `sources`; batch: how
+    large batches are, and how long objects wait for one; alerts: when a person is told that something takes too long;
+    streaming: publish every batch by itself, as soon as it has passed, and look for arrivals every few seconds;
+    upkeep: its tenant and schedules; rebuild_of: the dataset whose batches and splits it has, see `rebuild`.
 
     Raises: InvalidName, also for two featurizers that share a name, a field or a column; ValueError for shares or
     rates out of range; what `Feature.made` raises.
@@ -91,12 +101,24 @@ class DatasetSpec:
     split_by: str = "raw_sha256"
     max_reject_rate: float = 0.0
     max_untrue_rate: float = 0.01
+    max_quarantine_rate: float = 0.001
     work_timeout_s: float = 600.0
     near_duplicates: NearDuplicates | None = None
     gate: Gate = GATE
+    alerts: Limits = LIMITS
+    sources: tuple[Source, ...] = (LANDING,)
+    batch: BatchLimits = DEFAULT_LIMITS
+    streaming: bool = False
+    upkeep: Upkeep = UPKEEP
+    rebuild_of: str = ""
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
+        if self.rebuild_of and check_dataset_name(self.rebuild_of) == self.name:
+            raise ValueError(
+                f"rebuild_of={self.rebuild_of!r} is the dataset itself; give the rebuild a name of its own"
+            )
+        check_sources(self.sources)
         featurizers = [feature.made() for feature in self.features]
         check_apart(self.name, featurizers)
         if self.near_duplicates is not None:
@@ -105,9 +127,14 @@ class DatasetSpec:
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
             raise ValueError(f"split_by={self.split_by!r}; accepted: 'raw_sha256', 'subject'")
-        for name in ("max_reject_rate", "max_untrue_rate"):
+        for name in ("max_reject_rate", "max_untrue_rate", "max_quarantine_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 to 1")
+        if self.streaming and self.batch.max_wait_s > MAX_STREAMING_WAIT_S:
+            raise ValueError(
+                f"streaming, and objects wait for a full batch for max_wait_s={self.batch.max_wait_s}: give "
+                f"batch=BatchLimits(max_wait_s=0), accepted is up to {MAX_STREAMING_WAIT_S:g}"
+            )
         if self.work_timeout_s <= 0:
             raise ValueError(f"work_timeout_s={self.work_timeout_s}; accepted: above 0")
 
@@ -115,9 +142,9 @@ class DatasetSpec:
         """The split of everything that has this raw object or subject: by its hash, so it never changes.
 
         blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order
-        of the split names.
+        of the split names. A rebuild has the splits of the dataset that it is of.
         """
-        hashed = blake2b(f"{self.name}\0{identity}".encode(), digest_size=8).digest()
+        hashed = blake2b(f"{self.rebuild_of or self.name}\0{identity}".encode(), digest_size=8).digest()
         place = int.from_bytes(hashed, "little") / 2**64
         for name, share in sorted(self.splits.items()):
             place -= share

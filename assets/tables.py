@@ -1,6 +1,5 @@
 """Every lifecycle table: its columns, and where its files lie."""
 
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +8,8 @@ import pyarrow as pa
 
 from loader.dataset.columns import column_of
 from loader.dataset.parquet import TableFile, get_table, put_table
-from loader.errors import InvalidName
 from loader.storage import Store
+from penstock.stage_records import check_partition
 
 from .media.media_table import MEDIA
 from .media.segments import SEGMENTS
@@ -78,6 +77,30 @@ LINEAGE = pa.schema(
         ("partition", pa.string()),
         ("code_version", pa.string()),
         ("config_hash", pa.string()),
+        ("data_version", pa.string()),  # as Dagster has it: the fingerprint of the stage's record
+        ("record", pa.string()),  # of the stage; "" for that of the samples, which names this table
+    ]
+)
+QUARANTINE = pa.schema(
+    [
+        ("ledger", pa.string()),  # the object that said so, and which line of it, from 0
+        ("line", pa.int64()),
+        ("key", pa.string()),
+        ("unit_id", pa.string()),
+        ("source", pa.string()),  # of the training's plan
+        ("step", pa.int64()),
+        ("error", pa.string()),  # as the training met it
+        (
+            "verdict",
+            pa.string(),
+        ),  # corrupt, sound, gone; elsewhere: of another dataset; unreadable: no ledger
+        ("code", pa.string()),
+        ("reason", pa.string()),
+        ("version", pa.string()),  # that it was judged in, and where it lay there
+        ("part", pa.string()),
+        ("row", pa.int64()),
+        ("run_id", pa.string()),
+        ("at_us", pa.int64()),
     ]
 )
 SCHEMAS: Mapping[str, pa.Schema] = {
@@ -87,18 +110,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "units": UNITS,
     "objects": OBJECTS,
     "lineage": LINEAGE,
+    "quarantine": QUARANTINE,
 }
-
-_PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-def check_partition(partition: str) -> str:
-    """A partition key is a path segment. Raises: InvalidName."""
-    if not _PARTITION.fullmatch(partition):
-        raise InvalidName(
-            f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
-        )
-    return partition
 
 
 def write_table(

@@ -16,15 +16,17 @@ import loader
 from loader.dataset.part_extension import part_rows
 from loader.errors import StageNotPublished
 from loader.storage import Store
+from penstock.class_names import class_names
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import LandingResource, RootResource
 
+from . import cut_again, validation
 from . import landing as landing_stage
-from . import validation
 from .card import policy_words
 from .cutting import CutUnit, cut_objects, n_short_shots, policy_fingerprint, untrue_reason
 from .media.cutters import CUTTERS
-from .report import check_metadata, dagster_name, units_metadata
+from .places import place_of_batch
+from .report import check_metadata, dagster_name, data_version, units_metadata
 from .shelves import clear_shelves, shelves_of
 from .spec import DatasetSpec
 from .stages import (
@@ -128,6 +130,8 @@ def units_stage(
     )
     published = append_record(store, record)
     clear_shelves(store, spec.name, partition)
+    if newest is not None and newest.verdict == "published":
+        cut_again.clear(store, spec.name, partition, newest.body["txn"])
     return published, rows, refusals
 
 
@@ -160,7 +164,7 @@ def write_parts(
                 unit.key,
                 sample_fields(unit, number),
                 _metadata(unit),
-                _source(unit) | provenance | {"split": spec.split_of(_identity(spec, unit))},
+                _source(spec, unit) | provenance | {"split": spec.split_of(_identity(spec, unit))},
             )
             for unit in members
         )
@@ -214,17 +218,22 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
     return {**facts, **unit.unit.metadata}
 
 
-def _source(unit: CutUnit) -> dict[str, str]:
+def _source(spec: DatasetSpec, unit: CutUnit) -> dict[str, str]:
     raw = unit.raw
     place = {"raw_start": unit.unit.start, "raw_end": unit.unit.end} if unit.unit.end else {}
-    return place | {
-        "source_key": raw["key"],
-        "unit_id": unit.unit_id,
-        "raw_uri": raw["uri"],
-        "raw_key": raw["key"],
-        "raw_etag": raw["etag"],
-        "raw_sha256": raw["sha256"],
-    }
+    subject = {"subject": _identity(spec, unit)} if spec.split_by == "subject" and raw["label"] else {}
+    return (
+        place
+        | subject
+        | {
+            "source_key": raw["key"],
+            "unit_id": unit.unit_id,
+            "raw_uri": raw["uri"],
+            "raw_key": raw["key"],
+            "raw_etag": raw["etag"],
+            "raw_sha256": raw["sha256"],
+        }
+    )
 
 
 def _identity(spec: DatasetSpec, unit: CutUnit) -> str:
@@ -254,9 +263,7 @@ def labels_of(units: Sequence[CutUnit], known: Sequence[str]) -> list[str]:
 
 def published_labels(root: loader.Root, dataset: str) -> list[str]:
     """The class names of the newest version, in the order of their numbers; none before the first."""
-    newest = root.state.newest(dataset)
-    found = root.open(newest.id).manifest["producer"].get("labels", []) if newest else []
-    return [str(label) for label in found]
+    return class_names(root.store, root.state.versions(dataset)) or []
 
 
 def clash(root: loader.Root, dataset: str, labels: Sequence[str], parts: Sequence[loader.Part]) -> str:
@@ -284,7 +291,8 @@ def published_objects(root: loader.Root, dataset: str) -> dict[str, str]:
 
 
 def _splits(spec: DatasetSpec) -> list[str]:
-    return [spec.split_by, *(f"{name}={share}" for name, share in sorted(spec.splits.items()))]
+    shares = [f"{name}={share}" for name, share in sorted(spec.splits.items())]
+    return [spec.split_by, *shares, *([f"as {spec.rebuild_of}"] if spec.rebuild_of else [])]
 
 
 def _still_good(root: loader.Root, record: StageRecord) -> bool:
@@ -326,6 +334,7 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(spec.name),
+        pool=dagster_name(spec.name),
         kinds={"ffmpeg", "webdataset"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="Clips, upright photos, segments of sound and documents, written as parts of a transaction.",
@@ -336,11 +345,13 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         landing: LandingResource,
         compute: ComputeResource,
     ) -> Iterator[UnitsEvent]:
-        with root.opened() as opened, landing.opened() as place, compute.opened() as engine:
+        batch = context.partition_key
+        with root.opened() as opened, compute.opened() as engine:
             try:
-                record, rows, refusals = units_stage(
-                    opened, place, engine, spec, partition=context.partition_key, run_id=context.run.run_id
-                )
+                with place_of_batch(landing, spec.sources, opened.store, spec.name, batch) as place:
+                    record, rows, refusals = units_stage(
+                        opened, place, engine, spec, partition=batch, run_id=context.run.run_id
+                    )
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
         passed = record.verdict == "published"
@@ -348,6 +359,8 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         if not passed:
             # The check makes it visible; the record, which is already written, makes it true.
             raise dg.Failure(record.reason, metadata=check_metadata(record, refusals), allow_retries=False)
-        yield dg.MaterializeResult(metadata=units_metadata(record, rows, refusals))
+        yield dg.MaterializeResult(
+            metadata=units_metadata(record, rows, refusals), data_version=data_version(record)
+        )
 
     return units

@@ -20,7 +20,8 @@ from . import landing as landing_stage
 from .media.cutters import ALL_KINDS
 from .media.objects import AuditRequest, AuditResult, audit_object, refusal_row
 from .media.unit import Unusable, dropped, rejected
-from .report import check_metadata, dagster_name, media_metadata
+from .places import place_of_batch
+from .report import check_metadata, dagster_name, data_version, media_metadata
 from .shelves import Shelves, clear_shelves, segments_of, shelves_of
 from .spec import DatasetSpec
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
@@ -189,6 +190,7 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(spec.name),
+        pool=dagster_name(spec.name),
         kinds={"ffmpeg", "pillow"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="What every object of a batch is, as probed and as decoded to its end.",
@@ -199,11 +201,13 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         landing: LandingResource,
         compute: ComputeResource,
     ) -> Iterator[MediaEvent]:
-        with root.opened() as opened, landing.opened() as place, compute.opened() as engine:
+        batch = context.partition_key
+        with root.opened() as opened, compute.opened() as engine:
             try:
-                record, admitted, refusals = media_stage(
-                    opened, place, engine, spec, partition=context.partition_key, run_id=context.run.run_id
-                )
+                with place_of_batch(landing, spec.sources, opened.store, spec.name, batch) as place:
+                    record, admitted, refusals = media_stage(
+                        opened, place, engine, spec, partition=batch, run_id=context.run.run_id
+                    )
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
         passed = record.verdict == "published"
@@ -212,6 +216,8 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         if not passed:
             # The check makes it visible; the record, which is already written, makes it true.
             raise dg.Failure(record.reason, metadata=metadata, allow_retries=False)
-        yield dg.MaterializeResult(metadata=metadata | media_metadata(admitted))
+        yield dg.MaterializeResult(
+            metadata=metadata | media_metadata(admitted), data_version=data_version(record)
+        )
 
     return media

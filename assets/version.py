@@ -1,33 +1,42 @@
 """version: batches whose verdict is `published` become versions of the dataset. Reads nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
 import loader
+from loader.dataset.history import State
 from loader.dataset.publish import open_record
-from loader.errors import StageNotPublished
+from loader.errors import Conflict, StageNotPublished
 from resources.storage import RootResource
 
+from . import cut_again
 from . import samples as samples_stage
 from .card import card_metadata
+from .lag import PRODUCER, arrivals, lag_metadata
 from .plots import MAX_VERSIONS
 from .report import Metadata, dagster_name, version_metadata
 from .spec import DatasetSpec
-from .stages import StageRecord, current_record, partitions, require_published
+from .stages import StageRecord, current_record, current_records, require_published
 from .units import clash, published_labels
-from .version_audit import GATE, STAGE, Audit, Gate, audit_batch
+from .version_audit import GATE, STAGE, Audit, Gate, audit_batch, overtaken
+from .version_page import published_in, version_links
+
+ATTEMPTS = 8
+"""How often a batch is judged at most while others publish before it; whoever publishes as often is asked to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What a publish came to. version: the newest; published: batches taken; held_back: batches left out."""
+    """What a publish came to. version: the newest; published: batches taken, versions: the one that each became;
+    held_back: batches left out."""
 
     version: loader.Version
     published: tuple[str, ...]
     held_back: tuple[str, ...]
+    versions: tuple[loader.Version, ...] = ()
 
 
 def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
@@ -39,8 +48,8 @@ def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[i
 
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
     """The verdict on every batch that was cut well and is in no version, oldest first; written where it is new."""
-    records = _cut(root, dataset).values()
-    return [audit_batch(root, record, gate, run_id) for record in records if _is_waiting(root, record)]
+    records, state = _cut(root, dataset).values(), root.state
+    return [audit_batch(root, record, gate, run_id) for record in records if _is_waiting(state, record)]
 
 
 def publish_batches(
@@ -49,9 +58,11 @@ def publish_batches(
     """Publish every batch that passed both audits and that no version has yet, one version per batch.
 
     A batch that fails the gate now stops the whole publish; with its verdict written it is held back from then
-    on, and the others can go. spec: of a dataset that looks for near-duplicates; a batch that was compared with an
-    older version than the newest is put together and audited again, and without it is held back. Publishing again
-    changes nothing: a transaction is committed once. Raises: StageNotPublished when a batch failed now, when there
+    on, and the others can go. Each batch goes onto exactly the version that it was judged against: where another came
+    first, of this release or anybody's, it is judged again, so that n which wait together cost 2n - 1 verdicts.
+    spec: of a dataset that looks for near-duplicates; a batch that was compared with an older version than the newest
+    is put together again too, and without it is held back. Publishing again changes nothing: a transaction is committed
+    once. Raises: StageNotPublished when a batch failed now, when there
     is nothing new and one failed before, or when no batch was cut at all; Fenced; Conflict.
     """
     audits = audit_waiting(root, dataset, run_id, gate)
@@ -77,49 +88,59 @@ def refusal_of(audits: list[Audit]) -> str:
 def _publish_passed(
     root: loader.Root, dataset: str, run_id: str, audits: list[Audit], gate: Gate, spec: DatasetSpec | None
 ) -> Release:
+    """audits: verdicts that were made again take the place of the earlier ones. Raises: as `publish_batches`."""
     records = _cut(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
     failed |= {name for name, record in records.items() if record.verdict != "published"}
     held_back = tuple(sorted(failed))
-    passed = [audit.record for audit in audits if audit.passed]
-    if not passed and held_back:
+    if held_back and not any(audit.passed for audit in audits):
         raise StageNotPublished(_refusal(root, dataset, held_back[0]))
     unfit: dict[str, str] = {}
-    taken = []
-    for verdict in passed:
-        record = records[verdict.partition]
-        reason = _unfit(root, record)
-        if not reason and samples_stage.outdated(root, record):
-            record, verdict, reason = _compared_again(root, record, verdict, run_id, gate, spec)
-        if reason:
-            unfit[record.partition] = reason
-        elif record.body["parts"]:
-            _publish(root, record, verdict, run_id)
-            taken.append(record.partition)
+    taken: dict[str, loader.Version] = {}
+    for position, audit in enumerate(audits):
+        if not audit.passed:
+            continue
+        record = records[audit.record.partition]
+        done = _take(root, record, audit, run_id, gate, spec)
+        audits[position] = done.audit
+        if done.reason:
+            unfit[record.partition] = done.reason
+        elif done.version is not None:
+            taken[record.partition] = done.version
     if unfit and not taken:
         raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
     return Release(
-        version=root.open(newest.id), published=tuple(taken), held_back=tuple(sorted({*held_back, *unfit}))
+        version=root.open(newest.id),
+        published=tuple(taken),
+        held_back=tuple(sorted({*held_back, *unfit})),
+        versions=tuple(taken.values()),
     )
 
 
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
-    """The current samples record of every batch, by batch."""
-    found = {
-        name: current_record(root.store, dataset, samples_stage.STAGE, name)
-        for name in partitions(root.store, dataset, samples_stage.STAGE)
-    }
-    return {name: record for name, record in found.items() if record is not None}
+    """The current samples record of every batch, by batch.
+
+    Costs a listing and a GET per batch, sixteen at a time, and some more requests for each batch that no version has:
+    a listing may lag behind, and what is about to be published must not be what was replaced by a failure.
+    """
+    found, state = current_records(root.store, dataset, samples_stage.STAGE), root.state
+    for name, record in found.items():
+        if not _is_published(state, record):
+            newest = current_record(root.store, dataset, samples_stage.STAGE, name)
+            found[name] = newest or record
+    return found
 
 
-def _is_waiting(root: loader.Root, record: StageRecord) -> bool:
-    if record.verdict != "published" or not record.body["parts"]:
-        return False
-    transaction = root.state.txns.get(record.body["txn"])
-    return transaction is None or transaction.status != "committed"
+def _is_published(state: State, record: StageRecord) -> bool:
+    transaction = state.txns.get(record.body.get("txn", ""))
+    return record.verdict == "published" and transaction is not None and transaction.status == "committed"
+
+
+def _is_waiting(state: State, record: StageRecord) -> bool:
+    return record.verdict == "published" and bool(record.body["parts"]) and not _is_published(state, record)
 
 
 def _unfit(root: loader.Root, record: StageRecord) -> str:
@@ -136,34 +157,71 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
         )
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     if reason := clash(root, record.dataset, record.body["labels"], parts):
+        cut_again.note(root.store, record.dataset, record.partition, record.body["txn"])
         return (
-            f"batch {record.partition}: another batch was published since it was cut ({reason}); materialize "
-            f"[{record.dataset}, units], its features and samples again"
+            f"batch {record.partition}: another batch was published since it was cut ({reason}); the discovery sensor "
+            f"has it cut again, or materialize [{record.dataset}, units], its features and samples"
         )
     return ""
 
 
-def _compared_again(
-    root: loader.Root,
-    record: StageRecord,
-    verdict: StageRecord,
-    run_id: str,
-    gate: Gate,
-    spec: DatasetSpec | None,
-) -> tuple[StageRecord, StageRecord, str]:
-    """(samples record, verdict, why it has to wait or ""): of a batch that was compared with an older version."""
-    if spec is None:
-        return (
-            record,
-            verdict,
-            f"batch {record.partition}: another batch was published since its samples were compared for "
-            f"near-duplicates; materialize [{record.dataset}, samples] again",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """What became of a batch. version: None where it waits, and `reason` says why, or holds nothing but copies now."""
+
+    audit: Audit
+    version: loader.Version | None = None
+    reason: str = ""
+
+
+def _take(
+    root: loader.Root, record: StageRecord, audit: Audit, run_id: str, gate: Gate, spec: DatasetSpec | None
+) -> _Taken:
+    """Publish a batch onto the version that it was judged against; it is judged again when another came first.
+
+    Raises: StageNotPublished when it was cut again while it was audited; Conflict, also after `ATTEMPTS` overtakings;
+    DuplicateKey; Fenced.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        if known := root.state.committed(record.body["txn"]):  # by another release
+            return _Taken(audit=audit, version=root.open(known.id))
+        if reason := _unfit(root, record):
+            return _Taken(audit=audit, reason=reason)
+        _require_of(record, audit.record)
+        if samples_stage.outdated(root, record):
+            if spec is None:
+                return _Taken(audit=audit, reason=_not_compared(record))
+            record, _ = samples_stage.samples_stage(root, spec, partition=record.partition, run_id=run_id)
+            if record.verdict != "published" or not record.body["parts"]:
+                return _Taken(audit=audit, reason=record.reason)  # without parts: nothing but copies now
+            audit = audit_batch(root, record, gate, run_id)
+        elif overtaken(root, audit.record, gate):
+            audit = audit_batch(root, record, gate, run_id)
+        if not audit.passed:
+            return _Taken(audit=audit, reason=audit.record.reason)
+        try:
+            return _Taken(audit=audit, version=_publish(root, record, audit.record, run_id))
+        except Conflict:
+            first = samples_stage.outdated(root, record) or overtaken(root, audit.record, gate)
+            if attempt == ATTEMPTS or not first:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _not_compared(record: StageRecord) -> str:
+    return (
+        f"batch {record.partition}: another batch was published since its samples were compared for "
+        f"near-duplicates; materialize [{record.dataset}, samples] again"
+    )
+
+
+def _require_of(record: StageRecord, verdict: StageRecord) -> None:
+    """Raises: StageNotPublished when the verdict is of another samples record."""
+    if verdict.upstream[0].r != record.r:
+        raise StageNotPublished(
+            f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
+            f"verdict is of {verdict.upstream[0].r}): run the release again"
         )
-    again, _ = samples_stage.samples_stage(root, spec, partition=record.partition, run_id=run_id)
-    if again.verdict != "published" or not again.body["parts"]:
-        return again, verdict, again.reason  # without parts: it holds nothing but copies now
-    audited = audit_batch(root, again, gate, run_id)
-    return again, audited.record, "" if audited.passed else audited.record.reason
 
 
 def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
@@ -175,12 +233,8 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
 
 
 def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
-    """Raises: StageNotPublished when the verdict is of another samples record; DuplicateKey; Fenced; Conflict."""
-    if verdict.verdict != "published" or verdict.upstream[0].r != record.r:
-        raise StageNotPublished(
-            f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
-            f"verdict is of {verdict.upstream[0].r}): run the release again"
-        )
+    """Raises: Conflict when the newest version is another than the verdict, or the samples, were compared with;
+    DuplicateKey; Fenced."""
     known = published_labels(root, record.dataset)
     labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other: they do not clash
     producer: dict[str, Any] = {
@@ -191,16 +245,41 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         "batch": record.partition,
         "cut_by_run_id": record.run_id,
         "labels": labels,
+        PRODUCER: arrivals(root.store, record),
     }
+    producer["gate"] = {
+        "report": str(verdict.body.get("report", "")),
+        "checks": {one["name"]: _word(one) for one in verdict.body["checks"]},
+    }
+    if approval := verdict.body.get("approval"):
+        producer["approval"] = approval
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     return root.publish(
         record.dataset,
         parts,
         exclude=record.body["exclude"],
         supersede=record.body.get("supersede"),
-        onto=record.body.get("compared_with"),
+        onto=_onto(record, verdict),
         producer=producer,
     )
+
+
+def _onto(record: StageRecord, verdict: StageRecord) -> str | None:
+    """Id of the version that samples and verdict were compared with, "" for none yet; None where nothing was compared.
+    Raises: Conflict when they are two."""
+    against = verdict.body.get("against") or [None]
+    bases = {one for one in (against[0], record.body.get("compared_with")) if one is not None}
+    if len(bases) > 1:
+        raise Conflict(
+            f"another version of {record.dataset} was published while batch {record.partition} was compared with the "
+            "newest; run the release again"
+        )
+    return next(iter(bases), None)
+
+
+def _word(check: Mapping[str, Any]) -> str:
+    """Of a check, for the manifest."""
+    return "passed" if check["passed"] else "failed" if check["severity"] == "error" else "warned"
 
 
 _CHECK_SAYS = (
@@ -208,6 +287,15 @@ _CHECK_SAYS = (
     "are made again; a check that could not run counts as failed."
 )
 VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
+    """The policy of the dataset's versions, by its upkeep."""
+    if spec is None or spec.upkeep.fresh_within is None:
+        return None
+    return dg.FreshnessPolicy.time_window(
+        fail_window=spec.upkeep.fresh_within, warn_window=spec.upkeep.warn_within
+    )
 
 
 def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
@@ -220,6 +308,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
         deps=[dg.AssetKey([dataset, samples_stage.STAGE])],
         group_name=dagster_name(dataset),
         kinds={"webdataset", "parquet"},
+        freshness_policy=freshness_of(spec),
         check_specs=[
             dg.AssetCheckSpec(name, asset=key, blocking=True, description=_CHECK_SAYS) for name in gate.names
         ],
@@ -228,22 +317,31 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
     def version(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[VersionEvent]:
         with root.opened() as opened:
             audits = audit_waiting(opened, dataset, context.run.run_id, gate)
-            refused = refusal_of(audits)
-            yield from _check_events(gate, audits, stopping=bool(refused))
-            if refused:
-                # The checks make it visible; the records, which are already written, make it true.
-                raise dg.Failure(refused, allow_retries=False)
+            refused, release = refusal_of(audits), None
             try:
+                if refused:
+                    raise StageNotPublished(refused)
                 release = _publish_passed(opened, dataset, context.run.run_id, audits, gate, spec)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
+            finally:
+                # The checks make it visible; the records, which are already written, make it true.
+                yield from _check_events(gate, audits, opened.url, stopping=release is None)
             shown = version_metadata(release, sizes(opened, dataset))
-            yield dg.MaterializeResult(metadata=shown | card_metadata(opened, release.version))
+            shown |= version_links(release) | lag_metadata(opened, release)
+            for made in release.versions:
+                context.log_event(published_in(made))
+            yield dg.MaterializeResult(
+                metadata=shown | card_metadata(opened, release.version),
+                data_version=dg.DataVersion(release.version.id),
+            )
 
     return version
 
 
-def _check_events(gate: Gate, audits: list[Audit], *, stopping: bool) -> Iterator[dg.AssetCheckResult]:
+def _check_events(
+    gate: Gate, audits: list[Audit], url: str, *, stopping: bool
+) -> Iterator[dg.AssetCheckResult]:
     """One result per check, over all batches that were waiting.
 
     A batch that is held back while others go is a warning: an error would fail the run that publishes them.
@@ -262,7 +360,12 @@ def _check_events(gate: Gate, audits: list[Audit], *, stopping: bool) -> Iterato
         for record, result in found:
             told = f"{result.explanation}\n\n{result.table_markdown}"
             metadata[f"batch {record.partition}"] = dg.MetadataValue.md(told)
+            if report := record.body.get("report"):
+                metadata[f"report {record.partition}"] = dg.MetadataValue.path(f"{url}/{report}")
             if result.value is not None:
                 # The newest batch's: Dagster plots it over the runs.
                 metadata["value"] = dg.MetadataValue.float(result.value)
+        if name == "drift":
+            pictures = {f"plot {one.record.partition}": one.picture for one in audits if one.picture}
+            metadata |= {key: dg.MetadataValue.md(image) for key, image in pictures.items()}
         yield dg.AssetCheckResult(check_name=name, passed=not wrong, severity=severity, metadata=metadata)

@@ -1,26 +1,40 @@
 """The last audit: what a batch would add to a version is checked, and the verdict is written, before it is published.
 
-The record lies under the stage `version` with the batch's key. It is for exactly one samples record and one
-gate: samples that were cut again, or other expectations, are audited again.
+The record lies under the stage `version` with the batch's key. It is for exactly one samples record, one gate, and
+the versions that the batch was compared with: samples that were cut again, other expectations, and a batch that passed
+before another one was published, are audited again.
 """
 
+import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.dataset.history import State
+from loader.dataset.names import resolve
 from loader.dataset.parquet import get_table_bytes
+from loader.errors import InvalidName, VersionNotFound, VersionRetired
+from penstock.approve import covering
 
-from .checks import CheckReport, CheckResult, Expectation, run_expectations
+from .checks import CheckReport, CheckResult, Expectation, run_checks, run_expectations
+from .drift import Thresholds
+from .drift.compare import DRIFT_CHECKS, Compared
+from .drift.examples import shown_of
+from .drift.facts import baseline_of, facts_of
+from .drift.page import plotted, render, save
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
 if TYPE_CHECKING:
     import polars as pl
 
 STAGE = "version"
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 EXPECTATIONS = "expectations"
+_OF_THE_ATTEMPT = ("part", "row", "run_id", "raw_etag")
+DEFAULTS = Thresholds()
 
 TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
 """Of the samples table that a batch would add, and that of the newest version (None before the first)."""
@@ -45,25 +59,43 @@ SUITE = (
 class Gate:
     """What a batch must pass to be published. checks: name -> check, each shown in Dagster under its name.
 
-    version: changed by whoever changes what a check in `checks` does; the suite itself is hashed.
+    thresholds: how far a batch may be from the baseline (`assets.drift`), None to compare with nothing; baseline: the
+    ref of the version to compare with, "" for the newest of the dataset; protected: refs of versions, of any dataset of
+    the root, whose samples must not come; version: changed by whoever changes what a check in `checks` does; the suite
+    itself is hashed.
     """
 
     suite: tuple[Expectation, ...] = SUITE
     checks: Mapping[str, TableCheck] = field(default_factory=dict)
+    thresholds: Thresholds | None = DEFAULTS
+    baseline: str = ""
+    protected: tuple[str, ...] = ()
     version: str = "1"
 
     def __post_init__(self) -> None:
-        if EXPECTATIONS in self.checks:
-            raise ValueError(f"a check cannot be called {EXPECTATIONS!r}: that is the suite's own name")
+        if taken := {EXPECTATIONS, *DRIFT_CHECKS} & set(self.checks):
+            raise ValueError(
+                f"a check cannot be called {min(taken)!r}: that is the name of one of the gate's own"
+            )
+        if self.thresholds is None and (self.baseline or self.protected):
+            raise ValueError("baseline and protected are compared with by thresholds: give Thresholds()")
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of all checks, the suite first."""
-        return (EXPECTATIONS, *self.checks)
+        return (EXPECTATIONS, *(DRIFT_CHECKS if self.thresholds else ()), *self.checks)
 
     def fingerprint(self) -> str:
+        thresholds = self.thresholds.to_json() if self.thresholds else {}
+        suite = [item.to_json() for item in self.suite]
         return fingerprint(
-            CODE_VERSION, self.version, list(self.checks), [item.to_json() for item in self.suite]
+            CODE_VERSION,
+            self.version,
+            list(self.checks),
+            suite,
+            thresholds,
+            self.baseline,
+            list(self.protected),
         )
 
 
@@ -72,11 +104,13 @@ GATE = Gate()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """record: the verdict as it is stored; results: of every check; fresh: it was made now, not found."""
+    """record: the verdict as it is stored; results: of every check; fresh: it was made now, not found;
+    picture: before and after of what was found, as a Markdown image, where it is fresh."""
 
     record: StageRecord
     results: tuple[CheckResult, ...]
     fresh: bool
+    picture: str = ""
 
     @property
     def passed(self) -> bool:
@@ -86,36 +120,111 @@ class Audit:
 def audit_batch(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str) -> Audit:
     """The verdict on publishing what a samples record holds; made now, unless it stands already.
 
-    A verdict stands when it is of this samples record under this gate, and no check was broken. Whatever goes
-    wrong while checking is a failed verdict, written down: nothing is published because a check did not run. A batch
-    that failed a check is fenced: it has to be cut again, under whatever gate.
+    A verdict stands when it is of this samples record under this gate, and no check was broken; one that the batch
+    passed, while the versions that it was compared with are the newest. Whatever goes wrong while checking is a failed
+    verdict, written down: nothing is published because a check did not run. A batch that failed a check is fenced: it
+    has to be cut again, under whatever gate.
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
-    if newest is not None and newest.fingerprint == wanted and not newest.body["broken"]:
+    known = newest is not None and newest.fingerprint == wanted and not newest.body["broken"]
+    if newest is not None and known and (newest.verdict == "failed" or not overtaken(root, newest, gate)):
         results = tuple(CheckResult.from_json(body) for body in newest.body["checks"])
         return Audit(record=newest, results=results, fresh=False)
-    results, broken = _run(root, samples, gate)
+    against = compared_with(root, samples.dataset, gate)
+    table = candidate(root, samples)
+    results, broken, compared = _run(root, samples, gate, table, against)
     stopping = [result for result in results if result.stops]
     reason = "; ".join(f"{result.name}: {result.explanation}" for result in stopping)
+    content = content_of(samples, table)
+    approval = _approval(root, samples, stopping, content)
+    passed = not stopping or approval is not None
+    picture = plotted(compared, results) if compared else ""
     record = StageRecord(
         dataset=samples.dataset,
         stage=STAGE,
         partition=samples.partition,
-        verdict="failed" if stopping else "published",
+        verdict="published" if passed else "failed",
         reason=reason,
+        approved_by=approval.approved_by if approval else "",
         run_id=run_id,
         code_version=CODE_VERSION,
         fingerprint=wanted,
         upstream=(Upstream(stage=samples.stage, partition=samples.partition, r=samples.r),),
         counts={"checks": len(results), "failed": len(stopping)},
-        body={"checks": [result.to_json() for result in results], "broken": broken},
+        body={
+            "checks": [result.to_json() for result in results],
+            "broken": broken,
+            "content": content,
+            "against": against,
+            "report": _report(root, samples, table, results, compared, picture, run_id),
+            "approval": _overridden(approval, stopping),
+        },
     )
-    audit = Audit(record=append_record(root.store, record), results=results, fresh=True)
-    if stopping and not broken:
+    audit = Audit(record=append_record(root.store, record), results=results, fresh=True, picture=picture)
+    if not passed and not broken:
         # So that nobody commits these parts by hand either. A check that could not run is tried again instead.
         root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
     return audit
+
+
+def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
+    """Ids of the versions that a gate compares a batch with now, the dataset's newest first ("" for none yet, or for a
+    ref that names none); [] where it compares with nothing."""
+    if not gate.checks and not gate.thresholds:
+        return []
+    state = root.state
+    newest = state.newest(dataset)
+    refs = [*([gate.baseline] if gate.baseline else []), *gate.protected]
+    return [newest.id if newest else "", *(_id_of(state, ref) for ref in refs)]
+
+
+def _id_of(state: State, ref: str) -> str:
+    """Of the version; "" where there is none, which the check that opens it says."""
+    try:
+        return resolve(state, ref).id
+    except (VersionNotFound, VersionRetired, InvalidName):
+        return ""
+
+
+def overtaken(root: loader.Root, verdict: StageRecord, gate: Gate) -> bool:
+    """Whether a verdict is of other versions than those that the gate compares with now."""
+    found: list[str] | None = verdict.body.get("against")
+    return found != compared_with(root, verdict.dataset, gate)
+
+
+def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
+    """sha256 hex of what a batch would add, however often it is cut: its shards' bytes, and its rows without what names
+    the attempt. O(rows) time and memory."""
+    rows = table.drop([name for name in _OF_THE_ATTEMPT if name in table.columns])
+    told = rows.select(sorted(rows.columns)).sort("key").write_ndjson() if len(rows) else ""
+    shards = [
+        [part["n_rows"], sorted([shard["group"], shard["sha256"]] for shard in part["shards"])]
+        for part in samples.body["parts"]
+    ]
+    return fingerprint(hashlib.sha256(told.encode()).hexdigest(), shards)
+
+
+def _approval(
+    root: loader.Root, samples: StageRecord, stopping: Sequence[CheckResult], content: str
+) -> StageRecord | None:
+    """Who let exactly this pass, if somebody did and may."""
+    if not stopping or not all(result.approvable for result in stopping):
+        return None
+    names = [result.name for result in stopping]
+    return covering(root.store, samples.dataset, samples.partition, content, names)
+
+
+def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:
+    """What the version's manifest says of an approval; {} where there is none."""
+    if approval is None:
+        return {}
+    return {
+        "by": approval.approved_by,
+        "reason": approval.reason,
+        "record": approval.path,
+        "checks": {result.name: result.explanation for result in stopping},
+    }
 
 
 def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":
@@ -130,23 +239,73 @@ def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":
     return pl.concat(frames, how="diagonal_relaxed").filter(~pl.col("key").is_in(left_out))
 
 
-def _run(root: loader.Root, samples: StageRecord, gate: Gate) -> tuple[tuple[CheckResult, ...], bool]:
-    """Every result in the gate's order, and whether a check, or an expectation, could not be evaluated."""
-    newest = root.state.newest(samples.dataset)
-    baseline = root.open(newest.id).samples() if newest and gate.checks else None
-    table = candidate(root, samples)
+def _run(
+    root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
+) -> tuple[tuple[CheckResult, ...], bool, Compared | None]:
+    """Every result in the gate's order; whether a check, or an expectation, could not be evaluated; what the drift
+    checks looked at, if they could. against: of `compared_with`."""
+    version = root.open(against[0]) if against and against[0] else None
+    baseline = version.samples() if version and gate.checks else None
     reports: list[CheckReport] = []
+    compared: list[Compared] = []
 
-    def suite(table: "pl.DataFrame", baseline: "pl.LazyFrame | None") -> CheckResult:
+    def suite() -> CheckResult:
         reports.append(run_expectations(table, gate.suite))
-        return reports[0].as_check()
+        broken = {item for item in SUITE if item in reports[0].not_passed}
+        return replace(reports[0].as_check(), approvable=not broken and not reports[0].broken)
 
-    results, broken = [], False
-    for name, check in {EXPECTATIONS: suite, **gate.checks}.items():
-        try:
-            result = check(table, baseline)
-        except Exception as error:  # noqa: BLE001 - a check may be anybody's code; whatever it raises closes the gate
-            said = f"the check could not run: {type(error).__name__}: {error}"[:500]
-            result, broken = CheckResult(name=name, passed=False, explanation=said), True
-        results.append(replace(result, name=name))  # Dagster was told this name
-    return tuple(results), broken or any(report.broken for report in reports)
+    def drifted(check: Callable[[Compared], CheckResult]) -> CheckResult:
+        if not compared:
+            compared.append(_compared(root, samples, gate, table, version))
+        return check(compared[0])
+
+    named: dict[str, Callable[[], CheckResult]] = {EXPECTATIONS: suite}
+    if gate.thresholds:
+        named |= {name: partial(drifted, check) for name, check in DRIFT_CHECKS.items()}
+    named |= {name: partial(check, table, baseline) for name, check in gate.checks.items()}
+    results, broken = run_checks(named)
+    unevaluated = broken or any(report.broken for report in reports)
+    return results, unevaluated, compared[0] if compared else None
+
+
+def _report(
+    root: loader.Root,
+    samples: StageRecord,
+    table: "pl.DataFrame",
+    results: Sequence[CheckResult],
+    compared: Compared | None,
+    picture: str,
+    run_id: str,
+) -> str:
+    """Where the page for people lies. Raises: StoreError."""
+    baseline = compared.baseline.version.name if compared and compared.baseline else "none"
+    stopping = [one.name for one in results if one.stops]
+    facts = {
+        "batch": samples.partition,
+        "verdict": f"stopped by {', '.join(stopping)}" if stopping else "passed",
+        "samples": f"{samples.counts.get('samples', 0)} of {samples.counts.get('landed', 0)} objects",
+        "compared with": baseline,
+        "samples record": samples.path,
+        "run": run_id,
+    }
+    shown = shown_of(root, samples, table, results)
+    html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown)
+    return save(root.store, samples.dataset, samples.partition, html)
+
+
+def _compared(
+    root: loader.Root,
+    samples: StageRecord,
+    gate: Gate,
+    table: "pl.DataFrame",
+    newest: loader.Version | None,
+) -> Compared:
+    """What the drift checks look at. Raises: VersionNotFound for a ref of the gate; Corrupt; StoreError."""
+    against = root.open(gate.baseline) if gate.baseline else newest
+    return Compared(
+        now=facts_of(root.store, samples, table),
+        baseline=baseline_of(root, against) if against else None,
+        newest=newest,
+        protected=tuple(root.open(ref) for ref in gate.protected),
+        thresholds=gate.thresholds or DEFAULTS,
+    )

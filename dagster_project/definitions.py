@@ -10,14 +10,27 @@ import dagster as dg
 
 from assets.features import feature_asset
 from assets.landing import raw_objects_asset
-from assets.report import dagster_name
+from assets.quarantine import quarantine_asset
+from assets.reconciliation import reconcile_job, reconciliation_asset
+from assets.refresh_asset import refresh_asset
 from assets.samples import samples_asset
 from assets.spec import DatasetSpec
+from assets.training import training_asset
 from assets.units import units_asset
 from assets.validation import media_asset
 from assets.version import version_asset
+from dagster_project.collecting import collect_job, collect_schedule
 from dagster_project.datasets import specs
-from dagster_project.sensors import discovery_sensor
+from dagster_project.jobs import REFRESH, jobs_of, publishing_tags, tags_of
+from dagster_project.pausing import pause_job
+from dagster_project.rebuilding import take_over_job
+from dagster_project.schedules import schedules_of
+from dagster_project.sensors import sensors_of
+from dagster_project.sensors.quarantine import quarantine_job
+from dagster_project.sensors.recovery import recovery_sensor
+from dagster_project.sensors.run_failure import run_failure_sensor
+from dagster_project.tidy import tidy_job, tidy_schedule
+from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
@@ -36,37 +49,51 @@ def build_defs(
         "root": RootResource(url=dg.EnvVar("PENSTOCK_ROOT")),
         "landing": LandingResource(url=dg.EnvVar("PENSTOCK_LANDING")),
         "compute": ComputeResource(),
+        "alerts": AlertsResource(),
     }
     parts = [_dataset_defs(spec) for spec in (specs() if datasets is None else datasets)]
-    shared = dg.Definitions(resources=resources | dict(overrides or {}), executor=dg.in_process_executor)
+    shared = dg.Definitions(
+        resources=resources | dict(overrides or {}),
+        executor=dg.in_process_executor,
+        sensors=[run_failure_sensor(), recovery_sensor()],
+        jobs=[tidy_job, collect_job],
+        schedules=[tidy_schedule, collect_schedule],
+    )
     return dg.Definitions.merge(*parts, shared)
 
 
 def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
     """Assets, jobs and sensor of one dataset."""
     batches = batches_of(spec)
+    features = [feature_asset(spec, feature, batches) for feature in spec.features]
     per_batch = [
-        raw_objects_asset(spec.name, batches),
+        raw_objects_asset(spec.name, batches, spec.sources),
         media_asset(spec, batches),
         units_asset(spec, batches),
-        *(feature_asset(spec, feature, batches) for feature in spec.features),
+        *features,
         samples_asset(spec, batches),
     ]
-    version = version_asset(spec.name, spec.gate, spec)
-    ingest = dg.define_asset_job(
-        f"{dagster_name(spec.name)}_ingest",
-        selection=dg.AssetSelection.assets(*per_batch),
-        description="One batch: what landed, checked, cut, featurized and put together. One run per batch.",
+    publishing = [version_asset(spec.name, spec.gate, spec), *([refresh_asset(spec)] if features else [])]
+    quarantine = quarantine_asset(spec)
+    judge = dg.define_asset_job(
+        quarantine_job(spec),
+        selection=dg.AssetSelection.assets(quarantine),
+        tags=publishing_tags(spec),
+        description="Judge what trainings met as corrupt, and publish the version without what is.",
     )
-    release = dg.define_asset_job(
-        f"{dagster_name(spec.name)}_release",
-        selection=dg.AssetSelection.assets(version),
-        description="Check the batches that are ready, and publish those that pass.",
+    reconciliation = reconciliation_asset(spec)
+    reconcile = dg.define_asset_job(
+        reconcile_job(spec),
+        selection=dg.AssetSelection.assets(reconciliation),
+        tags=tags_of(spec, REFRESH),
+        description="Compare every source with all batches, and make batches of what discovery missed.",
     )
+    taking = [take_over_job(spec, batches)] if spec.rebuild_of else []
     return dg.Definitions(
-        assets=[*per_batch, version],
-        jobs=[ingest, release],
-        sensors=[discovery_sensor(spec.name, batches, f"{dagster_name(spec.name)}_ingest")],
+        assets=[*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation],
+        jobs=[*jobs_of(spec, per_batch, features, publishing), judge, reconcile, pause_job(spec), *taking],
+        schedules=schedules_of(spec),
+        sensors=sensors_of(spec, batches),
     )
 
 

@@ -1,12 +1,19 @@
 """The root and the landing place, as Dagster resources. Their addresses come from the environment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import dagster as dg
 
 import loader
+from loader.dataset.history import State
+from loader.errors import InvalidStore
 from loader.storage import Store, open_store
+from loader.storage.spec import is_secret
+
+_READ: dict[str, State] = {}
+"""URL of a root -> its history as this process has read it. A tick of a sensor reads on from there."""
 
 
 class RootResource(dg.ConfigurableResource[None]):
@@ -16,10 +23,19 @@ class RootResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self) -> Iterator[loader.Root]:
-        """The open root; an empty place becomes one. Raises: NotARoot; FormatTooNew."""
-        with loader.Root(self.url) as root:
+        """The open root; an empty place becomes one. Three requests and one per entry of the log that came since this
+        process opened it last; the first time, those of `Log`. Raises: NotARoot; FormatTooNew."""
+        with self.root() as root:
             root.create()
+            if (read := _READ.get(root.url)) is not None:
+                root.log.resume(read)
             yield root
+            if (known := root.log.known) is not None:
+                _READ[root.url] = known
+
+    def root(self) -> loader.Root:
+        """It, of which nothing is looked at yet."""
+        return loader.Root(self.url)
 
 
 class LandingResource(dg.ConfigurableResource[None]):
@@ -28,10 +44,62 @@ class LandingResource(dg.ConfigurableResource[None]):
     url: str
 
     @contextmanager
-    def opened(self) -> Iterator[Store]:
-        """The open store."""
-        store = open_store(self.url)
+    def opened(self, url: str = "", options: Mapping[str, str] | None = None) -> Iterator[Store]:
+        """The open store; of another place where `url` names one. Either may hold `dg.EnvVar`s.
+
+        Raises: InvalidStore, also for a variable that is not set.
+        """
+        store = open_place(url or self.url, options or {})
         try:
             yield store
         finally:
             store.close()
+
+
+def open_place(url: str, options: Mapping[str, str]) -> Store:
+    """Open a store whose URL and options may be `dg.EnvVar`s; pickled, it takes their names along and not what they
+    hold. Raises: InvalidStore."""
+    found = {name: from_environment(value) for name, value in options.items()}
+    store = open_store(from_environment(url), found)
+    if any(is_secret(name) for name in options):
+        return _Place(store, url, options)
+    return store
+
+
+class _Place:
+    """A store with secrets out of the environment. Another process has the same environment, and opens it anew."""
+
+    def __init__(self, store: Store, url: str, options: Mapping[str, str]) -> None:
+        self._store, self._how = store, (url, dict(options))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open_place, self._how
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+
+def from_environment(value: str) -> str:
+    """The value, or what the variable that it is has. Raises: InvalidStore where that is not set."""
+    if not isinstance(value, dg.EnvVar):
+        return value
+    found = value.get_value()
+    if not found:
+        raise InvalidStore(
+            f"the environment variable {value.env_var_name} is not set, and a place that objects land in needs it; "
+            "set it where the daemon, the code server and the runs start"
+        )
+    return found
+
+
+def check_options(what: str, options: Mapping[str, str]) -> None:
+    """Raises: InvalidStore for a secret that is written down instead of being a `dg.EnvVar`."""
+    plain = [name for name, value in options.items() if is_secret(name) and not isinstance(value, dg.EnvVar)]
+    if plain:
+        raise InvalidStore(
+            f"{what} has the option {', '.join(map(repr, sorted(plain)))} in plain text; secrets stay out of the code "
+            'and of Dagster\'s pages: write dg.EnvVar("THE_VARIABLE")'
+        )

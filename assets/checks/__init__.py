@@ -5,7 +5,7 @@ Nothing here decides anything: a stage runs them before it publishes, and fails 
 
 from .expectations import CheckReport, Expectation, ExpectationResult, run_expectations
 from .near_duplicates import near_duplicates_across_splits
-from .outcome import CheckResult
+from .outcome import CheckResult, run_checks
 from .tables import audio_rate, counts, nulls, reject_rate, schema
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "near_duplicates_across_splits",
     "nulls",
     "reject_rate",
+    "run_checks",
     "run_expectations",
     "schema",
 ]

@@ -107,6 +107,11 @@ class CheckReport:
         return any(result.status == "error" for result in self.results)
 
     @property
+    def not_passed(self) -> tuple[Expectation, ...]:
+        """The expectations that failed, or could not be evaluated."""
+        return tuple(result.expectation for result in self.results if result.status != "passed")
+
+    @property
     def markdown(self) -> str:
         """A table, what did not pass first."""
         order = {"error": 0, "failed": 1, "passed": 2}

@@ -65,6 +65,20 @@ def near_duplicates_across_splits(
     )
 
 
+def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) -> dict[str, tuple[str, int]]:
+    """Key of a photo or clip of the table -> the nearest of the other samples and its distance in bits, for those that
+    are near-duplicates of one, mirrored or not; what has no hash is near to nothing."""
+    there = [name for name in schema() if name in others.collect_schema()]
+    mine, _ = looks(typed(table).filter(table["kind"].is_in(list(KINDS))), alone=True)
+    theirs = typed(others.select(there).collect())
+    filed, _ = looks(theirs.filter(theirs["kind"].is_in(list(KINDS))), alone=False)
+    pairs = find(file_pictures(filed.pictures, max_distance), mine.pictures, mirrored=True)
+    pairs = pairs.take(np.lexsort((pairs.row, pairs.distance, pairs.query)))
+    query, place = np.unique(pairs.query, return_index=True)
+    found = zip(query, pairs.row[place], pairs.distance[place], strict=True)
+    return {str(mine.keys[one]): (str(filed.keys[other]), int(bits)) for one, other, bits in found}
+
+
 def _across(new: Candidates, others: Candidates, max_distance: int, mirrored: bool) -> dict[int, Pair]:
     """Row of `new` -> the nearest of another split, for those that have one."""
     filed = file_pictures(others.pictures, max_distance)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from assets.checks import CheckResult, audio_rate
 from assets.dedup.policy import NearDuplicates
 from assets.media.policy import CutPolicy, VideoPolicy
+from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.version_audit import SUITE, Gate
 
@@ -30,5 +31,6 @@ SPEC = DatasetSpec(
     near_duplicates=NearDuplicates(max_distance=8, keep="better"),
     splits={"train": 0.9, "validation": 0.1},
     max_reject_rate=0.25,
+    batch=BatchLimits(max_wait_s=0),  # what arrives is to be seen at once
     gate=Gate(suite=SUITE, checks={"audio_rate": speech_rate}),
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from loader.errors import InvalidWeights, MissingDependency, ObjectNotFound
 from loader.storage import ObjectInfo, Store, open_store
+from loader.storage.files import download
 
 if TYPE_CHECKING:
     import torch
@@ -60,8 +61,9 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
         store, files, single = _found(url)
         sums = {}
         for file in files:
-            with store.open_stream(file.key) as source, open(Path(folder, file.key), "wb") as sink:
-                sums[file.key] = _digest(source, sink)
+            digest = hashlib.sha256()
+            download(store, file.key, Path(folder, file.key), info=file, seen=digest.update)
+            sums[file.key] = digest.hexdigest()
         _check_sum(url, sha256, _joined(sums, single))
         yield Path(folder, files[0].key) if single else Path(folder)
 
@@ -134,16 +136,14 @@ def _file_sha256(store: Store, file: ObjectInfo) -> str:
     known = (store.url, file.key, file.nbytes, file.etag)
     if known not in _known:
         with store.open_stream(file.key) as source:
-            _known[known] = _digest(source, None)
+            _known[known] = _digest(source)
     return _known[known]
 
 
-def _digest(source: BinaryIO, sink: BinaryIO | None) -> str:
+def _digest(source: BinaryIO) -> str:
     digest = hashlib.sha256()
     while chunk := source.read(_CHUNK_BYTES):
         digest.update(chunk)
-        if sink is not None:
-            sink.write(chunk)
     return digest.hexdigest()
 
 

@@ -1,0 +1,270 @@
+"""Every column of a batch's table against those of the baseline's batches: kind by kind, source by source."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .findings import Finding
+from .numbers import Drawn, distribution
+from .shares import Comparison, Counted, comparison, mix
+from .thresholds import Thresholds
+
+if TYPE_CHECKING:
+    import polars as pl
+
+OBJECT = "raw_sha256"
+MAX_CATEGORIES = 200
+"""Different texts of a column, above which it is no category but a name."""
+FEW_NUMBERS = 12
+"""Different whole numbers, up to which a column of them is compared as categories: rates, channels, rotations."""
+MIN_OBJECTS, MAX_SOURCES = 20, 20
+"""Raw objects of a source in the batch, below which it is not compared alone; sources that are."""
+
+# fmt: off
+_NAMES = frozenset((
+    "ordinal", "part", "row", "key", "source_key", "unit_id", "raw_uri", "raw_key", "raw_etag", "raw_sha256",
+    "raw_start", "raw_end", "subject", "run_id", "asset_key", "partition", "code_version", "dup_of", "dup_by",
+    "dup_distance_bits", "dup_cosine", "phash", "phash_mirrored", "phash_flat_mask", "sha256", "extradata_sha256",
+    "keyframe_hashes", "keyframe_pts", "scene_cuts", "start_pts", "end_pts", "title", "author", "origin", "text",
+    "n_packets", "max_pts_gap", "min_pts_gap",
+))
+# fmt: on
+"""What tells samples apart, or where they come from, and says nothing of what they are like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stratum:
+    """Samples that are compared with their like. of: in words; now: of the batch; batches: of the
+    baseline's."""
+
+    of: str
+    now: "pl.DataFrame"
+    batches: tuple["pl.DataFrame", ...]
+
+
+def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
+    """The table with the column `source`: its own, or else the first folder of the raw object's key."""
+    import polars as pl
+
+    if "source" in table.columns or key not in table.columns:
+        return table
+    folder = pl.col(key).str.extract("^([^/]+)/", 1).fill_null("(no folder)")
+    return table.with_columns(folder.alias("source"))
+
+
+def strata(
+    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str]
+) -> Iterator[Stratum]:
+    """All samples of a kind, then those of each value of the columns `within` that has enough objects."""
+    import polars as pl
+
+    def some(**where: str) -> tuple["pl.DataFrame", tuple["pl.DataFrame", ...]]:
+        def of(table: "pl.DataFrame") -> "pl.DataFrame":
+            for name, value in where.items():
+                if name not in table.columns:
+                    return table.clear()
+                table = table.filter(pl.col(name) == value)
+            return table
+
+        return of(now), tuple(found for table in batches if len(found := of(table)))
+
+    kinds = sorted(now["kind"].drop_nulls().unique()) if "kind" in now.columns else []
+    for kind in kinds:
+        mine, theirs = some(kind=kind)
+        if theirs:
+            yield Stratum(of=kind, now=mine, batches=theirs)
+        for column in within:
+            if column not in mine.columns or not theirs:
+                continue
+            counted = mine.group_by(column).agg(pl.len()).sort(["len", column], descending=[True, False])
+            for value, n in counted.head(MAX_SOURCES).iter_rows():
+                if value is None or n < MIN_OBJECTS or counted.height < 2:
+                    continue
+                part, parts = some(kind=kind, **{column: value})
+                if parts:
+                    yield Stratum(of=f"{kind}, {column} {value!r}", now=part, batches=parts)
+
+
+def compared_columns(
+    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], ignore: frozenset[str]
+) -> list[str]:
+    """What both sides have and can be compared; a column that only the baseline has counts as missing now."""
+    before = {name: kind for table in batches for name, kind in table.schema.items()}
+    return [
+        name
+        for name, kind in before.items()
+        if name not in _NAMES and name not in ignore and not kind.is_nested() and name != "kind"
+    ]
+
+
+def column_findings(
+    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds, known: Mapping[str, Any]
+) -> tuple[list[Finding], int]:
+    """(what stands out, how many comparisons were made). known: column -> every category that the version has.
+
+    O(columns x strata x (rows of the batch and of the baseline's batches)); what a batch of the baseline is like beside
+    the others is only worked out for a column that differs.
+    """
+    columns = compared_columns(now, batches, thresholds.ignore)
+    every = list(strata(now, batches, thresholds.within))
+    n_compared = max(1, 6 * len(columns) * len(every) + 2 * len(columns))
+    alpha = thresholds.alpha / n_compared
+    found = _sources(now, batches, alpha)
+    for stratum in every:
+        for name in columns:
+            found += _column(stratum, name, thresholds, alpha, known.get(name))
+    return _without_echoes(found), n_compared
+
+
+def _column(
+    stratum: Stratum, name: str, thresholds: Thresholds, alpha: float, known: Any
+) -> Iterator[Finding]:
+    told: Any = {"column": name, "of": stratum.of}
+    there = [table for table in stratum.batches if name in table.columns]
+    if not there:
+        return
+    missing = Comparison(
+        now=missing_of(stratum.now, name), batches=[missing_of(table, name) for table in there], alpha=alpha
+    )
+    if missing.now.share > missing.before.share:
+        yield from missing.found(thresholds.missing, what="missing values", **told)
+    if name not in stratum.now.columns:
+        return
+    columns = [stratum.now[name], *(table[name] for table in there)]
+    if len({column.dtype.is_numeric() for column in columns if column.dtype != _types().Null}) > 1:
+        return  # another type: for `schema_findings`
+    if _is_category(columns):
+        counts = categories(stratum.now, name)
+        before = [found for table in there if (found := categories(table, name))]
+        if counts and before:
+            if columns[0].dtype == _types().String:
+                yield from _renamed(counts, before, alpha, known, told)
+            limits = (thresholds.share, thresholds.psi)
+            yield from mix(counts, before, alpha, limits, what="share", **told)
+    elif columns[0].dtype.is_numeric():
+        zeros = Comparison(
+            now=zeros_of(stratum.now, name), batches=[zeros_of(table, name) for table in there], alpha=alpha
+        )
+        yield from zeros.found(thresholds.zeros, what="zeros", **told)
+        batches = [one for table in there if len((one := drawn(table, name)).values)]
+        three = (thresholds.level, thresholds.ks, thresholds.psi)
+        yield from distribution(drawn(stratum.now, name), batches, alpha, three, **told)
+
+
+def _types() -> Any:
+    import polars as pl
+
+    return pl
+
+
+def _is_category(columns: Sequence["pl.Series"]) -> bool:
+    """Of a text, a boolean, or a whole number with few values."""
+    import polars as pl
+
+    kind = columns[0].dtype
+    if kind == pl.Boolean:
+        return True
+    if kind != pl.String and not kind.is_integer():
+        return False
+    most = MAX_CATEGORIES if kind == pl.String else FEW_NUMBERS
+    values: set[Any] = set()
+    for column in columns:
+        values.update(column.drop_nulls().unique().head(most + 1))
+    return len(values) <= most
+
+
+def n_objects(table: "pl.DataFrame") -> float:
+    """How many raw objects the rows are worth, after Kish: (sum m)^2 / sum m^2 of the rows m of each, since objects
+    with many samples weigh more. Of a table of objects: its rows."""
+    if OBJECT not in table.columns:
+        return float(len(table))
+    rows = table[OBJECT].value_counts()["count"].cast(_types().Float64)
+    return float(rows.sum()) ** 2 / float((rows**2).sum() or 1) if len(rows) else 0.0
+
+
+def missing_of(table: "pl.DataFrame", name: str) -> Counted:
+    """Nulls and NaNs; of a column that is not there, all."""
+    if name not in table.columns:
+        return Counted(k=len(table), n=len(table), objects=n_objects(table))
+    column = table[name]
+    k = column.null_count() + (int(column.is_nan().sum() or 0) if column.dtype.is_float() else 0)
+    return Counted(k=k, n=len(table), objects=n_objects(table))
+
+
+def zeros_of(table: "pl.DataFrame", name: str) -> Counted:
+    """Exact zeros among what is known."""
+    column = table[name].drop_nulls()
+    return Counted(k=int((column == 0).sum()), n=len(column), objects=min(len(column), n_objects(table)))
+
+
+def categories(table: "pl.DataFrame", name: str) -> dict[str, Counted]:
+    """value -> how many of the known ones have it."""
+    column = table[name].drop_nulls()
+    if not len(column):
+        return {}
+    objects = min(len(column), n_objects(table))
+    counted = column.value_counts()
+    return {str(value): Counted(k=k, n=len(column), objects=objects) for value, k in counted.iter_rows()}
+
+
+def drawn(table: "pl.DataFrame", name: str) -> Drawn:
+    """The finite values."""
+    if name not in table.columns:
+        return Drawn(values=np.zeros(0), objects=0)
+    values = table[name].drop_nulls().to_numpy().astype(np.float64)
+    return Drawn(values=np.sort(values[np.isfinite(values)]), objects=n_objects(table))
+
+
+def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[Finding]:
+    """Sources of which nothing came, though every batch of the baseline had some, and half of the least share that any
+    of them had would hardly leave them out by chance."""
+    counts = categories(now, "source") if "source" in now.columns else {}
+    if not counts:
+        return []
+    objects = next(iter(counts.values())).objects
+    before = [categories(table, "source") for table in batches if "source" in table.columns]
+    gone = sorted({name for one in before for name in one} - set(counts))
+    found = []
+    for name in gone:
+        least = min(one[name].share if name in one else 0.0 for one in before)
+        if (1 - least / 2) ** objects < alpha:
+            words: Any = {"before": f"at least {least:.2%} of each batch", "now": f"none of {len(now)}"}
+            told: Any = {"what": "source stopped delivering", "column": f"source = {name!r}"}
+            found.append(Finding(**told, **words, effect=least))
+    return found
+
+
+def _renamed(
+    counts: Mapping[str, Counted],
+    before: Sequence[Mapping[str, Counted]],
+    alpha: float,
+    known: Any,
+    told: Any,
+) -> Iterator[Finding]:
+    """A value never seen before that is a known one in another spelling; or one, while a known one has stopped."""
+    there = {name for one in before for name in one}
+    new = sorted(set(counts) - there - set(known or ()))
+    spelled = {_plain(name): name for name in sorted(there) if _plain(name)}
+    for name in new:
+        old = spelled.get(_plain(name))
+        if old is not None:
+            words: Any = {"before": f"{old!r}", "now": f"{name!r} ({round(counts[name].k)} samples)"}
+            yield Finding(what="renamed", **told, **words, effect=counts[name].share, certain=True)
+    if not new:
+        return
+    for name in sorted(there - set(counts)):
+        compared = comparison(name, counts, before, alpha)
+        column = f"{told['column']} = {name!r} (new: {new[0]!r})"
+        yield from compared.found(0.0, what="renamed", of=told["of"], column=column)
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.casefold() if character.isalnum())
+
+
+def _without_echoes(found: Sequence[Finding]) -> list[Finding]:
+    """What all samples of a kind show is not told again of each source."""
+    whole = {(one.what, one.column) for one in found if "," not in one.of}
+    return [one for one in found if "," not in one.of or (one.what, one.column) not in whole]

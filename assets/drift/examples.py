@@ -1,0 +1,100 @@
+"""Samples that a verdict names, to look at on its page: drawn as on the dataset's card, and bounded."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.dataset.denied import DenyList
+from loader.dataset.part_extension import part_address
+from loader.errors import MissingDependency
+from penstock.card.classes import modality_of
+from penstock.card.examples import example_of
+from penstock.card.value import Example
+from penstock.stage_records import StageRecord
+
+from ..checks.outcome import CheckResult
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MAX_EXAMPLES, MAX_OF_FINDING = 12, 3
+"""Of a page, and of one finding."""
+MAX_NBYTES = 2**20
+"""Of all pictures of a page; what would go beyond is left out."""
+Shown = list[tuple[str, Example]]
+
+
+def shown_of(
+    root: loader.Root, samples: StageRecord, table: "pl.DataFrame", results: Sequence[CheckResult]
+) -> Shown:
+    """(what was found, a sample that shows it), in the order of the findings, each sample once; [] where what draws is
+    not installed.
+
+    table: the batch's rows. Of a finding samples of different objects are shown as long as there are; of an object
+    that it names the first sample; of what is taken down none. Reads an index row group and the fields of at most a
+    dozen samples. Raises: StoreError.
+    """
+    parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
+    found: Shown = []
+    nbytes = 0
+    try:
+        for words, row in _chosen(results, _live(root, samples.dataset, table)):
+            example = _example(root, parts[row["part"]], row)
+            nbytes += len(example.picture)
+            if nbytes > MAX_NBYTES or len(found) == MAX_EXAMPLES:
+                break
+            found.append((words, example))
+    except MissingDependency:
+        return []
+    return found
+
+
+def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[tuple[str, dict[str, Any]]]:
+    """(finding in words, row)."""
+    rows = _rows(table, {str(key) for one in results for found in one.findings for key in found["keys"]})
+    seen: set[str] = set()
+    for finding in (found for one in results for found in one.findings):
+        named = [rows[str(key)] for key in finding["keys"] if str(key) in rows]
+        unseen = {row["key"]: row for row in named if row["key"] not in seen}
+        firsts = {row.get("raw_key"): row["key"] for row in reversed(unseen.values())}  # of each object one
+        fresh = sorted(unseen.values(), key=lambda row: row["key"] not in firsts.values())[:MAX_OF_FINDING]
+        seen |= {row["key"] for row in fresh}
+        of = f" of {finding['of']}" if finding["of"] else ""
+        for row in fresh:
+            yield f"{finding['what']}: {finding['column']}{of}", row
+
+
+def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
+    """Key of a sample, or of the object that it was cut of -> its row."""
+    import polars as pl
+
+    found: dict[str, dict[str, Any]] = {}
+    for column in ("raw_key", "key"):
+        if names and column in table.columns:
+            mine = table.filter(pl.col(column).is_in(sorted(names))).unique(
+                column, keep="first", maintain_order=True
+            )
+            found |= {row[column]: row for row in mine.iter_rows(named=True)}
+    return found
+
+
+def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFrame":
+    """The rows that no takedown denies."""
+    import polars as pl
+    import pyarrow as pa
+
+    denies = root.state.denies
+    if not denies or not len(table):
+        return table
+    tests = DenyList(denies, dataset)
+    known = [name for name in tests.columns if name in table.columns]
+    keys = pa.table({name: pa.array(table[name].to_list(), pa.string()) for name in known})
+    return table.filter(pl.Series(tests.entries(keys) == 0))
+
+
+def _example(root: loader.Root, part: loader.Part, row: dict[str, Any]) -> Example:
+    fields = {name for shard in part.shards for name in shard.field_nbytes}
+    modality = modality_of(fields)
+    find = partial(part_address, root.store, part, int(row["row"]))
+    return example_of(root.store, str(row.get("kind") or modality), modality, fields, find, row)

@@ -1,0 +1,200 @@
+"""What is compared: a batch that waits, and the newest batches of the version that it would be added to."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.dataset.edits import is_annotation
+from loader.dataset.history import VersionRecord
+from loader.dataset.manifest import read_manifest
+from loader.dataset.parquet import TableFile, get_table, get_table_bytes, get_tables
+from loader.dataset.stats import merge
+from loader.errors import ObjectNotFound
+from loader.storage import Store
+from penstock.stage_records import StageRecord, current_record, find_record, record_path
+
+from .captions import Texts, texts_of
+from .leaks import live
+from .yields import Outcomes
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MAX_BATCHES, MAX_ROWS = 16, 50_000
+"""Of the baseline: how many of its newest batches are compared with, and how many samples at most."""
+_FEATURE = "feature_"
+UNKNOWN = Outcomes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFacts:
+    """One batch. samples: rows of the samples table; media: rows of the media table; features: featurizer -> what its
+    record says; features_now: the same of the records that are current by now."""
+
+    samples: "pl.DataFrame"
+    media: "pl.DataFrame"
+    outcomes: Outcomes = UNKNOWN
+    texts: Texts | None = None
+    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What a batch is compared with. batches: newest first; types: column -> Arrow type; categories: column -> every
+    value that the version's statistics know, for columns of which they know all."""
+
+    version: loader.Version
+    batches: tuple[BatchFacts, ...]
+    types: Mapping[str, str]
+    categories: Mapping[str, frozenset[str]]
+
+
+def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
+    """Of a version: its newest batches, at most 16 and 50,000 samples (one batch at least).
+
+    Reads the newest tables of the samples and the statistics tables, never all rows; and for each batch its manifest,
+    samples record, and tables `media` and `raw_objects`. Raises: Corrupt; StoreError.
+    """
+    recent = recent_rows(version, MAX_ROWS)
+    tables = dict(_by_batch(recent))
+    records = published_records(root, version, MAX_BATCHES)
+    with ThreadPoolExecutor(8, thread_name_prefix="penstock-baseline") as pool:
+        found = list(pool.map(lambda item: _published(root.store, records, *item), list(tables.items())))
+    files = [TableFile.from_json(dict(entry)) for entry in version.manifest["stats"]]
+    rows = [row for table in get_tables(root.store, files) for row in table.to_pylist()]
+    stats = merge(rows)
+    return Baseline(
+        version=version,
+        batches=tuple(found),
+        types={name: str(body["type"]) for name, body in version.manifest["columns"].items()},
+        categories={
+            name: frozenset(row["categories"]) for name, row in stats.items() if row["categories"] is not None
+        },
+    )
+
+
+def facts_of(
+    store: Store, record: StageRecord, samples: "pl.DataFrame", *, latest: bool = False
+) -> BatchFacts:
+    """Of a batch by the record of its samples. latest: the current records of its featurizers are read too."""
+    import polars as pl
+
+    upstream = {
+        one.stage: record_path(record.dataset, one.stage, one.partition, one.r) for one in record.upstream
+    }
+    made = {stage: find_record(store, path) for stage, path in upstream.items() if stage.startswith(_FEATURE)}
+    media: Any = pl.DataFrame()
+    if (found := find_record(store, upstream.get("media", ""))) and "media" in found.files:
+        media = pl.from_arrow(get_table(store, found.files["media"]))
+    raws: list[Mapping[str, Any]] = []
+    if (landed := find_record(store, upstream.get("raw_objects", ""))) and landed.files:
+        raws = get_table(store, next(iter(landed.files.values()))).to_pylist()
+    lasting = media.drop_nulls("duration_s") if "duration_s" in media.columns else media.clear()
+    durations = dict(zip(lasting["key"], lasting["duration_s"], strict=True)) if len(lasting) else {}
+    now = {
+        stage: current_record(store, record.dataset, stage, record.partition)
+        for stage in (made if latest else ())
+    }
+    return BatchFacts(
+        samples=samples,
+        media=media,
+        outcomes=Outcomes(
+            landed=record.counts.get("landed", 0),
+            used=record.counts.get("used", 0),
+            rejected=record.counts.get("rejected", 0),
+        ),
+        texts=texts_of(raws, durations),
+        features=_identities(made),
+        features_now=_identities(now),
+    )
+
+
+def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[str, Any]]:
+    """Featurizers that took samples of the batch: one that took none says nothing of what it ran on."""
+    return {
+        str(one.body["featurizer"]): {name: value for name, value in one.body.items() if name != "shards"}
+        for one in records.values()
+        if one is not None and one.counts.get("samples")
+    }
+
+
+def _published(
+    store: Store, records: Mapping[str, StageRecord], batch: str, samples: "pl.DataFrame"
+) -> BatchFacts:
+    import polars as pl
+
+    if batch not in records:  # published by hand, or longer ago than the records that were looked at
+        return BatchFacts(samples=samples, media=pl.DataFrame())
+    return facts_of(store, records[batch], samples, latest=batch == next(iter(records)))
+
+
+def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:
+    """batch -> the record of its samples, of the newest versions up to this one that a pipeline made; newest first."""
+    found: dict[str, StageRecord] = {}
+    for one in _lineage(root, version):
+        if len(found) == most:
+            break
+        try:
+            producer = read_manifest(root.store, one.manifest, one.sha256)["producer"]
+        except ObjectNotFound:  # a version that was collected
+            continue
+        if "batch" not in producer:  # a refresh, a quarantine, an exclusion by hand: no batch of its own
+            continue
+        record = find_record(root.store, str(producer.get("stage_record", "")))
+        if record is not None:
+            found.setdefault(str(producer["batch"]), record)
+    return found
+
+
+def _lineage(root: loader.Root, version: loader.Version) -> Iterator[VersionRecord]:
+    known = {record.id: record for record in root.versions(version.dataset)}
+    at: str | None = version.id
+    while at is not None and at in known:
+        yield known[at]
+        at = known[at].parent
+
+
+def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
+    """(batch, its rows), newest first, at most 16; the last may have been cut off by the limit of rows."""
+    if "partition" not in rows.columns:
+        yield "", rows
+        return
+    parts = rows.partition_by("partition", maintain_order=True)
+    for table in list(reversed(parts))[:MAX_BATCHES]:
+        yield str(table["partition"][0] or ""), table
+
+
+def recent_rows(version: loader.Version, most: int) -> "pl.DataFrame":
+    """The newest live rows of the samples table: whole tables from the end of the manifest's lists, of the first one
+    that goes beyond `most` its last rows. Annotations are not laid over them."""
+    import polars as pl
+
+    entries = [dict(entry) for entry in version.manifest["samples"] if not is_annotation(entry)]
+    keys = _newest(version.store, [one for one in entries if one["group"] == "keys"], most)
+    if not len(keys):
+        return keys
+    frame = keys.with_columns(pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64))
+    for group in sorted({one["group"] for one in entries} - {"keys"}):
+        others = _newest(version.store, [one for one in entries if one["group"] == group], most)
+        names = [name for name in others.columns if name in ("part", "row") or name not in frame.columns]
+        typed = others.select(names).with_columns(
+            pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64)
+        )
+        frame = frame.join(typed, on=["part", "row"], how="left", maintain_order="left")
+    return frame.filter(pl.Series(live(version, frame)))
+
+
+def _newest(store: Store, entries: Sequence[dict[str, Any]], most: int) -> "pl.DataFrame":
+    import polars as pl
+
+    frames: list[pl.DataFrame] = []
+    for entry in reversed(entries):
+        rows = pl.read_parquet(io.BytesIO(get_table_bytes(store, TableFile.from_json(entry))))
+        frames.insert(0, rows)
+        if sum(map(len, frames)) >= most:
+            break
+    return pl.concat(frames, how="diagonal_relaxed").tail(most) if frames else pl.DataFrame()

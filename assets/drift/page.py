@@ -1,0 +1,135 @@
+"""What the gate found, as a page for people: `gates/<dataset>/<batch>-<hash>.html` in the root.
+
+Created once and named by its content; the verdict and the version's manifest name it. It holds names and pictures of
+samples, so a takedown deletes the pages of its datasets.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import AlreadyExists, MissingDependency
+from loader.storage import Store
+from penstock.card.escape import html_text
+from penstock.card.page import figure, table
+from penstock.card.sheet import page
+from penstock.card.value import Example
+
+from .. import plots
+from ..checks.outcome import CheckResult
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from .compare import Compared
+
+MAX_PLOTS = 6
+"""Columns with a picture; the others have their numbers."""
+_DATA = re.compile(r"\((data:image/png;base64,[A-Za-z0-9+/=]+)\)")
+
+
+def plotted(compared: "Compared", results: Sequence[CheckResult]) -> str:
+    """Before and after of the first columns with findings, as a Markdown image; "" where there is nothing to draw."""
+    if compared.baseline is None:
+        return ""
+    shown: dict[str, tuple[list[Any], list[Any]]] = {}
+    for finding in (one for result in results for one in result.findings):
+        name, of = str(finding["column"]).partition(" =")[0], str(finding["of"])
+        kind = of.removeprefix("objects: ").partition(",")[0]
+        media = of.startswith("objects")
+        now, before = compared.now, compared.baseline.batches
+        mine = _values(now.media if media else now.samples, name, kind)
+        theirs = [
+            value for one in before for value in _values(one.media if media else one.samples, name, kind)
+        ]
+        if mine and theirs and len(shown) < MAX_PLOTS:
+            shown.setdefault(f"{name} ({'objects, ' if media else ''}{kind or 'all'})", (theirs, mine))
+    try:
+        return plots.before_and_after(shown)
+    except MissingDependency:
+        return ""
+
+
+def _values(frame: "pl.DataFrame", name: str, kind: str) -> list[Any]:
+    """Of rows of a kind, "" for all."""
+    if name not in frame.columns:
+        return []
+    if kind and "kind" in frame.columns:
+        frame = frame.filter(frame["kind"] == kind)
+    return frame[name].drop_nulls().to_list()
+
+
+def render(
+    title: str,
+    facts: Mapping[str, str],
+    results: Sequence[CheckResult],
+    picture: str,
+    shown: Sequence[tuple[str, Example]] = (),
+) -> str:
+    """The whole page. facts: what stands on top, name -> text; picture: of `plotted`; shown: of `examples.shown_of`."""
+    pairs = "".join(f"<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>" for name, text in facts.items())
+    header = f"<p class=over>Gate before a version</p><h1>{html_text(title)}</h1>"
+    header += f"<div class=panel><dl>{pairs}</dl></div>"
+    ordered = sorted(results, key=lambda one: (not one.stops, one.passed))
+    sections = [("What was checked", _verdicts(ordered))]
+    if image := _DATA.search(picture):
+        said = html_text(picture[2 : picture.index("]")])
+        sections.append(
+            (
+                "Before and after",
+                f'<div class=panel><img src="{image[1]}" alt="{said}" style="max-width:100%"></div>',
+            )
+        )
+    sections.append(("Samples that show it", _shown(shown)))
+    sections += [(f"Findings of {one.name}", _findings(one)) for one in ordered if one.findings]
+    return page(f"{title} - gate", header, sections, "Made by penstock when the batch was audited.")
+
+
+def _verdicts(results: Sequence[CheckResult]) -> str:
+    rows = []
+    for one in results:
+        verdict = "passed" if one.passed else "stopped" if one.stops else "warned"
+        mark = "passed" if one.passed else "failed"
+        rows.append(
+            f"<tr><th scope=row>{html_text(one.name)}</th><td><span class={mark}>{verdict}</span></td>"
+            f"<td>{html_text(one.explanation)}</td></tr>"
+        )
+    head = "<th scope=col>check</th><th scope=col>verdict</th><th scope=col>what it says</th>"
+    return (
+        f"<div class=panel><div class=scroll><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div></div>"
+    )
+
+
+def _shown(shown: Sequence[tuple[str, Example]]) -> str:
+    blocks = []
+    for words, some in groupby(shown, key=lambda one: one[0]):
+        figures = "".join(figure(example) for _, example in some)
+        blocks.append(f"<h3>{html_text(words)}</h3><div class=shots>{figures}</div>")
+    return "<br>".join(blocks)
+
+
+def _findings(one: CheckResult) -> str:
+    header = ["finding", "column", "of", "before", "now", "difference", "allowed", "for example"]
+    rows = [
+        [
+            *(str(found[name]) for name in ("what", "column", "of", "before", "now")),
+            f"{float(str(found['effect'])):.4g}",
+            "" if found["certain"] else f"{float(str(found['limit'])):.4g}",
+            ", ".join(map(str, found["keys"])),
+        ]
+        for found in one.findings
+    ]
+    return f"<div class=panel>{table(header, rows)}</div>"
+
+
+def save(store: Store, dataset: str, batch: str, html: str) -> str:
+    """Where it lies. Raises: StoreError."""
+    data = html.encode()
+    path = f"gates/{dataset}/{batch}-{hashlib.sha256(data).hexdigest()[:16]}.html"
+    with suppress(AlreadyExists):  # the same page
+        store.put_if_absent(path, data)
+    return path

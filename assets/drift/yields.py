@@ -1,0 +1,183 @@
+"""What became of the objects: refused ones, unused ones, samples per object, samples per delivery."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .findings import Difference, Finding, stands_out
+from .numbers import Floats, ratio
+from .shares import Comparison, Counted
+from .thresholds import Thresholds
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+Tables = tuple["pl.DataFrame", "pl.DataFrame"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """Landed objects of a batch by what became of them; 0 landed: nobody knows. refused: code -> objects."""
+
+    landed: int = 0
+    used: int = 0
+    rejected: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+def outcome_findings(
+    now: Outcomes, batches: Sequence[Outcomes], thresholds: Thresholds, alpha: float
+) -> list[Finding]:
+    """More rejected objects, and fewer used ones, than there were."""
+    known = [one for one in batches if one.landed]
+    if not known or not now.landed:
+        return []
+
+    def of(one: Outcomes, k: int) -> Counted:
+        return Counted(k=k, n=one.landed, objects=one.landed)
+
+    rejected = Comparison(
+        now=of(now, now.rejected), batches=[of(one, one.rejected) for one in known], alpha=alpha
+    )
+    unused = Comparison(
+        now=of(now, now.landed - now.used),
+        batches=[of(one, one.landed - one.used) for one in known],
+        alpha=alpha,
+    )
+    found = []
+    if rejected.now.share > rejected.before.share:
+        found += rejected.found(thresholds.rejected, what="more objects rejected", column="objects")
+    if unused.now.share > unused.before.share:
+        found += unused.found(thresholds.unused, what="fewer objects used", column="objects")
+    return found
+
+
+def units_findings(
+    now: Tables, batches: Sequence[Tables], thresholds: Thresholds, alpha: float
+) -> list[Finding]:
+    """Samples per used object, of each kind; objects are the evidence. Where media have a duration, an object is
+    compared with those of about its length. Of each batch: samples table, media table."""
+    found = []
+    mine, theirs = _per_object(*now), [_per_object(*tables) for tables in batches]
+    for kind, objects in mine.items():
+        each = [one[kind] for one in theirs if kind in one]
+        if not each:
+            continue
+        expected = _Expected(each)
+        values = expected.ratios(objects)
+        ratios = [expected.ratios(one) for one in each]
+        difference = ratio(values, np.concatenate(ratios), alpha)
+
+        def others(ratios: Sequence[Floats] = ratios) -> list[Difference]:
+            places = range(len(ratios)) if len(ratios) > 1 else ()
+            return [ratio(ratios[i], np.concatenate([*ratios[:i], *ratios[i + 1 :]]), alpha) for i in places]
+
+        limit = -math.log(thresholds.units_ratio)
+        if stands_out(difference, limit, others):
+            before = np.concatenate([one["n"].to_numpy() for one in each]).mean()
+            words: Any = {
+                "before": f"{before:.3g}, of objects as long",
+                "now": f"{objects['n'].to_numpy().mean():.3g} ({values.mean():.2f} of what was to be expected)",
+            }
+            found.append(
+                Finding(
+                    what="samples per object",
+                    column="count",
+                    of=kind,
+                    **words,
+                    effect=difference.effect,
+                    limit=limit,
+                )
+            )
+    return found
+
+
+class _Expected:
+    """Samples that an object of a duration gives: the mean in its tenth of the baseline's objects."""
+
+    def __init__(self, objects: Sequence["pl.DataFrame"]) -> None:
+        n = np.concatenate([one["n"].to_numpy() for one in objects]).astype(np.float64)
+        seconds = np.concatenate([one["duration_s"].to_numpy() for one in objects])
+        known = np.isfinite(seconds)
+        self._edges = (
+            np.unique(np.quantile(seconds[known], np.arange(1, 10) / 10)) if known.any() else np.zeros(0)
+        )
+        bins = self._bins(seconds)
+        self._means = np.array(
+            [
+                n[bins == place].mean() if (bins == place).any() else n.mean()
+                for place in range(len(self._edges) + 2)
+            ]
+        )
+
+    def ratios(self, objects: "pl.DataFrame") -> Floats:
+        """Samples of each object over those that were to be expected."""
+        ratios: Floats = objects["n"].to_numpy() / self._means[self._bins(objects["duration_s"].to_numpy())]
+        return ratios
+
+    def _bins(self, seconds: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """0 for an unknown duration, else 1 + its tenth."""
+        found = np.searchsorted(self._edges, np.nan_to_num(seconds)) + 1
+        return np.where(np.isfinite(seconds), found, 0)
+
+
+def size_findings(
+    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds
+) -> list[Finding]:
+    """Of feeds whose deliveries are of one size: samples of this one against the median one, in all, and per kind,
+    split and source."""
+    if thresholds.batch_ratio is None or not batches:
+        return []
+    limit = -math.log(thresholds.batch_ratio)
+    counted = [_sizes(table) for table in batches]
+    mine, found = _sizes(now), []
+    for name in sorted({name for one in counted for name in one}):
+        usual = median([one.get(name, 0) for one in counted])
+        if not usual:
+            continue
+        difference = _size(mine.get(name, 0), usual)
+        others = [_size(one.get(name, 0), usual) for one in counted]
+        if stands_out(difference, limit, lambda others=others: others):  # type: ignore[misc]
+            words: Any = {"before": f"{usual:g} in the median batch", "now": str(mine.get(name, 0))}
+            found.append(
+                Finding(
+                    what="samples per delivery", column=name, **words, effect=difference.effect, limit=limit
+                )
+            )
+    return found
+
+
+def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl.DataFrame]":
+    """kind -> n, duration_s (NaN where unknown), a row per used object."""
+    import polars as pl
+
+    if not {"raw_key", "kind"} <= set(samples.columns):
+        return {}
+    counted = samples.group_by("kind", "raw_key").agg(pl.len().alias("n"))
+    if {"key", "duration_s"} <= set(media.columns):
+        seconds = media.select(pl.col("key").alias("raw_key"), pl.col("duration_s").cast(pl.Float64))
+        counted = counted.join(seconds.unique("raw_key"), on="raw_key", how="left")
+    else:
+        counted = counted.with_columns(pl.lit(None, pl.Float64).alias("duration_s"))
+    counted = counted.with_columns(pl.col("duration_s").fill_null(float("nan")))
+    return {str(kind): rows for (kind,), rows in counted.group_by("kind")}
+
+
+def _sizes(table: "pl.DataFrame") -> dict[str, int]:
+    """what is counted -> samples."""
+    found = {"all samples": len(table)}
+    for name in ("kind", "split", "source"):
+        if name in table.columns:
+            counted = table[name].drop_nulls().value_counts()
+            found |= {f"{name} = {value!r}": n for value, n in counted.iter_rows()}
+    return found
+
+
+def _size(n: int, usual: float) -> Difference:
+    """|ln(n / usual)|. Who says that deliveries are of one size leaves nothing to chance."""
+    return Difference(effect=abs(math.log(n / usual)) if n else math.inf, chance=0.0, noise=0.0)

@@ -1,0 +1,155 @@
+"""Where a dataset's raw objects come from, which of them it takes, and how many at a time.
+
+    DatasetSpec(..., sources=(
+        Source(prefix="photos/", exclude=("*.tmp", "/photos/test/**")),            # of the landing resource
+        Source(name="partner", url="s3://partner/drop", include=("*.mp4",), min_bytes=1_000,
+               options={"key": dg.EnvVar("PARTNER_KEY"), "secret": dg.EnvVar("PARTNER_SECRET")}),
+    ))
+
+Patterns are those of .gitignore (through pathspec), against keys: without a '/' they name files in any folder, `**`
+spans folders, a '/' in front binds to the place itself, `!` takes back, and case counts (`*.[jJ][pP][gG]`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from loader.storage import ObjectInfo
+from resources.storage import check_options
+
+from .media.segments import TABLES
+
+ORIGINS = "_origins.json"
+"""Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+Sieve = Callable[[ObjectInfo], str]
+"""Why an object is not taken, "" for one that is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How large a batch may be, and how long its objects wait for it to become full.
+
+    An object larger than max_bytes is a batch by itself. max_wait_s: a batch that is not full is made when its oldest
+    object has been there for so long, by the store's clock; 0: at once, whatever its size. An hour is at most 8,760
+    batches a year from a source that never fills one; versions are made less often than that.
+    max_batches: at most about so many batches from one call, what is left comes with the next; None: no limit.
+    """
+
+    max_objects: int = 4096
+    max_bytes: int = 64 * 2**30
+    max_wait_s: float = 3600.0
+    max_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.max_objects, self.max_bytes, self.max_batches or 1) < 1 or self.max_wait_s < 0:
+            raise ValueError(f"limits of a batch are 1 or more, max_wait_s 0 or more, got {self}")
+
+
+DEFAULT_LIMITS = BatchLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """Where notices of arrivals come from: files of JSON lines, or a queue. See `arrivals`.
+
+    url: a folder or URL whose objects are notices, or `sqs://<region>/<name>` (`sqs://<name>` in the environment's
+    region); options: of the store, or of boto3's client (`endpoint_url`, `region_name`, `profile_name`,
+    `aws_access_key_id` ...), secrets as `dg.EnvVar`; prefix: of the files.
+    """
+
+    url: str
+    prefix: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_options("a feed", self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One place that raw objects of a dataset land in, and what is taken of it.
+
+    name: on Dagster's pages, and of its state in the root; url: a folder or URL, may be a `dg.EnvVar`, "" for the
+    landing resource's; options: of that store, secrets only as `dg.EnvVar`; prefix: of the keys that are listed;
+    include: only what one of these matches, all when empty; exclude: not what one of these matches;
+    min_bytes, max_bytes: of an object; objects_per_tick, objects_per_hour: at most so many become batches;
+    listed: whether the sensor lists it, False for one that a feed and the reconcile job look after; feed: notices of
+    what arrived; paused: nothing is taken until the next deploy (`pausing` does it at run time).
+
+    Raises: ValueError for a name, pattern or limit that cannot be; InvalidStore for a secret in plain text.
+    """
+
+    name: str = "landing"
+    url: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    objects_per_tick: int | None = None
+    objects_per_hour: int | None = None
+    listed: bool = True
+    feed: Feed | None = None
+    paused: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"source {self.name!r}: use 1 to 64 letters, digits, '.', '_' or '-'")
+        check_options(f"source {self.name!r}", self.options)
+        if self.options and not self.url:
+            raise ValueError(
+                f"source {self.name!r} has options and no url: options of the landing resource are its own"
+            )
+        for name in ("objects_per_tick", "objects_per_hour", "max_bytes"):
+            if (given := getattr(self, name)) is not None and given < 1:
+                raise ValueError(f"source {self.name!r}: {name}={given}; accepted: 1 or more, or None")
+        if not 0 <= self.min_bytes <= (self.min_bytes if self.max_bytes is None else self.max_bytes):
+            raise ValueError(
+                f"source {self.name!r}: min_bytes={self.min_bytes}, max_bytes={self.max_bytes}; accepted: "
+                "0 <= min_bytes <= max_bytes"
+            )
+        if not self.listed and self.feed is None:
+            raise ValueError(f"source {self.name!r} is not listed and has no feed: nothing would arrive")
+        self.sieve()
+
+    def sieve(self) -> Sieve:
+        """Why an object is not taken: "not_media" (hidden, a folder marker, a table about the media), "elsewhere" (not
+        below prefix), "not_included", "excluded", "too_small", "too_large"; "" for one that is."""
+        from pathspec import GitIgnoreSpec  # 20 ms, and definitions are loaded often
+
+        try:
+            included = GitIgnoreSpec.from_lines(self.include) if self.include else None
+            excluded = GitIgnoreSpec.from_lines(self.exclude) if self.exclude else None
+        except ValueError as error:
+            raise ValueError(f"source {self.name!r}: {error}; patterns are those of .gitignore") from error
+        largest = self.max_bytes if self.max_bytes is not None else float("inf")
+
+        def why(info: ObjectInfo) -> str:
+            key = info.key
+            if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
+                return "not_media"
+            if not key.startswith(self.prefix):
+                return "elsewhere"
+            if included is not None and not included.match_file(key):
+                return "not_included"
+            if excluded is not None and excluded.match_file(key):
+                return "excluded"
+            if info.nbytes < self.min_bytes:
+                return "too_small"
+            return "too_large" if info.nbytes > largest else ""
+
+        return why
+
+
+LANDING = Source()
+"""All of the landing resource."""
+
+
+def check_sources(sources: tuple[Source, ...]) -> None:
+    """Raises: ValueError for none, or for two of one name."""
+    names = [source.name for source in sources]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"sources named {names}; accepted: one or more, each name once")

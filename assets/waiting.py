@@ -1,0 +1,140 @@
+"""How far discovery has got at a source, and which objects wait there for a batch to become full.
+
+    tables/<dataset>/arrivals/<source>/waiting.parquet      replaced by every tick
+    tables/<dataset>/arrivals/<source>/paused.json          there while the source is paused
+
+All of it may be lost: a hint of where to go on, never the truth. What is in a batch is said by the manifests alone;
+what waited, and is forgotten, is found again by the next pass over the listing.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from loader.dataset.entries import canonical
+from loader.dataset.names import check_dataset_name
+from loader.dataset.parquet import parse_table, table_bytes, table_facts
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.storage import Store
+
+from .manifests import RawObject
+
+HOUR_US = 3_600_000_000
+_KIND = "waiting-objects"
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("uri", pa.string()),
+        ("nbytes", pa.int64()),
+        ("etag", pa.string()),
+        ("arrived_us", pa.int64()),  # since 1970: last written, by the store's clock
+    ]
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """An object that waits. arrived_us: when it was last written, or first seen where the store does not tell."""
+
+    item: RawObject
+    arrived_us: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Of one source. cursor: the last key that was listed and dealt with, "" between two passes; n_passes: complete
+    ones; listed, not_taken: of the pass that goes on (by reason); last_listed, last_not_taken: of the last complete
+    one; taken: (time in us, objects) of the last hour; waiting: by URI, in the order of their arrival here; held: files
+    of a feed that were read and name objects that wait; read: of others, how many notices were; at_us: of the last
+    tick."""
+
+    cursor: str = ""
+    n_passes: int = 0
+    listed: int = 0
+    not_taken: dict[str, int] = field(default_factory=dict)
+    last_listed: int = 0
+    last_not_taken: dict[str, int] = field(default_factory=dict)
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
+    read: dict[str, int] = field(default_factory=dict)
+    at_us: int = 0
+
+    def refused(self, reason: str) -> None:
+        """Count an object that is not taken."""
+        self.not_taken[reason] = self.not_taken.get(reason, 0) + 1
+
+    def end_pass(self) -> None:
+        """The listing has come to its end: the next one begins at its beginning, and finds what was late."""
+        self.last_listed, self.last_not_taken = self.listed, self.not_taken
+        self.cursor, self.listed, self.not_taken = "", 0, {}
+        self.n_passes += 1
+
+    def room(self, per_hour: int | None, now_us: int) -> int | None:
+        """How many more objects the last hour has room for; None: any number."""
+        self.taken = [(at, n) for at, n in self.taken if at > now_us - HOUR_US]
+        return None if per_hour is None else max(0, per_hour - sum(n for _, n in self.taken))
+
+
+def read_progress(store: Store, dataset: str, source: str) -> Progress:
+    """Of a source; a fresh one where nothing is kept, or what is kept makes no sense."""
+    path = f"{_folder(dataset, source)}waiting.parquet"
+    try:
+        table = parse_table(store.get(path).data, path)
+        facts = json.loads(table_facts(table)["progress"])
+        facts["taken"] = [(int(at), int(n)) for at, n in facts["taken"]]
+        waiting = {}
+        for row in table.select(_SCHEMA.names).cast(_SCHEMA).to_pylist():
+            waiting[row["uri"]] = Waiting(item=RawObject(**row), arrived_us=row["arrived_us"])
+        return Progress(**facts, waiting=waiting)
+    except ObjectNotFound:
+        return Progress()
+    except (Corrupt, FormatTooNew, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        _log.warning("%s/%s is no use, a new pass begins: %s", store.url, path, error)
+        return Progress()
+
+
+def write_progress(store: Store, dataset: str, source: str, progress: Progress) -> None:
+    """Replace what is kept, whole."""
+    facts = {name: getattr(progress, name) for name in Progress.__slots__ if name != "waiting"}
+    rows = [asdict(one.item) | {"arrived_us": one.arrived_us} for one in progress.waiting.values()]
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA)
+    body = table_bytes(table, _KIND, facts={"progress": json.dumps(facts)})
+    store.put(f"{_folder(dataset, source)}waiting.parquet", body)
+
+
+def pause(store: Store, dataset: str, source: str, *, reason: str, by: str) -> None:
+    """Take nothing of the source from the next tick on, until `resume`. Batches that are made go on."""
+    body = {"reason": reason, "by": by, "at_us": time.time_ns() // 1000}
+    store.put(f"{_folder(dataset, source)}paused.json", canonical(body))
+
+
+def resume(store: Store, dataset: str, source: str) -> bool:
+    """End a pause; whether there was one."""
+    was = paused(store, dataset, source) is not None
+    store.delete_many([f"{_folder(dataset, source)}paused.json"])
+    return was
+
+
+def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
+    """Who paused the source, why and when; None for one that is not. A file that somebody wrote by hand counts,
+    whatever is in it."""
+    try:
+        data = store.get(f"{_folder(dataset, source)}paused.json").data
+    except ObjectNotFound:
+        return None
+    try:
+        body = json.loads(data)
+    except ValueError:
+        body = None
+    return body if isinstance(body, dict) else {}
+
+
+def _folder(dataset: str, source: str) -> str:
+    return f"tables/{check_dataset_name(dataset)}/arrivals/{source}/"

@@ -1,0 +1,156 @@
+"""Discovery: what has arrived becomes batches, and every batch a run."""
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import dagster as dg
+
+from assets import cut_again
+from assets.discovery import begun_batches, pending_numbers
+from assets.manifests import Book, batch_number, manifests
+from assets.places import opener
+from assets.report import dagster_name
+from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
+from assets.spec import DatasetSpec
+from assets.step import DEFAULT_BUDGET, Dataset, Step, TickBudget
+from assets.tick import tick
+from dagster_project.last_run import LAUNCHED
+from dagster_project.sensors.recovery import again
+from loader.storage import Store
+from resources.storage import LandingResource, RootResource
+
+STREAMING_INTERVAL_S = 5
+"""Between two looks of a dataset that streams."""
+_RUN_KEY = "dagster/run_key"
+_ASKED_AT_ONCE = 100
+_TAKEN_BACK = 500
+"""Partitions that one tick gives back to an instance that has forgotten them: Dagster adds them one by one."""
+
+
+def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
+    """The dataset's, as the registry wants it."""
+    job = f"{dagster_name(spec.name)}_ingest"
+    return discovery_sensor(
+        spec.name,
+        batches,
+        job,
+        sources=spec.sources,
+        limits=spec.batch,
+        by_subject=spec.split_by == "subject",
+        minimum_interval_s=STREAMING_INTERVAL_S if spec.streaming else 30,
+    )
+
+
+def discovery_sensor(
+    dataset: str,
+    batches: dg.DynamicPartitionsDefinition,
+    job: str,
+    *,
+    sources: Sequence[Source] = (LANDING,),
+    limits: BatchLimits = DEFAULT_LIMITS,
+    by_subject: bool = False,
+    budget: TickBudget = DEFAULT_BUDGET,
+    minimum_interval_s: int = 30,
+    max_runs: int = 25,
+) -> dg.SensorDefinition:
+    """Write manifests for what has landed, add their keys as partitions, and ask for one run of `job` each.
+
+    by_subject: each folder is a subject, of which a takedown may name; budget: of a tick; max_runs: asked for per
+    tick. A batch for which `samples` has a record has been through. Manifests come first, and what is asked for
+    is read from them and from the runs that Dagster knows: a tick that dies anywhere is made up for by the next
+    one, and a batch gets one run (run key = partition key). A batch that has been through and is no partition,
+    because the instance is a new one, becomes a partition again, without a run.
+
+    Requests of a tick: those of `assets.tick`, four for the log, and a listing of the manifests, of the records of
+    `samples` and of what is to be cut again (a page per 1,000). Batches that are as the tick before left them cost
+    nothing else.
+    """
+    kept: dict[str, Book] = {}  # of the last tick, for as long as the code server lives
+
+    @dg.sensor(
+        name=f"{dagster_name(dataset)}_discovery",
+        job_name=job,
+        minimum_interval_seconds=minimum_interval_s,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description=f"Finds what has landed for {dataset}, makes batches of it, and starts {job} for each.",
+    )
+    def discovery(
+        context: dg.SensorEvaluationContext, root: RootResource, landing: LandingResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        with root.opened() as opened:
+            work = Dataset(
+                store=opened.store,
+                name=dataset,
+                limits=limits,
+                denies=opened.state.denies,
+                by_subject=by_subject,
+                now_us=time.time_ns() // 1000,
+            )
+            book = kept[dataset] = Book(opened.store, dataset, kept.get(dataset))
+            steps = tick(work, sources, opener(landing), budget, book)
+            known = context.instance.get_dynamic_partitions(str(batches.name))
+            through = begun_batches(opened.store, dataset, "samples")
+            waiting = pending_numbers(opened.store, dataset, through)
+            new = _to_run(context.instance, opened.store, dataset, known, waiting, max_runs)
+            asked = list(islice(new, max_runs))
+            overtaken = {f"cut-again-{txn}": key for key, txn in cut_again.noted(opened.store, dataset)}
+        forgotten = sorted(set(through) - set(known))[:_TAKEN_BACK]
+        said = "; ".join(map(told, steps))
+        context.log.info(f"{len(asked)} runs asked for; {said}")
+        if all(step.failed for step in steps) and not asked:
+            raise dg.Failure(said)
+        requests = [dg.RunRequest(run_key=key, partition_key=key) for key in asked]
+        unasked = islice(_without_run(context.instance, list(overtaken)), max_runs)
+        requests += [dg.RunRequest(run_key=key, partition_key=overtaken[key]) for key in unasked]
+        requests += again(context.instance, job)
+        if not requests and not forgotten:
+            return dg.SkipReason(f"nothing to run; {said}")
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else f"{len(forgotten)} batches are partitions again; {said}",
+            dynamic_partitions_requests=[batches.build_add_request([*asked, *forgotten])],
+        )
+
+    return discovery
+
+
+def told(step: Step) -> str:
+    """One line about a source, for the tick's page."""
+    if step.note:
+        return f"{step.source}: {step.note}"
+    at = f"listed as far as {step.cursor!r}" if step.cursor else f"listed to its end ({step.n_passes} times)"
+    wait = f", the oldest for {step.oldest_s:.0f} s" if step.waiting else ""
+    refused = ", ".join(f"{n} {reason}" for reason, n in sorted(step.not_taken.items()))
+    return (
+        f"{step.source}: {step.listed} listed, {step.found} new, {len(step.made)} batches made, {step.waiting} "
+        f"objects wait for a full batch{wait}; {at}; not taken: {refused or 'none'}"
+    )
+
+
+def _to_run(
+    instance: dg.DagsterInstance,
+    store: Store,
+    dataset: str,
+    known: Sequence[str],
+    waiting: Sequence[int],
+    max_runs: int,
+) -> Iterator[str]:
+    """Keys of the waiting batches that are to be run, oldest first.
+
+    Those that are partitions already were asked for: they are only when that run never came to be. Of the others no
+    more manifests are read than runs are asked for.
+    """
+    asked = {batch_number(key): key for key in known}
+    yield from _without_run(instance, [asked[number] for number in waiting if number in asked])
+    new = [number for number in waiting if number not in asked][:max_runs]
+    yield from _without_run(instance, [found.batch for found in manifests(store, dataset, new)])
+
+
+def _without_run(instance: dg.DagsterInstance, keys: Sequence[str]) -> Iterator[str]:
+    """Run keys: those for which no run was ever launched; a run that failed is for a person, or Dagster's retries."""
+    for start in range(0, len(keys), _ASKED_AT_ONCE):
+        some = keys[start : start + _ASKED_AT_ONCE]
+        launched = dg.RunsFilter(tags={_RUN_KEY: list(some)}, statuses=LAUNCHED)
+        started = {run.tags[_RUN_KEY] for run in instance.get_runs(launched)}
+        yield from (key for key in some if key not in started)

@@ -1,0 +1,170 @@
+"""Recovery: runs whose process is gone are told failed, and runs that failed for no fault of their own are asked for
+again.
+
+Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Three cases are left,
+each seen when a code server was killed: a run that was on stays "Started" for ever, since its launcher cannot be asked
+for the health of a process; one that was taken from the queue meanwhile fails; and a retry that is asked for meanwhile
+is given up. And a step that failed because the store did not answer is not started again by anybody. Each would leave
+a batch behind until a person looks.
+"""
+
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_project.last_run import PARTITION, is_last
+from loader.errors import Throttled, Transient
+
+WILL_RETRY = "dagster/will_retry"
+AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"
+PAUSES_S = (0.0, 60.0, 600.0, 3600.0)
+"""Between the end of the first, second ... attempt and the next. One that dies after all of them is for a person:
+something about it kills, or the store has been away for longer than that."""
+
+_ASKED_AGAIN = "_ingest"  # by discovery; what publishes is asked for by its schedule or sensor anyhow
+_GRACE_S = 30.0
+_LOOK_BACK_S = 86_400.0
+_MAX_RUNS = 100
+_REASON = "dagster/failure_reason"
+_OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
+_OF_THE_STORE = {Throttled.__name__, Transient.__name__}
+_PID = re.compile(r"\(pid: (\d+)\)")
+
+
+def recovery_sensor() -> dg.SensorDefinition:
+    """One for all jobs of the instance; on by default. What is lost then is asked for again by who asked for it."""
+
+    @dg.sensor(
+        name="penstock_recovery",
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Tells runs failed whose process is gone, so that they are started again.",
+    )
+    def recovery(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        ended = end_orphans(context.instance, time.time())
+        return dg.SkipReason(f"{len(ended)} runs had no process any more: {', '.join(ended) or 'none'}")
+
+    return recovery
+
+
+def again(instance: dg.DagsterInstance, job: str) -> list[dg.RunRequest]:
+    """A request for each lost run of a job that does nothing twice: a stage that has its record is not made again."""
+    return [
+        dg.RunRequest(
+            run_key=f"again-{run.run_id}",
+            partition_key=run.tags.get(PARTITION),
+            tags={AGAIN_OF: run.run_id, ATTEMPT: str(attempt_of(run) + 1)},
+        )
+        for run in lost(instance, job, time.time())
+    ]
+
+
+def attempt_of(run: dg.DagsterRun) -> int:
+    """1 for a run that was asked for in the first place, or by Dagster's own retry of one."""
+    return int(run.tags.get(ATTEMPT, "1"))
+
+
+def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether a run that failed is started again, by Dagster or by who asked for it."""
+    return run.tags.get(WILL_RETRY) == "true" or (
+        run.job_name.endswith(_ASKED_AGAIN)
+        and attempt_of(run) <= len(PAUSES_S)
+        and is_no_fault_of_the_run(instance, run)
+    )
+
+
+def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether a run failed without a word of its steps, or with one that the store did not answer."""
+    if run.tags.get(_REASON) not in _OF_THE_RUN:
+        return True
+    failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
+    return any(_names_the_store(event.event_log_entry.get_dagster_event()) for event in failures)
+
+
+def _names_the_store(event: dg.DagsterEvent) -> bool:
+    error = event.step_failure_data.error
+    while error is not None:
+        if error.cls_name in _OF_THE_STORE:
+            return True
+        error = error.cause
+    return False
+
+
+def end_orphans(instance: dg.DagsterInstance, now_s: float) -> list[str]:
+    """Tell runs failed that were started on this machine, by the default launcher, and whose process is gone; their
+    ids. Dagster's retries take it from there."""
+    if type(instance.run_launcher).__name__ != "DefaultRunLauncher":
+        return []  # one that can be asked for the health of its workers: the monitor does so
+    started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
+    ended = []
+    for record in instance.get_run_records(started, limit=_MAX_RUNS):
+        run = record.dagster_run
+        process = _process_of(instance, run.run_id)
+        if process is None or now_s - process[1] < _GRACE_S or is_alive(*process):
+            continue
+        if (now := instance.get_run_by_id(run.run_id)) is None or now.is_finished:
+            continue  # it ended while we looked
+        instance.report_run_failed(now, f"The run's process (pid {process[0]}) is gone, and did not say why.")
+        ended.append(run.run_id)
+    return ended
+
+
+def lost(instance: dg.DagsterInstance, job: str, now_s: float) -> list[dg.DagsterRun]:
+    """Failed runs of the last day that nobody starts again, and whose pause is over: for no fault of their own, and the
+    last of their job and partition."""
+    since = dg.RunsFilter(
+        job_name=job,
+        statuses=[dg.DagsterRunStatus.FAILURE],
+        updated_after=datetime.fromtimestamp(now_s - _LOOK_BACK_S, tz=UTC),
+    )
+    found = []
+    for record in instance.get_run_records(since, limit=_MAX_RUNS):
+        run, attempt = record.dagster_run, attempt_of(record.dagster_run)
+        if run.tags.get(WILL_RETRY) == "true" or attempt > len(PAUSES_S):
+            continue
+        ended_s = record.end_time or record.update_timestamp.timestamp()
+        if now_s - ended_s < PAUSES_S[attempt - 1] or not is_last(instance, run):
+            continue
+        if is_no_fault_of_the_run(instance, run):
+            found.append(run)
+    return found
+
+
+def is_alive(pid: int, began_s: float) -> bool:
+    """Whether a process that was there at that time is. A number that was given to another since does not count."""
+    if not Path("/proc/self/stat").exists():
+        return _answers(pid)
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        boot = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(encoding="utf-8"), re.M)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    state, ticks = fields[0], int(fields[19])
+    started_s = int(boot[1] if boot else 0) + ticks / os.sysconf("SC_CLK_TCK")
+    return state != "Z" and started_s <= began_s + 2  # the boot's time is in whole seconds
+
+
+def _answers(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _process_of(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
+    """(pid, when it said so); None for a run that has not said which it is."""
+    events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
+    for event in events:
+        message = event.event_log_entry.get_dagster_event().message or ""
+        if message.startswith(("Started process for run", "Executing steps in process")) and (
+            told := _PID.search(message)
+        ):
+            return int(told[1]), event.event_log_entry.timestamp
+    return None

@@ -1,0 +1,173 @@
+"""Where alerts go: the log, a webhook, a channel of Slack or of what understands Slack's messages.
+
+    PENSTOCK_ALERTS="slack+https://hooks.slack.com/services/...,webhook+https://oncall.example/hook"
+
+Addresses of hooks are secrets: they are read from the environment when an alert is sent, and no message, log or
+configuration holds more of them than the host. The log gets every alert, whatever else is set.
+"""
+
+import json
+import logging
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+import dagster as dg
+from pydantic import Field
+
+Severity = Literal["error", "warning", "resolved"]
+HANDBOOK = "docs/operations.md"
+_ATTEMPTS = 3
+_PAUSE_S = 1.0
+_TIMEOUT_S = 10.0
+_SIGNS = {"error": ":red_circle:", "warning": ":large_yellow_circle:", "resolved": ":large_green_circle:"}
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "resolved": logging.INFO}
+_ACCEPTED = "log, webhook+http(s)://..., slack+http(s)://..., separated by commas"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something for a person. name: a heading of the on-call page, `batch-stopped`; what: one sentence, without
+    secrets; details: the longer story; url: of the page that shows it, "" without one."""
+
+    name: str
+    severity: Severity
+    dataset: str
+    what: str
+    details: str = ""
+    url: str = ""
+
+    @property
+    def handbook(self) -> str:
+        """Where it stands what it means and what to do."""
+        return f"{HANDBOOK}#{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """kind: log, webhook or slack; url: a secret."""
+
+    kind: str
+    url: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The channel without its secret."""
+        return f"{self.kind}+{urlsplit(self.url).hostname}" if self.url else self.kind
+
+
+def channels(setting: str) -> tuple[Channel, ...]:
+    """The channels of a setting; the log is always among them. Raises: ValueError, which names no address."""
+    found = [Channel(kind="log")]
+    for position, item in enumerate(filter(None, (part.strip() for part in setting.split(","))), 1):
+        kind, plus, url = item.partition("+")
+        if item == "log":
+            continue
+        if not plus or kind not in ("webhook", "slack") or not _is_address(url):
+            raise ValueError(
+                f"entry {position} of the alerts' setting is not a channel; accepted: {_ACCEPTED}"
+            )
+        found.append(Channel(kind=kind, url=url))
+    return tuple(found)
+
+
+def send(alert: Alert, to: tuple[Channel, ...]) -> list[str]:
+    """Send it everywhere; what could not be delivered, by channel and reason, and [] when all was.
+
+    One channel that fails keeps no other from its message. Each is tried three times, ten seconds at most.
+    """
+    return [problem for channel in to for problem in _deliver(alert, channel)]
+
+
+class AlertsResource(dg.ConfigurableResource[None]):
+    """Sends alerts to the channels that the environment names."""
+
+    variable: str = Field(
+        default="PENSTOCK_ALERTS",
+        description=f"The environment variable that names the channels: {_ACCEPTED}.",
+    )
+
+    webserver_variable: str = Field(
+        default="PENSTOCK_WEBSERVER",
+        description="The environment variable with the address of Dagster's pages.",
+    )
+
+    def page(self, path: str) -> str:
+        """The address of a page of Dagster's, "" where nobody said where they are."""
+        place = dg.EnvVar(self.webserver_variable).get_value() or ""
+        return f"{place.rstrip('/')}/{path}" if place else ""
+
+    def send(self, alert: Alert) -> list[str]:
+        """As `send`. Raises: ValueError for a setting that is none."""
+        return send(alert, self.channels())
+
+    def channels(self) -> tuple[Channel, ...]:
+        """Raises: ValueError."""
+        try:
+            return channels(dg.EnvVar(self.variable).get_value() or "")
+        except ValueError as error:
+            raise ValueError(f"{self.variable}: {error}") from None
+
+
+def _is_address(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def _deliver(alert: Alert, channel: Channel) -> Iterator[str]:
+    if channel.kind == "log":
+        about = f" [{alert.dataset}]" if alert.dataset else ""
+        _log.log(_LEVELS[alert.severity], "%s%s: %s (%s)", alert.name, about, alert.what, alert.handbook)
+        return
+    body = json.dumps(_slack(alert) if channel.kind == "slack" else _plain(alert)).encode()
+    reason = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_S * 2 ** (attempt - 1))
+        reason, final = _post(channel.url, body)
+        if not reason:
+            return
+        if final:
+            break
+    problem = f"{channel.shown} did not take the alert {alert.name}: {reason}"
+    _log.error("%s", problem)
+    yield problem
+
+
+def _post(url: str, body: bytes) -> tuple[str, bool]:
+    """(why it failed or "", whether another attempt is of no use). The reason never has the address."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+            return "", True
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"it answered {error.code}", error.code < 500 and error.code != 429
+    except urllib.error.URLError as error:
+        return f"it cannot be reached ({type(error.reason).__name__})", False
+    except (OSError, ValueError) as error:
+        return f"it cannot be reached ({type(error).__name__})", False
+
+
+def _plain(alert: Alert) -> dict[str, str]:
+    return asdict(alert) | {"handbook": alert.handbook}
+
+
+def _slack(alert: Alert) -> dict[str, str]:
+    """An incoming webhook's message: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
+    lines = [
+        f"{_SIGNS[alert.severity]} *{_escaped(alert.name)}* {_escaped(alert.dataset)}",
+        _escaped(alert.what),
+    ]
+    lines += [f"```{_escaped(alert.details)[:2000]}```"] if alert.details else []
+    lines += [f"<{alert.url}|what Dagster shows>"] if alert.url else []
+    return {"text": "\n".join([*lines, f"What to do: {alert.handbook}"])}
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -38,6 +38,10 @@ def test_the_dataset_is_a_whole_set_of_assets() -> None:
             "feature_phash",
             "samples",
             "version",
+            "refresh",
+            "quarantine",
+            "reconciliation",
+            "training_run",
         )
     }
 

@@ -21,7 +21,8 @@ UNSHRUNK = "unshrunk"
 
 
 class Bug(NamedTuple):
-    """`was` stands once in `file` of the package, and becomes `is_`. red: tests, as pytest names them; each fails."""
+    """`was` stands once in `file`, and becomes `is_`. file: below loader/, or of another package, with its name. red:
+    tests, as pytest names them; each fails."""
 
     what: str
     file: str
@@ -30,10 +31,15 @@ class Bug(NamedTuple):
     red: tuple[str, ...]
 
 
-def in_files(folder: str, *bugs: tuple[str, str, str, str, str]) -> list[Bug]:
-    """Tests below tests/run."""
+def path_of(file: str) -> Path:
+    """From the repository, or a copy of it."""
+    return Path(file) if file.startswith(("penstock/", "assets/")) else Path("loader", file)
+
+
+def in_files(folder: str, *bugs: tuple[str, str, str, str, str], tests: str = "tests/run") -> list[Bug]:
+    """Bugs in files of one folder, caught by tests of one folder."""
     return [
-        Bug(what, f"{folder}/{file}", was, is_, (f"tests/run/{red}",)) for what, file, was, is_, red in bugs
+        Bug(what, f"{folder}/{file}", was, is_, (f"{tests}/{red}",)) for what, file, was, is_, red in bugs
     ]
 
 
@@ -906,11 +912,245 @@ PROPERTIES = [
     ),
 ]
 
+STORAGE = [
+    *in_files(
+        "storage",
+        (
+            "pieces of a large object are of whatever object is there",
+            "object_reads.py",
+            "return self.fill(key, offset, view, etag)",
+            "return self.fill(key, offset, view)",
+            "test_files.py::test_a_large_object_is_all_of_one",
+        ),
+        (
+            "a piece lies a byte before its place",
+            "object_reads.py",
+            "with memory[offset:stop] as part:",
+            "with memory[offset - 1 : stop - 1] as part:",
+            "test_files.py::test_a_large_object_is_asked_for_once",
+        ),
+        (
+            "the last, short piece is not read",
+            "object_reads.py",
+            "range(len(beginning), nbytes, most)",
+            "range(len(beginning), nbytes - nbytes % most, most)",
+            "test_files.py::test_a_large_object_is_asked_for_once",
+        ),
+        (
+            "what broke off is asked for from its beginning, and written behind",
+            "object_reads.py",
+            "at = offset + done, len(view) - done",
+            "at = offset, len(view) - done",
+            "test_files.py::test_a_fault_at_any_piece_is_cured",
+        ),
+        (
+            "what broke off is taken up of whatever object is there",
+            "object_reads.py",
+            "key, path, *at, found)",
+            "key, path, *at, etag)",
+            "test_files.py::test_what_broke_is_not_taken_up_of_another_object",
+        ),
+        (
+            "a piece's error is swallowed",
+            "object_reads.py",
+            "one.result()",
+            "one.exception()",
+            "test_files.py::test_a_large_object_that_cannot_be_read_says_so",
+        ),
+        (
+            "an answer that ends early fills its memory",
+            "object_reads.py",
+            "self._whole(key, done, len(view))\n            return",
+            "return",
+            "test_files.py::test_a_broken_answer_is_taken_up_where_it_broke",
+        ),
+        (
+            "a range's length is not compared",
+            "object_reads.py",
+            "self._whole(key, len(data), nbytes)\n",
+            "pass\n",
+            "test_faults.py::test_a_read_is_tried_again",
+        ),
+        (
+            "an answer may be longer than was asked for",
+            "object_reads.py",
+            "if len(piece) > len(view) - done:",
+            "if False:",
+            "test_files.py::test_an_answer_with_more_than_was_asked_for_is_tried_again",
+        ),
+        (
+            "an object that ends early is read again and again",
+            "object_reads.py",
+            'if meta["size"] < offset + nbytes:',
+            "if False:",
+            "test_files.py::test_an_object_that_ends_early_is_corrupt_at_once",
+        ),
+        (
+            "an object that was empty is empty",
+            "object_reads.py",
+            "            if info.nbytes:\n",
+            "            if False:\n",
+            "test_files.py::test_an_empty_object_that_is_filled_meanwhile_is_read",
+        ),
+        (
+            "answers of two objects are put together",
+            "object_reads.py",
+            "            self._pinned(key, blob.etag, found)  #",
+            "            pass  #",
+            "test_faults.py::test_another_etag_is_changed",
+        ),
+        (
+            "after an error the rest is read all the same",
+            "object_reads.py",
+            "        for one in rest:\n            one.cancel()\n        raise",
+            "        raise",
+            "test_files.py::test_after_an_error_no_more_is_read",
+        ),
+        (
+            "a large object is in memory twice",
+            "object_reads.py",
+            "    memory.release()\n",
+            "",
+            "test_files.py::test_a_large_object_is_in_memory_once",
+        ),
+        (
+            "an error keeps the connection open",
+            "object_reads.py",
+            "            del answer  #",
+            "            pass  #",
+            "test_files.py::test_who_holds_the_error_holds_no_connection",
+        ),
+        (
+            "of a write that was cut short the rest is lost",
+            "files.py",
+            "piece = piece[os.write(descriptor, piece[:WRITE_BYTES]) :]",
+            "os.write(descriptor, piece[:WRITE_BYTES])\n                        piece = piece[WRITE_BYTES:]",
+            "test_files.py::test_a_disk_that_takes_less_at_once_gets_all",
+        ),
+        (
+            "a file that could not be written stays",
+            "files.py",
+            "            os.unlink(temporary)",
+            "            pass",
+            "test_files.py::test_a_disk_that_is_full_is_said_and_nothing_is_left",
+        ),
+        (
+            "half a file takes the place of what was there",
+            "files.py",
+            '            os.close(descriptor)\n        with _disk("write", target):\n            os.replace',
+            "            os.close(descriptor)\n            os.replace",
+            "test_files.py::test_an_object_replaced_at_any_piece_is_changed_and_no_file_is_left",
+        ),
+        (
+            "the beginning of each piece is hashed",
+            "files.py",
+            "seen(piece.toreadonly())",
+            "seen(piece[:WRITE_BYTES].toreadonly())",
+            "test_files.py::test_a_fault_at_any_piece_is_cured",
+        ),
+        (
+            "the file stays open",
+            "files.py",
+            "os.close(descriptor)",
+            "pass",
+            "test_files.py::test_no_file_and_no_thread_stays_open",
+        ),
+        (
+            "threads stay where reading failed",
+            "files.py",
+            "        pieces.close()\n",
+            "",
+            "test_files.py::test_no_file_and_no_thread_stays_open",
+        ),
+        (
+            "what a listing said is asked for again",
+            "files.py",
+            "Pieces(store, key, info)",
+            "Pieces(store, key)",
+            "test_files.py::test_what_a_listing_said_saves_a_request_and_is_held_to",
+        ),
+        (
+            "memory is filled again while it is looked at",
+            "stream.py",
+            "        self._given = piece\n",
+            "        self._given = piece\n        self._spare.append(cast(bytearray, piece.obj))\n",
+            "test_files.py::test_memory_is_not_filled_again_while_it_is_looked_at",
+        ),
+        (
+            "pieces are of whatever object is there",
+            "stream.py",
+            "view, self.info.etag)",
+            "view, None)",
+            "test_files.py::test_an_object_replaced_at_any_piece_is_changed_and_no_file_is_left",
+        ),
+        (
+            "a piece that failed is left out",
+            "stream.py",
+            "self._asked = offset  #",
+            "pass  #",
+            "test_files.py::test_a_piece_that_failed_can_be_asked_for_again",
+        ),
+        (
+            "the piece that was asked for last comes first",
+            "stream.py",
+            "self._coming.popleft()",
+            "self._coming.pop()",
+            "test_files.py::test_a_fault_at_any_piece_is_cured",
+        ),
+        (
+            "pieces stay small",
+            "stream.py",
+            "min(self._size * 2, MAX_BYTES)",
+            "self._size",
+            "test_files.py::test_memory_and_requests_do_not_grow_beyond_the_pieces",
+        ),
+        (
+            "all that is left is read ahead",
+            "stream.py",
+            "while len(self._coming) <= AHEAD and ",
+            "while ",
+            "test_files.py::test_memory_and_requests_do_not_grow_beyond_the_pieces",
+        ),
+        tests="tests/storage",
+    ),
+    Bug(
+        "the hash of what is copied is not compared",
+        "penstock/migrate/transfer.py",
+        "said = (item.nbytes, item.sha256, item.crc32c)",
+        "said = (item.nbytes, None, item.crc32c)",
+        ("tests/penstock/test_migrate.py::test_what_changes_under_it_is_named_and_the_rest_goes_on",),
+    ),
+    Bug(
+        "pieces of what is copied are of whatever object is there",
+        "penstock/migrate/transfer.py",
+        "item.path, at, pieces[asked], etag)",
+        "item.path, at, pieces[asked], None)",
+        ("tests/penstock/test_transfer.py::test_a_large_object_that_is_replaced_while_it_is_read_is_named",),
+    ),
+    Bug(
+        "pieces are hashed before they are there",
+        "penstock/migrate/transfer.py",
+        "coming.popleft().result()",
+        "coming.popleft()",
+        ("tests/penstock/test_transfer.py::test_a_large_object_is_hashed_as_it_is",),
+    ),
+    Bug(
+        "weights that were fetched are not compared",
+        "assets/featurizers/models/weights.py",
+        "        _check_sum(url, sha256, _joined(sums, single))\n        yield Path",
+        "        yield Path",
+        (
+            "tests/assets/featurizers/models/test_weights.py::test_weights_behind_a_url_are_fetched_and_verified",
+        ),
+    ),
+]
+
 AREAS = {
     "Worker processes": WORKERS,
     "Reading ahead": AHEAD,
     "Starts": STARTS,
     "Assembly": ASSEMBLY,
+    "Large objects": STORAGE,
     "Property tests": PROPERTIES,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
@@ -923,9 +1163,10 @@ def named(line: str) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """run(tests) over a copy of the package, in `copy`: its exit status and what it printed."""
+    """run(tests) over a copy of the packages, in `copy`: its exit status and what it printed."""
     copy = tmp_path / "copy"
-    shutil.copytree(REPOSITORY / "loader", copy / "loader")
+    for package in ("loader", "penstock", "assets"):
+        shutil.copytree(REPOSITORY / package, copy / package)
 
     def go(*tests: str) -> "subprocess.CompletedProcess[str]":
         # Nobody reads why: where CI is set, pytest compares line by line what differs, a batch for minutes.
@@ -958,14 +1199,14 @@ def run(tmp_path: Path):
 
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.what.replace(" ", "-") for bug in BUGS])
 def test_a_bug_can_be_planted(bug: Bug) -> None:
-    text = (REPOSITORY / "loader" / bug.file).read_text()
+    text = (REPOSITORY / path_of(bug.file)).read_text()
     assert text.count(bug.was) == 1, f"{bug.file} does not hold this once: {bug.was}"
 
 
 @pytest.mark.mutants
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.what.replace(" ", "-") for bug in BUGS])
 def test_a_planted_bug_is_caught(bug: Bug, run) -> None:
-    file = run.copy / "loader" / bug.file
+    file = run.copy / path_of(bug.file)
     text = file.read_text()
     file.write_text(text.replace(bug.was, bug.is_))
     done = run(*bug.red)

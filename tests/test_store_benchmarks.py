@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contest import ROOT, Runner
-from benchmarks.stores import carry, reads, transfers
+from benchmarks.stores import carry, migration, reads, transfers
 from benchmarks.stores.__main__ import fitting, head, parser
 from benchmarks.stores.clients import CLIENTS, Client
 from benchmarks.stores.servers import BUCKET
@@ -106,3 +106,25 @@ def test_an_unknown_part_is_a_mistake():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "nothing" in done.stderr
+
+
+def test_a_program_is_timed_with_its_own_peak():
+    held = [sys.executable, "-c", "held = bytearray(b'x' * 64 * 2**20); print(1)"]
+    small = [sys.executable, "-c", "print(1)"]
+    peaks = [migration._timed(command, 1, {})["peak_bytes"] for command in (held, small)]
+    assert peaks[0] - peaks[1] > 48 * 2**20
+    with pytest.raises(migration.PeerError, match="ended with 3"):
+        migration._timed([sys.executable, "-c", "raise SystemExit(3)"], 1, {})
+
+
+def test_the_page_says_what_a_migration_reached():
+    of = {
+        f"{program} {size}": [turn(rate) | {"peak_bytes": 250 * 2**20}]
+        for program, rate in (("penstock", 4), ("rclone", 5))
+        for size in migration.SIZES
+    }
+    of["import"] = [turn(1) | {"peak_bytes": 100 * 2**20}]
+    rows = list(migration.verdicts(of))
+    assert rows[0].endswith("| rclone | 1.0 | 0.80 | no |")
+    assert rows[1].endswith("| 300 | at most | 150 | yes |")
+    assert "| 64 MiB | penstock | 268 |" in "\n".join(migration.section(of, 3))

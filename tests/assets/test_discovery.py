@@ -1,5 +1,6 @@
 """Every object version is in exactly one batch, whoever discovers, and wherever it is killed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.discovery import BatchLimits, discover, pending, undiscovered
-from assets.manifests import Manifest, RawObject, manifests, read_manifest
+from assets.discovery import discover, pending, undiscovered
+from assets.manifests import Book, Manifest, RawObject, manifests, read_manifest
+from assets.sources import BatchLimits
 from assets.stages import StageRecord, append_record
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
 from loader.storage import Store, open_store
@@ -204,51 +206,28 @@ def test_discoverers_at_once(store: Store, place: Store) -> None:
 
 
 KILLED = """
-import os, signal, sys
-from assets.discovery import BatchLimits, discover
+import sys
+import pathspec, polars
+from assets.discovery import discover
+from assets.sources import BatchLimits
 from loader.storage import open_store
-
-class Killing:
-    '''Dies by SIGKILL before its n-th verb, or behind it.'''
-    def __init__(self, store, n, behind):
-        self._store, self._left, self._behind = store, n, behind
-    def __getattr__(self, name):
-        verb = getattr(self._store, name)
-        if not callable(verb):
-            return verb
-        def called(*args, **options):
-            self._left -= 1
-            if self._left == 0 and not self._behind:
-                os.kill(os.getpid(), signal.SIGKILL)
-            try:
-                return verb(*args, **options)
-            finally:
-                if self._left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        return called
+sys.path.append("tests/assets")
+from killing_store import Killing, killed_at_each
 
 landing, roots = sys.argv[1:]
-n_killed = 0
-for behind in (False, True):
-    for n in range(1, 100):
-        child = os.fork()  # nothing has been opened, no thread was started
-        if child == 0:
-            store = Killing(open_store(f"{roots}/{behind}-{n}"), n, behind)
-            discover(store, open_store(landing), "d", BatchLimits(max_objects=2))
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL, code
-        n_killed += 1
-print(n_killed)
+
+def work(n, behind):
+    store = Killing(open_store(f"{roots}/{behind}-{n}"), n, behind=behind)
+    discover(store, open_store(landing), "d", BatchLimits(max_objects=2))
+
+print(sum(killed_at_each(lambda n: work(n, behind)) for behind in (False, True)))
 """
 
 
 def test_killed_at_every_verb(tmp_path: Path, place: Store) -> None:
     put(place, *"abcdefg")
     command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 2 * 6  # a listing, a look behind it, four manifests; before each, behind each
     expected = discover(open_store(str(tmp_path / "whole")), place, "d", BatchLimits(max_objects=2))
@@ -302,6 +281,67 @@ def test_hints_spare_the_manifests_and_are_not_believed_blindly(
     store.delete_many([f"tables/d/manifests/{number:06d}.json" for number in range(60, 67)])
     assert len(discover(store, place, "d")) == 1  # a root from before the hint: what it says is not used
     assert exactly_once(store, place)
+
+
+def test_a_book_goes_on_where_an_earlier_one_was(store: Store, place: Store) -> None:
+    reads: list[str] = []
+
+    class Counting(Meddling):
+        def get(self, key: str) -> Any:
+            reads.append(key.rsplit("/", 1)[-1])
+            return self._store.get(key)
+
+    def book(before: Book | None) -> Book:
+        reads.clear()
+        found = Book(Counting(store, lambda: None), "d", before)
+        assert sorted(zip(*found.seen().to_pydict().values(), strict=True)) == sorted(times(store))
+        return found
+
+    def made(first: int, n: int) -> None:
+        put(place, *(f"{number:03d}" for number in range(first, first + n)))
+        discover(store, place, "d", BatchLimits(max_objects=1))
+
+    made(0, 5)
+    earlier = book(None)
+    assert reads == [f"{number:06d}.json" for number in range(1, 7)]
+    assert book(earlier).newest == 5
+    assert reads == ["000006.json"]  # which is not there
+    made(5, 2)
+    assert book(earlier).newest == 7
+    assert sorted(reads) == ["000006.json", "000007.json", "000008.json"]
+    earlier = book(book(earlier))
+    assert reads == ["000008.json"]
+    made(7, 9)  # and a hint, beside which nothing is taken away yet
+    earlier = book(earlier)
+    assert book(earlier)._hint == 16
+
+
+def test_a_book_forgets_what_a_takedown_has_renamed(store: Store, place: Store) -> None:
+    """What it keeps is never written into a hint again."""
+    put(place, *(f"{number:03d}" for number in range(20)))
+    discover(store, place, "d", BatchLimits(max_objects=2))
+    earlier = Book(store, "d")
+    assert any("007" in uri for uri in earlier.seen()["uri"].to_pylist())
+    path = "tables/d/manifests/000004.json"
+    body = json.loads(store.get(path).data)
+    body["objects"][1] |= {"key": "taken-down/x", "uri": "taken-down:x", "etag": ""}
+    store.put(path, json.dumps(body | {"redacted": True}).encode())
+    assert not any(uri.endswith("007") for uri in Book(store, "d", earlier).seen()["uri"].to_pylist())
+
+
+def test_a_book_whose_hint_was_taken_away_is_of_no_use(store: Store, place: Store) -> None:
+    """A takedown takes the hint away after the manifests are replaced: whoever read it in between has the old names."""
+    put(place, *(f"{number:03d}" for number in range(20)))
+    discover(store, place, "d", BatchLimits(max_objects=1))
+    (hint,) = [info.key for info in store.list("tables/d/manifests/state-")]
+    path = "tables/d/manifests/000004.json"
+    body = json.loads(store.get(path).data)
+    body["objects"][0] |= {"key": "taken-down/x", "uri": "taken-down:x", "etag": ""}
+    store.put(path, json.dumps(body | {"redacted": True}).encode())
+    between = Book(store, "d")
+    assert any(uri.endswith("003") for uri in between.seen()["uri"].to_pylist())
+    store.delete_many([hint])
+    assert not any(uri.endswith("003") for uri in Book(store, "d", between).seen()["uri"].to_pylist())
 
 
 def test_a_listing_of_manifests_that_lags(store: Store, place: Store) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from assets.discovery import BatchLimits, discover, undiscovered
+from assets.discovery import discover, undiscovered
 from assets.landing import land, raw_rows, read_origins
+from assets.sources import BatchLimits
 from assets.tables import read_table
 from loader.errors import Changed, Corrupt, InvalidName, ObjectNotFound, StageNotPublished, Transient
 from loader.storage import Store, open_store

@@ -80,7 +80,7 @@ def test_a_feature_alone_without_the_samples_behind_it(
 def test_after_it_was_published(
     run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
 ) -> None:
-    """A version never changes: the refreshed batch gives no second one."""
+    """A version never changes: the refreshed feature makes the next one."""
     batch = arrive(landing)
     assert run("ingest", SPEC, batch).success
     assert run("release", SPEC).success
@@ -88,5 +88,7 @@ def test_after_it_was_published(
     again = run("ingest", REFRESHED, batch)
     assert again.success, failure_of(again)
     assert run("release", REFRESHED).success
-    assert [record.number for record in root.state.versions("demo")] == [1]
+    assert [record.number for record in root.state.versions("demo")] == [1, 2]
     assert root.open("demo@1").manifest == manifest
+    assert len(root.open("demo@2").select("phash.r2.npy", where_present=True)) == 2
+    assert attempts(root, batch) == dict.fromkeys(STAGES, 1) | {"feature_phash": 2}

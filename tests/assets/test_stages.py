@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from assets.stages import (
+    KnownRecords,
     StageRecord,
     Upstream,
     append_record,
@@ -115,3 +116,36 @@ def test_tables_come_back(store: Store) -> None:
 def test_fingerprints() -> None:
     assert fingerprint("a", "b") != fingerprint("ab") != fingerprint("a", ["b"])
     assert fingerprint({"x": 1, "y": 2}) == fingerprint({"y": 2, "x": 1})
+
+
+def test_known_records_are_read_once_and_again_where_a_takedown_has_replaced_them(store: Store) -> None:
+    known, reads = KnownRecords("demo", ["units", "samples"]), list[str]()
+
+    class Counting:
+        url, list = store.url, store.list
+
+        def get(self, key: str) -> object:
+            reads.append(key)
+            return store.get(key)
+
+    def look() -> dict[str, dict[str, StageRecord]]:
+        reads.clear()
+        return known.newest(Counting())  # type: ignore[arg-type]
+
+    assert look() == {}
+    first = append_record(store, RECORD)
+    other = append_record(store, replace(RECORD, stage="units", partition="b2"))
+    append_record(store, replace(RECORD, stage="media"))
+    assert look() == {"b1": {"samples": first}, "b2": {"units": other}}
+    assert sorted(reads) == sorted([first.path, other.path])
+    assert look() == {"b1": {"samples": first}, "b2": {"units": other}}
+    assert not reads
+    second = append_record(store, replace(RECORD, verdict="failed", reason="bad"))
+    assert look()["b1"] == {"samples": second}
+    assert reads == [second.path]
+    store.put(second.path, store.get(second.path).data.replace(b'"reason":"bad"', b'"reason":"worse"'))
+    assert look()["b1"]["samples"].reason == "worse"
+    assert reads == [second.path]
+    store.put(other.path, b"edited by hand")
+    with pytest.raises(Corrupt, match="is not a stage record"):
+        look()

@@ -24,6 +24,7 @@ from loader.storage import open_store
 from resources.compute import InlineCompute
 from resources.storage import RootResource
 
+DRIFT = dict.fromkeys(("drift", "agreement", "splits", "protected"), True)
 WRONG = Expectation(kind="in_set", column="sample_rate_hz", values=(44100,), where=("kind", "audio"))
 Release = Callable[[Gate], dg.ExecuteInProcessResult]
 
@@ -85,15 +86,15 @@ def test_a_batch_that_keeps_to_everything(root: loader.Root, landing: Path, rele
     batch = cut(root, landing)
     done = release(Gate())
     assert done.success
-    assert checks(done) == {"expectations": True}
+    assert checks(done) == {**DRIFT, "expectations": True}
     verdict = require_published(root.store, "demo", "version", batch)
     assert root.open("demo@1").manifest["producer"]["audit_record"] == verdict.path
-    (found,) = done.get_asset_check_evaluations()
+    (found,) = [one for one in done.get_asset_check_evaluations() if one.check_name == "expectations"]
     assert "row_count(1" in found.metadata[f"batch {batch}"].value
     before = {info.key for info in root.store.list()}
     again = release(Gate())
     assert again.success
-    assert checks(again) == {"expectations": True}
+    assert checks(again) == {**DRIFT, "expectations": True}
     assert {info.key for info in root.store.list()} == before
 
 
@@ -104,7 +105,7 @@ def test_an_expectation_that_fails_stops_it_before_anything_is_published(
     gate = Gate(suite=(*SUITE, WRONG))
     stopped = release(gate)
     assert not stopped.success
-    assert checks(stopped) == {"expectations": False}
+    assert checks(stopped) == {**DRIFT, "expectations": False}
     assert "in_set(sample_rate_hz, 44100) where kind = audio: failed" in failure_of(stopped)
     assert not stopped.asset_materializations_for_node("demo__version")
     assert numbers(root) == []
@@ -145,7 +146,7 @@ def test_one_failing_batch_holds_the_others_up_once(
     assert numbers(root) == []
     done = release(gate)
     assert done.success, failure_of(done)
-    assert checks(done) == {"expectations": False}  # still seen, and it fails nothing
+    assert checks(done) == {**DRIFT, "expectations": False}  # still seen, and it fails nothing
     (event,) = done.asset_materializations_for_node("demo__version")
     assert event.metadata["published_batches"].value == good
     assert event.metadata["held_back_batches"].value == bad
@@ -176,7 +177,7 @@ def test_great_expectations_itself_failing_is_closed(
         broken.setitem(sys.modules, "great_expectations", None)  # the import fails
         stopped = release(Gate())
     assert not stopped.success
-    assert checks(stopped) == {"expectations": False}
+    assert checks(stopped) == {**DRIFT, "expectations": False}
     assert "could not run: MissingDependency" in failure_of(stopped)
     record = current_record(root.store, "demo", "version", batch)
     assert record is not None
@@ -197,7 +198,7 @@ def test_own_checks_have_names_and_a_baseline(
 
     gate = Gate(checks={"rates": rates, "rows": rows})
     cut(root, landing)
-    assert checks(release(gate)) == {"expectations": True, "rates": True, "rows": True}
+    assert checks(release(gate)) == {**DRIFT, "expectations": True, "rates": True, "rows": True}
     other = tmp_path / "other"
     (other / "cats").mkdir(parents=True)
     (other / "cats/a.jpg").write_bytes(make_jpeg(44, 44))
@@ -207,8 +208,34 @@ def test_own_checks_have_names_and_a_baseline(
     evaluations = {found.check_name: found for found in done.get_asset_check_evaluations()}
     assert not evaluations["rows"].passed
     assert evaluations["rows"].severity == dg.AssetCheckSeverity.WARN
-    with pytest.raises(ValueError, match="the suite's own name"):
+    with pytest.raises(ValueError, match="the name of one of the gate's own"):
         Gate(checks={"expectations": rates})
+
+
+def test_a_batch_is_held_back_by_what_the_batch_before_it_became(
+    root: loader.Root, landing: Path, release: Release, tmp_path: Path, make_jpeg: Callable[..., bytes]
+) -> None:
+    def alone(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        return CheckResult(name="x", passed=baseline is None, explanation="only the first one may come")
+
+    gate = Gate(checks={"alone": alone})
+    first = cut(root, landing)
+    other = tmp_path / "other"
+    (other / "cats").mkdir(parents=True)
+    (other / "cats/a.jpg").write_bytes(make_jpeg(44, 44))
+    second = cut(root, other)
+    done = release(gate)
+    assert done.success, failure_of(done)
+    assert not checks(done)["alone"]
+    (event,) = done.asset_materializations_for_node("demo__version")
+    assert event.metadata["published_batches"].value == first
+    assert event.metadata["held_back_batches"].value == second
+    verdict = current_record(root.store, "demo", "version", second)
+    assert verdict is not None
+    assert (verdict.verdict, verdict.r, verdict.body["against"]) == ("failed", 2, [root.open("demo@1").id])
+    assert root.state.txns[samples_of(root, second).body["txn"]].status == "aborted"
+    assert numbers(root) == [1]
+    assert "alone: only the first one may come" in failure_of(release(gate))
 
 
 def test_a_check_that_raises_is_closed(root: loader.Root, landing: Path, release: Release) -> None:
@@ -217,7 +244,7 @@ def test_a_check_that_raises_is_closed(root: loader.Root, landing: Path, release
 
     cut(root, landing)
     stopped = release(Gate(checks={"mine": broken}))
-    assert checks(stopped) == {"expectations": True, "mine": False}
+    assert checks(stopped) == {**DRIFT, "expectations": True, "mine": False}
     assert "could not run: ZeroDivisionError: oh" in failure_of(stopped)
     assert numbers(root) == []
 

@@ -37,6 +37,10 @@ def test_the_graph() -> None:
         **{feature: {"units"} for feature in features},
         "samples": {"units", *features},
         "version": {"samples"},
+        "refresh": features,
+        "training_run": {"version"},
+        "quarantine": {"version"},
+        "reconciliation": set(),
     }
     found = {
         key.path[-1]: {parent.path[-1] for parent in graph.get(key).parent_keys}
@@ -49,15 +53,25 @@ def test_the_graph() -> None:
         ("media", "readable"),
         ("units", "true_to_source"),
         ("samples", "accounted_for"),
-        ("version", "expectations"),
+        *(("version", name) for name in ("expectations", "drift", "agreement", "splits", "protected")),
         ("version", "audio_rate"),
+        ("refresh", "refresh_gate"),
+        ("quarantine", "within_limits"),
     }
     assert all(graph.get_check_spec(check).blocking for check in graph.asset_check_keys)
-    assert [sensor.name for sensor in defs.sensors or ()] == ["demo_discovery"]
+    assert {sensor.name for sensor in defs.sensors or ()} >= {
+        "demo_discovery",
+        "demo_training_reports",
+        "demo_quarantine_reports",
+        "demo_watch",
+        "penstock_run_failure",
+        "penstock_recovery",
+    }
     jobs = {job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert jobs == {"demo_ingest", "demo_release"}
+    names = ("ingest", "release", "refresh", "quarantine", "reconcile", "pause_source")
+    assert jobs == {f"demo_{name}" for name in names} | {"penstock_tidy", "penstock_collect"}
     by_batch = {key.path[-1] for key in graph.get_all_asset_keys() if graph.get(key).is_partitioned}
-    assert by_batch == set(parents) - {"version"}
+    assert by_batch == set(parents) - {"version", "refresh", "quarantine", "reconciliation"}
 
 
 def test_a_featurizer_with_other_parameters_is_stale_in_the_graph() -> None:
@@ -77,16 +91,16 @@ def test_datasets_stand_side_by_side() -> None:
     made = build_defs(datasets=[SPEC, other])
     jobs = {job.name for job in made.resolve_all_job_defs() if not job.name.startswith("__")}
     assert {"demo_ingest", "demo_release"} < jobs
-    assert len(jobs) == 4
+    assert len(jobs) == 2 * 6 + 2  # penstock_tidy and penstock_collect are one for all
     assert len({str(batches_of(spec).name) for spec in (SPEC, other)}) == 2
-    assert len(made.resolve_asset_graph().get_all_asset_keys()) == 9 + 6
+    assert len(made.resolve_asset_graph().get_all_asset_keys()) == 13 + 10
 
 
 def test_overrides_stand_in_for_what_the_environment_says(tmp_path: Path) -> None:
     made = build_defs({"root": RootResource(url=str(tmp_path))})
     assert made.resources is not None
     assert made.resources["root"].url == str(tmp_path)
-    assert set(made.resources) == {"root", "landing", "compute"}
+    assert set(made.resources) == {"root", "landing", "compute", "alerts"}
 
 
 def test_the_workspace_loads_from_any_directory(tmp_path: Path) -> None:

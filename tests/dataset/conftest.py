@@ -1,9 +1,7 @@
 """Stores, and processes that write to them at once."""
 
+import contextlib
 import itertools
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,26 +47,15 @@ def bucket(s3):
 
 
 @pytest.fixture(scope="session")
-def at_once():
+def at_once(shared):
     """at_once("child.py", job, ...) -> [(exit status, what it says)] of processes that do these jobs at once."""
     running = {}
+    with contextlib.ExitStack() as stack:
 
-    def do(script, *jobs):
-        if script not in running:
-            command = [
-                sys.executable,
-                str(Path(__file__).parent / "forks.py"),
-                str(Path(__file__).parent / script),
-            ]
-            running[script] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        running[script].stdin.write(json.dumps(jobs) + "\n")
-        running[script].stdin.flush()
-        return [(status, said) for status, said in json.loads(running[script].stdout.readline())]
+        def do(script, *jobs):
+            if script not in running:
+                path = str(Path(__file__).parent / script)
+                running[script] = stack.enter_context(shared("dataset/forks").processes(path))
+            return [(status, said) for status, said in running[script](*jobs)]
 
-    yield do
-    for process in running.values():
-        process.stdin.close()
-        assert process.wait() == 0
-        process.stdout.close()
+        yield do

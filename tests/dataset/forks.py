@@ -9,22 +9,27 @@ import json
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import traceback
+from contextlib import contextmanager
 from itertools import count
 
 import pyarrow as pa
 
 
 class Mortal:
-    """A store that kills this process (SIGKILL) at the verb number `at`, before or after it took place."""
+    """A store that kills this process (SIGKILL) at the verb number `at`, before or after it took place. verbs: those
+    that count, default all."""
 
-    def __init__(self, store, at, when):
-        self.store, self.url, self.at, self.when = store, store.url, at, when
+    def __init__(self, store, at, when, verbs=None):
+        self.store, self.url, self.at, self.when, self.verbs = store, store.url, at, when, verbs
         self.numbers = count(1)  # entries are probed by several threads: `next` gives each its own
 
     def __getattr__(self, name):
         verb = getattr(self.store, name)
+        if self.verbs is not None and name not in self.verbs:
+            return verb
 
         def call(*args, **kwargs):
             number = next(self.numbers)
@@ -72,6 +77,22 @@ def at_once(run, jobs):
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         done.append((status, json.loads(said) if said else None))
     return done
+
+
+@contextmanager
+def processes(script):
+    """A function of jobs that gives what `at_once` does of them, by the script's `run`."""
+    command = [sys.executable, __file__, script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+
+        def do(*jobs):
+            running.stdin.write(json.dumps(jobs) + "\n")
+            running.stdin.flush()
+            return json.loads(running.stdout.readline())
+
+        yield do
+        running.stdin.close()
+        assert running.wait() == 0
 
 
 def main(script):

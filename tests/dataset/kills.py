@@ -1,114 +1,179 @@
-"""A writer that is killed at its k-th request, for every k: before the request and right after it.
+"""A writer that is killed at its k-th request that writes, for every k: before the request, or right after it.
 
-python tests/dataset/kills.py          every k of every change, on a local disk: part of `make prove`
+`make prove` kills at every k of every change, on a local disk and on S3. Between two writes nothing changes in the
+store: a reader may die wherever it likes. S3 is a server process that kills its client (servers/killing.py).
 """
 
 import os
 import signal
-import sys
-import tempfile
-from pathlib import Path
+import urllib.request
+from collections import Counter
+from functools import partial
+from itertools import count
 
 import loader
+from loader.dataset import publish
+from loader.dataset.denied import Target
+from loader.dataset.references import references
+from penstock.collect import Options, collect, plan
+from penstock.takedown.run import run_takedown
 from penstock.verify_root import verify_root
+
+KILLED = -signal.SIGKILL
+SECRET, HOUR_US = b"ZQALICEZQ", 3_600_000_000
+MOST = 1_000
+"""Requests of a change."""
+
+
+def take_down(root):
+    n = root.log.deny((Target(kind="subject", value="alice"),), "ticket", "desk").n
+    run_takedown(root, n, apply=True)
+
+
+def sweep(root):
+    plan.ROWS = 2  # several pieces
+    collect(root, Options(name="c"), apply=True, now_us=80 * HOUR_US)
+
 
 CHANGES = {
     "publish": lambda root: root.publish(
         "d", [loader.write_part(root, root.begin("d"), [("new", {"x": b"n"})])]
     ),
     "add_group": lambda root: root.add_group("d", "g", {"t.txt": lambda sample: "t"}),
+    "annotate": lambda root: root.annotate("d", "labels", {"k1": {"label": "cat"}}, author="a"),
     "exclude": lambda root: root.exclude("d", ["k0"], reason="blurred"),
     "retire": lambda root: root.retire("d@1", reason="old"),
     "tag": lambda root: root.tag("d@2", "good"),
+    "takedown": take_down,
+    "sweep": sweep,
 }
-VERBS = ("get", "get_range", "get_ranges", "put", "put_file", "put_if_absent", "list", "head")
-KILLED, MOST = -signal.SIGKILL, 500
+WRITES = ("put", "put_if_absent", "put_file", "delete_many", "copy")
+AGAIN = ("takedown", "sweep")
+"""What goes on where it was, however far it came."""
 
 
-class Dying:
-    """A store whose process is gone at request k; after: once the store has done it."""
+def run(change, url, options, at, when):
+    """What a process of forks.py does: one change, in the middle of which it is killed. On S3 by the server."""
+    from forks import Mortal
 
-    def __init__(self, store, k, after):
-        self._store, self._left, self._after, self.url = store, k, after, store.url
-
-    def __getattr__(self, verb):
-        found = getattr(self._store, verb)
-        if verb not in VERBS:
-            return found
-
-        def call(*args, **kwargs):
-            self._left -= 1
-            if not self._left and not self._after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            done = found(*args, **kwargs)
-            if self._left <= 0 and self._after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return done
-
-        return call
+    root = loader.Root(url, options=options)
+    if options:
+        told = f"{options['endpoint_url']}/-/kill?pid={os.getpid()}&at={at}&when={when}"
+        urllib.request.urlopen(told).close()
+    else:
+        root._use(Mortal(root.store, at, when, WRITES))
+    CHANGES[change](root)
 
 
-def begun(folder):
-    """Seven versions: the next publish merges their tables."""
-    root = loader.Root(folder)
-    for run in range(7):
+def begin(place):
+    """Seven versions, of which the next publish merges the tables, and bytes that were condemned at hour 0."""
+    root = place.root()
+    for number in range(7):
         with root.write("d") as writer:
-            writer.add(f"k{run}", {"x": b"%d" % run})
-    return root
+            writer.add(f"k{number}", {"x": b"%d" % number})
+            if number == 1:
+                writer.add("hers", {"x": SECRET}, {}, {"subject": "alice"})
+    for name in ("old", "new"):
+        with root.write("e") as writer:
+            writer.add(name, {"x": name.encode()})
+        root.retire("e@1", reason="old")
+    txn = root.begin("e")
+    loader.write_part(root, txn, [("never", {"x": b"never"})])
+    root.abort(txn, "nobody wants it")
+    root.close()
+    root = place.root()
+    collect(root, Options(name="c"), apply=True, now_us=0)
+    root.close()
 
 
 def content(root):
     """The versions that are not retired, what the newest holds, and the names."""
     newest = root.open("d")
+    columns = [name for name in ("key", "label") if name == "key" or name in newest.manifest["columns"]]
+    rows = newest.samples().select(columns).collect().rows()
     ids = {record.id for record in root.versions("d") if record.retired is None}
-    return ids, (newest.samples().collect()["key"].to_list(), newest.fields), dict(root.state.refs)
+    refs = {name: ref.number for (_, name), ref in root.state.refs.items()}
+    return len(ids), (rows, newest.fields), refs
 
 
-def killed_at(make, change, k, after):
-    """False once the change makes fewer than k requests. After the kill everything is as before or as after, nothing in
-    between, and the same change can be made again."""
-    root = make()
-    before = content(root)
-    child = os.fork()
-    if not child:
-        root = loader.Root(root.url)
-        root._use(Dying(root.store, k, after))
-        try:
-            CHANGES[change](root)
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    root = loader.Root(root.url)
+def needed(root):
+    """Every object that the versions are made of which are not retired."""
+    keys = set()
+    for name in root.datasets():
+        for record in root.versions(name):
+            if record.retired is None:
+                manifest = publish.open_record(root.store, record).manifest
+                keys |= {record.manifest, *(one.path for one in references(root.store, manifest))}
+    return keys
+
+
+def killed_at(place, do, change, k, when, before, after):
+    """Kill `change` of this place's root at request k. False once it makes fewer. After the kill everything is as
+    before or as after, nothing in between, and the change can be made again."""
+    ((status, _),) = do(
+        {"change": change, "at": k, "when": when, "url": place.url(), "options": place.options}
+    )
+    if place.options:
+        place.ask("/-/spare")
+    assert status in (0, KILLED), (change, k, when)
+    root = place.root()
     now = content(root)
-    if now != before:
-        assert len(now[0]) - len(before[0]) == {"retire": -1, "tag": 0}.get(change, 1), (change, k, after)
-    else:
+    assert change in AGAIN or now in (before, after), (change, k, when, now)
+    assert verify_root(root, full=True).problems == [], (change, k, when)
+    assert needed(root) <= {info.key for info in root.store.list("data/")}
+    if now == before or change in AGAIN:
         CHANGES[change](root)
-        assert content(root) != before
-    report = verify_root(root, full=True)
-    assert report.problems == [], (change, k, after, report.problems)
-    return os.waitstatus_to_exitcode(status) == KILLED
+        report = verify_root(root, full=True)
+        assert report.problems == [], (change, k, when, report.problems)
+    assert content(root) == after, (change, k, when)
+    if change == "sweep":
+        assert {info.key for info in root.store.list("data/")} == needed(root)
+    if change == "takedown":
+        assert not any(SECRET in root.store.get(key).data for key in needed(root))
+    root.close()
+    return status == KILLED
 
 
-def kill_everywhere(make, change, step=1):
-    """How many kills there were. Every `step`-th request."""
+def kill_everywhere(place, do, change, ks=None):
+    """How many kills there were. place: of what `begin` made, which is copied for each; ks: the requests, default
+    every one."""
     kills = 0
-    for k in range(1, MOST, step):
-        for after in (False, True):
-            if not killed_at(make, change, k, after):
-                return kills
+    with place.copy() as undisturbed:
+        root = undisturbed.root()
+        before = content(root)
+        CHANGES[change](root)
+        after = content(root)
+        root.close()
+    for k in ks or count(1):
+        for when in ("before", "after"):
+            with place.copy() as copy:
+                if not killed_at(copy, do, change, k, when, before, after):
+                    return kills
             kills += 1
-    raise AssertionError(f"{change} makes more than {MOST} requests")
+    return kills
 
 
-def main():
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = iter(range(100_000))
+def killed(where, change, ks):
+    """A job of `make prove`. where: "disk" or "s3"."""
+    import forks
+    import places
+
+    os.fsync = lambda descriptor: None  # a power cut needs it, SIGKILL does not
+    with getattr(places, where)() as place, forks.processes(__file__) as do:
+        begin(place)
+        return Counter(kills=kill_everywhere(place, do, change, ks))
+
+
+ABOUT_S = {"publish": 20, "add_group": 30, "annotate": 25, "takedown": 60, "sweep": 30}
+"""A change's kills on a disk, in seconds; of others 3."""
+
+
+def jobs():
+    """name -> (seconds, call) of what `make prove` does."""
+    for where, slower, at_once in (("s3", 3, 2), ("disk", 1, 1)):
         for change in CHANGES:
-            kills = kill_everywhere(lambda: begun(Path(folder) / str(next(numbers))), change)
-            print(f"{change}: killed at {kills} places, and every version was whole or not there", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            shares = at_once if change in ABOUT_S else 1
+            for first in range(1, shares + 1):
+                name = f"{change} killed on {where}, request {first} and each {shares} on"
+                about_s = slower * ABOUT_S.get(change, 3) / shares
+                yield name, (about_s, partial(killed, where, change, range(first, MOST, shares)))

@@ -1,10 +1,13 @@
 """annotate: labels of samples that are there, beside files that are not touched."""
 
+import json
+import re
 from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import loader
@@ -171,12 +174,16 @@ def test_statistics_are_of_what_the_column_says_now(made):
 
 def test_a_changed_type_is_refused(made):
     for value, kind in ((1.5, "double"), ("x", "string"), (True, "bool"), ([1], "list")):
-        with pytest.raises(FieldMismatch, match=rf"column 'w' is {kind}.* here and int64 in the dataset"):
-            made.annotate("d", "x", {"k1": {"w": value}}, author="ann")
+        said = rf"^row 2 of the rows given has {re.escape(repr(value))} for 'w': column 'w' is {kind}.* here and int64"
+        with pytest.raises(FieldMismatch, match=said):
+            made.annotate("d", "x", {"k0": {"n": 1}, "k1": {"w": value}}, author="ann")
+    big = {"k0": {"score": 1}, "k1": {"score": 2**53 + 1}}
     made.annotate("d", "x", {"k1": {"score": 1.5}}, author="ann")
     version = made.annotate("d", "x", {"k1": {"score": 2}}, author="ann").version
     assert column(version, "score")["k1"] == 2.0
     assert version.manifest["columns"]["score"]["type"] == "double"
+    with pytest.raises(FieldMismatch, match=f"^row 2 of the rows given has {2**53 + 1} for 'score'"):
+        made.annotate("d", "x", big, author="ann")
     with pytest.raises(
         FieldMismatch, match="'v' holds different kinds: int in sample 'k1', str in sample 'k2'"
     ):
@@ -236,8 +243,10 @@ def test_columns_that_are_not_taken(made):
     version = made.annotate("d", "x", table, author="ann", columns=["label"]).version
     assert column(version, "label")["k1"] == "b"
     assert set(version.manifest["columns"]) == {"key", "label", "raw_key", "w"}
-    with pytest.raises(FieldNotFound, match="no column 'nope' in the rows given, but split, note, label"):
+    with pytest.raises(FieldNotFound, match="no column 'nope' in the rows given, but label, note, split"):
         made.annotate("d", "x", table, author="ann", columns=["nope"])
+    with pytest.raises(FieldNotFound, match="no column 'nope' in the rows given, but label, note"):
+        made.annotate("d", "x", {"k1": {"label": "b"}, "k2": {"note": "n"}}, author="ann", columns=["nope"])
 
 
 def test_what_is_refused(made):
@@ -377,3 +386,30 @@ def test_a_polars_frame(made):
     version = made.annotate("d", "x", frame, author="ann").version
     assert [column(version, "label")[f"k{i}"] for i in (1, 2)] == ["b", "a"]
     assert version.manifest["columns"]["n"]["type"] == "int64"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "url"])
+def test_whoever_calls_watches_the_work(made, tmp_path, kind):
+    """All rows that are read, all samples that are compared, all rows that are written: as many as were announced."""
+    table = pa.table({"key": [f"k{i}" for i in range(5)], "label": list("abcde")})
+    path = tmp_path / f"labels.{'parquet' if kind == 'url' else kind}"
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    elif kind == "csv":
+        path.write_text(
+            "key,label\n" + "".join(f"{row['key']},{row['label']}\n" for row in table.to_pylist())
+        )
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    told = []
+
+    def watch(items, what, size, total):
+        done = 0
+        for item in items:
+            yield item
+            done += size(item)
+        told.append((what, done, total()))
+
+    made.annotate("d", "x", path.as_uri() if kind == "url" else path, author="ann", watch=watch)
+    lines = 6 if kind == "csv" else 5  # its first line is of names
+    assert told == [(f"read {path.name}", 5, lines), ("compare with d@1", 10, 10), ("write x", 5, 5)]

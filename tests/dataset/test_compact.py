@@ -1,6 +1,7 @@
 """Lists of tables stay short, whatever was published before; what a version holds does not change by it."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -304,6 +305,32 @@ def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
     assert rows.columns("path")["path"].to_pylist() == table["path"].to_pylist()
     with pytest.raises(Corrupt, match="t is not a readable shards table"):
         ShardRows([("t", b"PAR1 nothing PAR1")])
+
+
+@pytest.mark.parametrize("n", [48, 480])
+@pytest.mark.parametrize("groups", [["g"], ["a", "b", "c"]])
+def test_names_of_parts_are_decoded_when_they_are_asked_for(monkeypatch, n, groups):
+    """What opening decodes of n shards: of each its group and its rows, and its name where parts have several; of one
+    that is asked for its row group, whatever there are."""
+    decoded = Counter()
+
+    def read(self, number, group, names=None):
+        table = _read_group(self, number, group, names)
+        decoded.update(dict.fromkeys(names or ["all"], table.num_rows))
+        return table
+
+    _read_group = ShardRows._read_group
+    monkeypatch.setattr(ShardRows, "_read_group", read)
+    parts = [f"p{i // len(groups)}" for i in range(n)]
+    table = shards(parts, groups * (n // len(groups)))
+    rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=4))])
+    made = PartsTable(rows, [], "test@1")
+    assert decoded == {"group": n, "n_rows": n} | ({"part": n} if len(groups) > 1 else {})
+    decoded.clear()
+    assert made.shard(groups[0], len(made) - 1)["path"] == f"{parts[-1]}-{groups[0]}"
+    assert made.id(len(made) - 1) == parts[-1]
+    assert decoded == {"all": 4}
+    assert made.ids.to_pylist() == list(dict.fromkeys(parts)) == [made.id(i) for i in range(len(made))]
 
 
 # counted

@@ -1,4 +1,5 @@
-"""Publishers, groups, exclusions, retirements and names on the real code, interleaved request by request."""
+"""Publishers, groups, annotations, exclusions, retirements, names, holds, readers, takedowns and collectors on the real
+code, interleaved request by request; `make prove` runs it at length."""
 
 import itertools
 
@@ -6,121 +7,52 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import loader
 from loader.dataset import publish
 from loader.errors import PenstockError
-from penstock.verify_root import verify_root
-
-_numbers = itertools.count()
-KINDS = ("write", "again", "group", "exclude", "retire", "tag", "abort")
 
 
 @pytest.fixture(scope="module")
-def turns(shared):
-    return shared("dataset/turns")
-
-
-def begun(runs):
-    """A root with `runs` publishes, so that some next one merges tables."""
-    root = loader.Root(f"memory://turns-{next(_numbers)}")
-    for run in range(runs):
-        with root.write("d", producer={"op": f"first{run}"}) as writer:
-            writer.add(f"k{run}", {"x": b"%d" % run})
-            if not run:
-                writer.add("spare", {"x": b"s"})
-    return root
-
-
-def job(kind, name, root):
-    """What an actor does; the manifest of what it publishes says who did it."""
-    facts = {"op": name}
-    if kind in ("write", "again", "abort"):
-        txn = root.begin("d")
-        key = "shared" if kind == "again" else name
-        part = loader.write_part(root, txn, [(key, {"x": name.encode()})])
-        if kind == "abort":  # a collector that takes the writer for dead
-            root.abort(txn, "thought dead")
-        return lambda root: root.publish("d", [part], producer=facts)
-    return {
-        "group": lambda root: root.add_group("d", "g", {"t.txt": lambda sample: name}, producer=facts),
-        "exclude": lambda root: root.exclude("d", ["k0"], reason=name, producer=facts),
-        "retire": lambda root: root.retire("d@2", reason=name),
-        "tag": lambda root: root.tag("d@1", "good"),
-    }[kind]
-
-
-def effect(kind, name, before):
-    """What the next version holds: key -> fields."""
-    if kind == "group":
-        return {
-            key: fields if "t.txt" in fields else {**fields, "t.txt": name.encode()}
-            for key, fields in before.items()
-        }
-    if kind == "exclude":
-        return {key: fields for key, fields in before.items() if key != "k0"}
-    key = "shared" if kind == "again" else name
-    assert key not in before
-    return {**before, key: {"x": name.encode()}}
-
-
-def interleaved(properties, turns, kinds, choices, faults, runs):
-    """Run the actors; whatever came of it is one after the other, in the log's order."""
-    root = begun(runs)
-    names = {f"{kind}-{i}": kind for i, kind in enumerate(kinds)}
-    results = turns.Turns(choices, faults).run(root.url, {n: job(k, n, root) for n, k in names.items()})
-    root = loader.Root(root.url)
-    for name, result in results.items():
-        assert not isinstance(result, Exception) or isinstance(result, PenstockError), (name, result)
-    published = {}
-    for record in root.versions("d"):
-        version = publish.open_record(root.store, record)
-        now = properties.content(version)
-        who = version.manifest["producer"]["op"]
-        if record.number > runs:
-            before = publish.open_record(root.store, root.state.by_id(record.parent))
-            assert now == effect(names[who], who, properties.content(before))
-            assert who not in published
-            published[who] = record.number
-    for name, kind in names.items():
-        result = results[name]
-        if kind in ("write", "again", "group", "exclude", "abort"):
-            # Told that it was published: it was, under that number. Told otherwise: it was not.
-            assert published.get(name) == (None if isinstance(result, Exception) else result.number), (
-                name,
-                result,
-            )
-            assert kind != "abort" or isinstance(result, Exception)
-    assert verify_root(root, full=True).problems == []
-    assert root.log.verify() == root.state
-    return results
+def actors(shared):
+    return shared("dataset/actors")
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
-@given(
-    kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=3),
-    choices=st.lists(st.integers(0, 5), max_size=80),
-    faults=st.integers(0, 3),
-    runs=st.sampled_from([2, 7]),
+@given(data=st.data())
+def test_whatever_the_interleaving(actors, data):
+    actors.interleaved(**data.draw(actors.runs()))
+
+
+@pytest.mark.parametrize("grace_s", [0, 72 * 3600])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["read", "retire", "collect", "shared"],
+        ["bring", "takedown", "collect"],
+        ["hold", "tag", "retire", "collect"],
+    ],
+    ids=" ".join,
 )
-def test_whatever_the_interleaving(properties, turns, kinds, choices, faults, runs):
-    interleaved(properties, turns, kinds, choices, faults, runs)
+def test_what_a_collector_meets(actors, kinds, grace_s):
+    """Short turns, and long ones."""
+    for pairs in ([(0, 1), (1, 1), (2, 1), (3, 1)], [(2, 40), (0, 5), (1, 9), (2, 3)]):
+        actors.interleaved(kinds, actors.bursts(pairs), 1, 3, grace_s)
 
 
-def test_two_that_merge_at_once(properties, turns):
+def test_two_that_merge_at_once(actors):
     """Eight tables are there with each of them: both write merged ones, and the later lies on the other's."""
     for choices in ([0] * 200, [0, 1] * 100, [1, 1, 0] * 70):
-        results = interleaved(properties, turns, ["write", "write"], choices, 0, 7)
+        results = actors.interleaved(["write", "write"], choices, 0, 7)
         assert sorted(version.number for version in results.values()) == [8, 9]
         assert all(len(version.manifest["shards"]) <= 2 for version in results.values())
 
 
-def test_a_clock_that_is_a_year_off_changes_nothing_but_the_times(properties, turns, monkeypatch):
+def test_a_clock_that_is_a_year_off_changes_nothing_but_the_times(actors, monkeypatch):
     import time
 
     real = time.time_ns
     shifts = itertools.cycle([0, 365 * 86_400 * 10**9, -365 * 86_400 * 10**9])
     monkeypatch.setattr(time, "time_ns", lambda: real() + next(shifts))
-    results = interleaved(properties, turns, ["write", "exclude", "tag"], [0, 1, 2] * 60, 2, 2)
+    results = actors.interleaved(["write", "exclude", "tag"], [0, 1, 2] * 60, 2, 2)
     assert not any(isinstance(result, Exception) for result in results.values())
 
 
@@ -165,13 +97,13 @@ def keys_not_asked_again(patch):
         (keys_not_asked_again, ["again", "again"]),
     ],
 )
-def test_a_planted_bug_is_found(properties, turns, monkeypatch, plant, kinds):
+def test_a_planted_bug_is_found(actors, monkeypatch, plant, kinds):
     """In turns: both read the log before either writes."""
     plant(monkeypatch)
     with pytest.raises((AssertionError, PenstockError)):
-        interleaved(properties, turns, kinds, [0, 1] * 100, 0, 2)
+        actors.interleaved(kinds, [0, 1] * 100, 0, 2)
 
 
 @pytest.mark.parametrize("kinds", [["write", "write"], ["again", "again"]])
-def test_and_without_it_nothing(properties, turns, kinds):
-    interleaved(properties, turns, kinds, [0, 1] * 100, 0, 2)
+def test_and_without_it_nothing(actors, kinds):
+    actors.interleaved(kinds, [0, 1] * 100, 0, 2)

@@ -2,56 +2,67 @@
 
 `make prove` kills at every request; here at some."""
 
-import itertools
 import os
 import resource
-import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-import loader
 from loader.errors import StoreError
 from penstock.verify_root import verify_root
 
-_numbers = itertools.count()
+
+@pytest.fixture(scope="module")
+def places(shared):
+    return shared("dataset/places")
 
 
 @pytest.fixture(scope="module")
 def kills(shared):
-    return shared("dataset/kills")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)  # a power cut needs it, SIGKILL does not
+        yield shared("dataset/kills")
 
 
 @pytest.fixture(scope="module")
-def template(kills, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("killed")
-    kills.begun(folder / "template").close()
-    return folder
+def do(kills, shared):
+    with shared("dataset/forks").processes(kills.__file__) as do:
+        yield do
 
 
-def copied(template):
-    folder = template / str(next(_numbers))
-    shutil.copytree(template / "template", folder)
-    return loader.Root(folder)
+@pytest.fixture(scope="module")
+def place(kills, places):
+    with places.disk() as place:
+        kills.begin(place)
+        yield place
 
 
 @pytest.mark.parametrize(
-    ("change", "k", "after"),
-    [
-        ("publish", 17, True),
-        ("add_group", 17, False),
-        ("exclude", 17, True),
-        ("retire", 3, True),
-        ("tag", 3, False),
-    ],
+    ("change", "k"), [("publish", 7), ("annotate", 5), ("retire", 1), ("takedown", 12), ("sweep", 6)]
 )
-def test_killed_at_a_request(kills, template, change, k, after):
-    assert kills.killed_at(lambda: copied(template), change, k, after)
+def test_killed_at_a_request(kills, do, place, change, k):
+    assert kills.kill_everywhere(place, do, change, [k]) == 2
 
 
-def test_a_disk_that_is_full_leaves_nothing_half_visible(template):
+@pytest.mark.server
+def test_killed_by_a_server(kills, do, places):
+    """On S3: the log's entry of a publish and of a takedown, before it is there and after it is."""
+    with places.s3() as place:
+        kills.begin(place)
+        for change, k in (("publish", 12), ("takedown", 1)):
+            assert kills.kill_everywhere(place, do, change, [k]) == 2
+
+
+def test_a_disk_that_is_full_leaves_nothing_half_visible(place):
     """No file may grow past 4 KB: the shard does not fit. The error names the place, and the next try succeeds."""
-    root = copied(template)
+    with place.copy() as copy:
+        a_write_that_does_not_fit(copy.root())
+
+
+def a_write_that_does_not_fit(root):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -70,3 +81,25 @@ def test_a_disk_that_is_full_leaves_nothing_half_visible(template):
     with root.write("d") as writer:
         writer.add("large", {"x": os.urandom(100_000)})
     assert verify_root(root, full=True).problems == []
+
+
+@pytest.mark.server
+def test_a_file_system_that_is_full(tmp_path):
+    """A tmpfs of 2 MiB, in a mount namespace of its own."""
+    script = Path(__file__).with_name("full_disk.py")
+    inside = 'mount -t tmpfs -o size=2m tmpfs "$1" && exec "$2" "$3" "$1"'
+    command = [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        inside,
+        "sh",
+        tmp_path,
+        sys.executable,
+        script,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "No space left on device" in done.stdout

@@ -159,10 +159,10 @@ def test_a_hint_that_is_not_of_this_log_is_ignored_and_replaced(store, damage, c
 def test_a_hint_of_a_newer_format_is_ignored_and_left_alone(store, caplog):
     log = Log(store)
     grow(log, 270)
-    newer = canonical(json.loads(store.get(hint_key(256)).data) | {"format": 2})
+    newer = canonical(json.loads(store.get(hint_key(256)).data) | {"format": 3})
     store.put(hint_key(256), newer)
     assert opened(store)[0] == log.state
-    assert "format 2" in warned(caplog)[0]
+    assert "format 3" in warned(caplog)[0]
     assert store.get(hint_key(256)).data == newer
 
 
@@ -201,3 +201,58 @@ def test_a_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
     assert old == [hint_key(256), hint_key(512)]
     store.store.delete_many(old)
     assert opened(store)[0] == log.state
+
+
+@pytest.mark.parametrize("n", [2 * HINT_EVERY + 3, 4 * HINT_EVERY + 3])
+def test_a_log_on_a_disk_is_opened_by_its_hints_alone(store, tmp_path, n):
+    """Of n entries: the names of their hints are looked at, the newest hint is read, and what comes behind it."""
+    grow(Log(store), n)
+    for info in store.store.list("log/"):
+        target = tmp_path / info.key
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(store.store.get(info.key).data)
+    disk = Counted(open_store(str(tmp_path)))
+    looked_at = []
+    listing = disk.list
+    disk.list = lambda *given: (looked_at.append(one.key) or one for one in listing(*given))
+    assert Log(disk).state == Log(store).state
+    assert looked_at == [hint_key(k) for k in range(HINT_EVERY, n, HINT_EVERY)]
+    gets = [key for verb, key in disk.requests if verb == "get"]
+    assert gets.count(hint_key(n - 3)) == 1
+    assert {entry_key(k) for k in range(n - 3, n + 2)} <= set(gets)
+    assert len(gets) < 32  # and up to 16 that are not there, whatever n is
+
+
+def resumed(store, known):
+    """(the state that a reader sees who goes on behind one that was read before, his requests)"""
+    store.requests.clear()
+    log = Log(store)
+    log.resume(known)
+    return log.state, list(store.requests)
+
+
+@pytest.mark.parametrize("n", [3, HINT_EVERY + 3])
+def test_a_log_that_was_read_before_costs_two_requests_and_what_is_new(store, n):
+    log = Log(store)
+    grow(log, n)
+    known = log.known
+    assert resumed(store, known) == (known, [("get", entry_key(n)), ("get", entry_key(n + 1))])
+    log.begin("photos")
+    assert resumed(store, known)[0] == log.state != known
+    checked = []
+    other = Log(store, check=lambda: checked.append(True))
+    other.resume(known)
+    assert other.state == log.state
+    assert checked
+
+
+@pytest.mark.parametrize("entries", [0, 2, 5, 9])
+def test_what_was_read_of_another_log_is_not_believed(store, entries):
+    """As when a root is deleted and made anew, or restored as it was before: shorter, as long, longer."""
+    grow(Log(store), 5)
+    earlier = Log(store).state
+    store.store.delete_many([info.key for info in list(store.store.list())])
+    log = Log(store)
+    grow(log, entries)
+    assert resumed(store, earlier)[0] == log.state
+    assert log.state.n == entries

@@ -10,17 +10,19 @@ import loader
 from loader.errors import Transient
 
 DEADLINE_S = 60
+VERBS = ("get", "get_range", "get_ranges", "put", "put_if_absent", "put_file", "head", "list", "delete_many")
 
 
 class Turns:
-    """choices: numbers; the next request is that of waiting actor `choice % n`. faults: how many writes to the log are
-    answered with an error: after the write, or instead of it, in turns."""
+    """choices: the next request is that of waiting actor `choice % n`, or of the one of this name, if it is not done.
+    faults: how many writes to the log are answered with an error: after the write, or instead of it, in turns. wrote:
+    an entry's bytes -> who wrote it; taken: whose request each was."""
 
     def __init__(self, choices, faults=0):
         self._choices, self._faults = iter(choices), faults
         self._moved = threading.Condition()
         self._waiting, self._running = {}, set()
-        self.taken = []
+        self.taken, self.wrote = [], {}
 
     def run(self, url, jobs):
         """name -> what job(root) gave, or raised."""
@@ -54,16 +56,23 @@ class Turns:
             assert ready, "an actor neither asks for anything nor ends"
             if not self._running:
                 return False
-            names = sorted(self._running)
-            name = names[next(self._choices, 0) % len(names)]
+            name = self._choice(sorted(self._running))
             self.taken.append(name)
             self._waiting[name].pop(0).set()
             if not self._waiting[name]:
                 del self._waiting[name]
             return True
 
-    def take(self, name, key, action):
-        """Run a request when it is its turn."""
+    def _choice(self, names):
+        for choice in self._choices:
+            if isinstance(choice, int):
+                return names[choice % len(names)]
+            if choice in names:
+                return choice
+        return names[0]
+
+    def take(self, name, action, entry=b""):
+        """Run a request when it is its turn. entry: what it writes to the log."""
         turn = threading.Event()
         with self._moved:
             if name not in self._running:  # what its threads still do when it is done
@@ -71,16 +80,20 @@ class Turns:
             self._waiting.setdefault(name, []).append(turn)
             self._moved.notify_all()
         assert turn.wait(DEADLINE_S)
-        if not key.startswith("log/0") or not self._faults:
+        if not entry:
+            return action()
+        self.wrote[entry] = name
+        if not self._faults:
             return action()
         self._faults -= 1
         if self._faults % 2:
             action()
-        raise Transient(f"{key}: the connection was reset")
+        raise Transient("log: the connection was reset")
 
 
 class Taking:
-    """A store whose requests wait for their turn."""
+    """A store whose requests wait for their turn: those that a version's bytes depend on. A listing is one request.
+    Signs of life, which threads write whenever they like, and what a garbage collector gives back, do not wait."""
 
     def __init__(self, store, turns, name):
         self._store, self._turns, self._name = store, turns, name
@@ -88,14 +101,16 @@ class Taking:
 
     def __getattr__(self, verb):
         found = getattr(self._store, verb)
-        if verb not in ("get", "put_if_absent", "list", "put_file"):
+        if verb not in VERBS:
             return found
 
-        def call(key="", *args, **kwargs):
-            if key.startswith(("heartbeats/", "leases/")) or verb == "list":
-                return found(key, *args, **kwargs)
-            if verb != "put_if_absent":
-                return self._turns.take(self._name, "", lambda: found(key, *args, **kwargs))
-            return self._turns.take(self._name, key, lambda: found(key, *args, **kwargs))
+        def call(*args, **kwargs):
+            key = args[0] if args and isinstance(args[0], str) else ""
+            if key.startswith("heartbeats/") or (verb == "delete_many" and args[0][0].startswith("leases/")):
+                return found(*args, **kwargs)
+            if verb == "list":
+                return iter(self._turns.take(self._name, lambda: list(found(*args, **kwargs))))
+            entry = args[1] if verb == "put_if_absent" and key.startswith("log/0") else b""
+            return self._turns.take(self._name, lambda: found(*args, **kwargs), entry)
 
         return call

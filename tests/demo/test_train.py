@@ -15,6 +15,7 @@ from PIL import Image
 
 import loader
 from examples.demo import training
+from loader.report import Report, new_reports
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train.py"
 
@@ -104,6 +105,19 @@ def test_killed_on_two_ranks_and_resumed_on_one_and_on_three_it_reads_the_same(
         logs = {f"rank-{rank}-of-{ranks}-from-{resumed_at}.jsonl" for rank in range(ranks)}
         assert logs <= {path.name for path in out.iterdir()}
         assert not list(out.glob("*.part"))
+
+
+def test_each_checkpoint_is_told_to_the_pipeline(root: Path, tmp_path: Path) -> None:
+    assert alone(root, tmp_path / "out", "--run", "told").returncode == 0
+    with loader.Root(root) as opened:
+        told = [
+            one for _, one in new_reports(opened, "photos") if isinstance(one, Report) and one.run == "told"
+        ]
+    assert [(one.first_step, one.last_step) for one in told] == [(0, 2), (0, 5), (0, 8)]
+    assert {one.checkpoint for one in told} == {str(tmp_path / "out" / "checkpoints")}
+    assert [one.metrics["loss"] for one in told] == pytest.approx(
+        [losses(tmp_path / "out")[step] for step in (2, 5, 8)], abs=1e-6
+    )
 
 
 def test_a_checkpoint_of_another_order_is_refused(root: Path, whole: Path) -> None:

@@ -1,6 +1,9 @@
 """`penstock annotate`: labels from a file."""
 
 import json
+import os
+import subprocess
+import sys
 
 import loader
 from penstock.verify_tables import check_statistics
@@ -116,7 +119,10 @@ def test_what_is_refused(cli, own, tmp_path):
             "InvalidKey: 1 of 2 keys have no live sample in d@4: 'zz' (line 2 of",
         ),
         (("--author", "ann", "--on", "w"), "FieldNotFound: samples are not found by 'w'"),
-        (("--author", "ann", "--columns", "x"), "InvalidSample: labels.jsonl says nothing"),
+        (
+            ("--author", "ann", "--columns", "x"),
+            "FieldNotFound: there is no column 'x' in labels.jsonl, but kind",
+        ),
     ):
         done = cli(*arguments, *more, root=own)
         assert done.code == 2
@@ -129,3 +135,22 @@ def test_what_is_refused(cli, own, tmp_path):
     )
     assert (done.code, done.json["error"]) == (2, "InvalidSample")
     assert len(loader.Root(own).versions("d")) == 4
+
+
+def test_a_terminal_sees_how_far_it_is(own, tmp_path):
+    """Quiet anywhere else: the tests above look at what comes out there."""
+    path = labels(tmp_path, {"key": "k2", "kind": "c"}, {"key": "k3", "kind": "c"})
+    ours, theirs = os.openpty()
+    command = ("annotate", "d", "labels", "--from", path, "--author", "ann", "--root", own)
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        check=False,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    assert done.returncode == 0, shown
+    for what in ("read labels.jsonl", "compare with d@4", "write labels"):
+        assert f"\r{what} [{'#' * 30}] 100% " in shown

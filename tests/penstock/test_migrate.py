@@ -17,8 +17,9 @@ import pytest
 import loader
 from loader.errors import Conflict, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
+from loader.storage.room import Room
 from penstock.cli import main
-from penstock.migrate.pace import Pace, Room
+from penstock.migrate.pace import Pace
 from penstock.migrate.plan import plan_migration
 from penstock.migrate.run import migrate
 from penstock.verify import verify
@@ -297,6 +298,28 @@ def test_what_another_tool_copied_is_not_copied_again(root, place):
     report = migrate(root, place, Pace())
     assert (report.copied, report.failures) == (0, {})
     assert objects(place) == objects(root.store)
+
+
+def test_memory_is_used_again_but_for_what_may_still_be_at_work():
+    room = Room(4 * 2**20)
+    with room.memory(2**20) as lent:
+        first, lent.is_free = lent.view.obj, True
+    with room.memory(2**20 - 5, beside=3 * 2**20) as lent:  # fits with what is beside it: counted once
+        assert lent.view.obj is first
+        assert len(lent.view) == 2**20 - 5
+    with room.memory(2**20) as lent:  # nobody said that it was free
+        assert lent.view.obj is not first
+        other, lent.is_free = lent.view.obj, True
+    with room.memory(2**18) as lent:  # four times as large is too large
+        assert lent.view.obj is not other
+    with room.memory(4 * 2**20):  # what is kept makes room
+        pass
+    with room.memory(2**20) as lent:
+        assert lent.view.obj is not other
+    with room.memory(2**30) as lent:  # larger than all of it
+        lent.is_free = True
+    with room.for_bytes(4 * 2**20):
+        pass
 
 
 def test_pace_and_room():

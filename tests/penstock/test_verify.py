@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -65,6 +66,23 @@ def test_a_sound_root(root, full):
     # Samples of three parts as their writers left them; shard, index and samples of the open transaction.
     assert report.unreferenced == 3 + 3
     assert report.objects == len(list(root.store.list("")))
+
+
+@pytest.mark.parametrize("more", [1, 6])
+def test_tables_that_versions_share_are_read_once(root, more):
+    """Statistics and hashes of keys, which nothing is compared with: once, whatever the number of versions."""
+    for i in range(more):
+        root.exclude("d", [f"k{i + 2:02d}"], reason="x")
+    read = Counter()
+    store = root.store
+    get = store.get
+    store.get = lambda key: read.update([key]) or get(key)
+    assert verify_root(root).problems == []
+    manifest = root.open("d").manifest
+    for kind in ("stats", "key_hashes"):
+        assert [read[file["path"]] for file in manifest[kind]] == [1] * len(manifest[kind]), kind
+    (keys, *_) = (file for file in manifest["samples"] if file["group"] == "keys")
+    assert read[keys["path"]] == 1 + 2 + more  # to check it, and to compare it with the parts of each version
 
 
 # the log
@@ -378,18 +396,23 @@ def test_packs(root):
     only(root, info.key, "the sha256 of its rows is")
 
 
-def test_a_card_of_another_version(root):
+def test_a_card_of_another_version(root, cli):
     record = root.record("d@3")
+    assert cli("card", "d@3", "--save", root=root.url).code == 0
+    assert verify_root(root).problems == []
     key = f"cards/d/000003-{record.id}/card.json"
-    root.store.put(key, canonical({"card": 1, "version": {"id": root.record("d@2").id}}))
+    card = json.loads(root.store.get(key).data)
+    another = card | {"version": root.record("d@2").id}
+    change(root, key, lambda data: json.dumps(another).encode())
     only(root, key, "it describes v-")
-    root.store.delete_many([key])
+    root.store.delete_many([info.key for info in root.store.list("cards/")])
     key = f"cards/d/000004-{record.id}/card.json"
-    root.store.put(key, canonical({"card": 1, "version": {"id": record.id}}))
+    root.store.put(key, json.dumps(card).encode())
     only(root, key, "the log has no version d@4 of that id")
 
 
 def test_what_is_not_ours_is_named_and_left_alone(root):
+    root.store.put("gates/d/a-page.html", b"ours")
     strange = ["notes.txt", "log/readme", "log/state-7.json", "mine/data.bin"]
     for key in strange:
         root.store.put(key, b"theirs")

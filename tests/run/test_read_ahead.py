@@ -298,8 +298,8 @@ def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memo
         for step in range(0, 400, 4):
             batches.seek(step)
             assert len(numbers(next(batches))) == 8
+            wait_for(lambda: not batches._assembler._reads._ahead._busy)  # it has read as far as it wants to
         ahead = batches._assembler._reads._ahead._source
-        wait_for(lambda: not batches._assembler._reads._ahead._busy)
         assert ahead._wasted <= ahead._used + 256 + 16 * 8
     assert store.nbytes["get_ranges"] <= (100 * 8 + 100 * 8 + 512) * SAMPLE
 

@@ -51,6 +51,8 @@ class SmallS3:
         data = self.objects[key]
         if "range" in request.headers and request.method == "GET":
             low, high = (int(number) for number in request.headers["range"].removeprefix("bytes=").split("-"))
+            if low >= len(data):
+                return refused(416, "InvalidRange")
             piece = data[low : high + 1]
             where = {"content-range": f"bytes {low}-{low + len(piece) - 1}/{len(data)}"}
             return said(206, piece, data, where)

@@ -3,6 +3,7 @@
 import pickle
 import random
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from loader.errors import (
     StoreError,
 )
 from loader.storage import BACKENDS, Blob, Span, Store
+from loader.storage.seek import list_from
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs over aiohttp
 
@@ -384,3 +386,22 @@ def test_any_sequence_of_verbs_behaves_as_a_dictionary(backend, store: Store, se
             wanted = sorted((k, len(v)) for k, v in model.items() if k.startswith(prefix) and k > other)
             assert [(info.key, info.nbytes) for info in store.list(prefix, other)] == wanted
     assert {info.key: store.get(info.key).data for info in store.list()} == model
+
+
+def test_a_listing_that_goes_on_and_when_objects_were_written(store: Store):
+    """`list_from` gives what `list` gives behind a key, and both tell the time where the store keeps one."""
+    keys = sorted(["a", "b!", "b.c", "b/c", "b/c.d/e", "b0", "ä/1", "z/1", "z/10", "日本"])
+    for key in keys:
+        store.put(key, b"x")
+    for after in ("", "a", "b", "b/", "b/c", "b/zz", "ä", "z/10", "日本"):
+        assert [info.key for info in list_from(store, "", after)] == [key for key in keys if key > after]
+        wanted = [key for key in keys if key > after and key.startswith("b/")]
+        assert [info.key for info in list_from(store, "b/", after)] == wanted
+    (listed,) = store.list("a")
+    if not store.url.startswith("memory://"):
+        assert listed.modified_us is not None
+        latest_us = time.time_ns() // 1000 + 60_000_000
+        assert 1_600_000_000_000_000 < listed.modified_us < latest_us  # some servers' clocks stand still
+        told = store.head("a").modified_us  # by HTTP's dates, which have whole seconds
+        assert told is not None
+        assert told // 1_000_000 == listed.modified_us // 1_000_000

@@ -7,6 +7,7 @@ import pytest
 
 from loader.errors import AlreadyExists
 from loader.storage import Span, Store, open_store
+from loader.storage.seek import list_from
 
 DATA = bytes(range(256)) * 40
 CONDITIONS = {
@@ -96,3 +97,12 @@ def test_one_of_many_creators_wins_though_answers_are_lost(faulty, faulty_option
         won = list(pool.map(create, range(16)))
     assert won.count(True) == 1
     assert faulty.origin.held() == {"log/1": b"writer %d" % won.index(True)}
+
+
+def test_a_listing_that_goes_on_asks_the_server_to_begin_there(faulty, faulty_store, protocol):
+    """By each provider's own parameter; what servers make of it is filtered here once more."""
+    for number in range(8):
+        faulty.origin.hold(f"k{number}", b"x")
+    assert [info.key for info in list_from(faulty_store, "", "k5")] == ["k6", "k7"]
+    parameter = "startFrom" if protocol == "az" else "start-after"
+    assert f"{parameter}=k5" in faulty.requests[0], faulty.requests

@@ -211,18 +211,24 @@ def test_damage_is_found_and_named(tmp_path, how):
         assert "step 1 of run 'run'" in str(caught.value)
 
 
-def test_a_flipped_byte_on_the_way_is_read_once_more(tmp_path, monkeypatch):
-    checkpoints = Checkpoints(tmp_path / "root", "run")
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_a_flipped_byte_on_the_way_is_read_once_more(tmp_path, monkeypatch, place):
+    url = tmp_path / "root" if place == "disk" else "memory://a-flipped-byte-on-the-way"
+    checkpoints = Checkpoints(url, "run")
     checkpoints.save(1, {"a": torch.arange(1000)})
     store = checkpoints._root.store
-    honest, lies = store.get_ranges, []
+    verb, lies = "read_into" if place == "disk" else "get_ranges", []
+    honest = getattr(store, verb)
 
     def lying(key, spans, **options):
-        (blob,) = honest(key, spans, **options)
+        found = honest(key, spans, **options)
         lies.append(key)
-        return [blob._replace(data=bytes([blob.data[0] ^ 1]) + blob.data[1:])]
+        if place == "disk":
+            spans[0][2][0][0] ^= 1
+            return found
+        return [blob._replace(data=bytes([blob.data[0] ^ 1]) + blob.data[1:]) for blob in found]
 
-    monkeypatch.setattr(store, "get_ranges", lying)
+    monkeypatch.setattr(store, verb, lying)
     found = {"a": torch.zeros(1000, dtype=torch.int64)}
     checkpoints.load(found)
     assert lies
@@ -234,10 +240,9 @@ def test_only_the_blocks_are_read_that_hold_what_is_asked_for(tmp_path):
     checkpoints = Checkpoints(tmp_path / "root", "run")
     checkpoints.save(1, {"w": torch.arange(2_560 * 1024).reshape(2_560, 1024)})
     reader, read = checkpoints.reader(1), []
-    honest = checkpoints._root.store.get_ranges
-    checkpoints._root.store.get_ranges = lambda key, spans, **more: (
-        read.extend(spans) or honest(key, spans, **more)
-    )
+    honest = checkpoints._root.store.read_into
+    checkpoints._root.store.read_into = lambda key, pieces: read.extend(pieces) or honest(key, pieces)
+    checkpoints._root.store.get_range = lambda *_: pytest.fail("read once more")
     from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
     place = dcp.metadata.MetadataIndex("w", torch.Size([0, 0]))
@@ -251,7 +256,26 @@ def test_only_the_blocks_are_read_that_hold_what_is_asked_for(tmp_path):
 
     reader.read_data(LoadPlan([item]), Planner()).wait()
     assert torch.equal(target, torch.arange(1_000 * 1024, 1_002 * 1024).reshape(2, 1024))
-    assert [span.nbytes for span in read] == [2**20]
+    assert [nbytes for _, nbytes, _ in read] == [2**20]
+
+
+def test_of_a_disk_whole_pieces_are_read_into_the_tensors_themselves(tmp_path):
+    """Into others beside them, and copied: what lies in another order there, or is of another type."""
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    values = torch.arange(6.0).reshape(2, 3)
+    checkpoints.save(1, {"same": values, "turned": values, "halved": values})
+    found = {
+        "same": torch.zeros(2, 3),
+        "turned": torch.zeros(3, 2).t(),
+        "halved": torch.zeros(2, 3, dtype=torch.float16),
+    }
+    store, buffers = checkpoints._root.store, []
+    honest = store.read_into
+    store.read_into = lambda key, pieces: buffers.extend(one[2][0] for one in pieces) or honest(key, pieces)
+    checkpoints.load(found)
+    assert all(torch.equal(one.float(), values) for one in found.values())
+    at = {torch.frombuffer(buffer, dtype=torch.uint8).data_ptr() for buffer in buffers}
+    assert at & {one.data_ptr() for one in found.values()} == {found["same"].data_ptr()}
 
 
 def test_the_loaders_state_goes_with_it_and_another_order_is_refused_before_anything_is_filled(tmp_path):

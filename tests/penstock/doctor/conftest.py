@@ -57,9 +57,7 @@ class Gateway:
                 body = b"".join(self.app(environ, lambda *status: said.append(status)))
             else:
                 body = held
-        status, headers = (
-            said[0][:2] if said else ("200 OK", [("ETag", '"stale"'), ("Content-Length", str(len(body)))])
-        )
+        status, headers = said[0][:2] if said else _stale(body, environ)
         headers, body = self._after(environ, headers, body)
         start_response(status, [one for one in headers if one[0].lower() != "date"])
         return [body]
@@ -94,6 +92,14 @@ class Gateway:
             headers = [one for one in headers if one[0].lower() != "content-length"]
             headers += [("Content-Length", str(len(body)))]
         return headers, body
+
+
+def _stale(body: bytes, environ) -> tuple[str, list[tuple[str, str]]]:
+    """The head of an answer that nobody wrote; ranges of it begin at 0."""
+    headers = [("ETag", '"stale"'), ("Content-Length", str(len(body)))]
+    if "HTTP_RANGE" not in environ:
+        return "200 OK", headers
+    return "206 Partial Content", [*headers, ("Content-Range", f"bytes 0-{len(body) - 1}/{len(body)}")]
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,23 @@
 """The discovery sensor against a real instance: at least once, and once."""
 
-from collections.abc import Iterator
+import io
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from PIL import Image
 
 import loader
-from assets.discovery import BatchLimits, discover
+from assets.batches import Batches
+from assets.cut_again import noted
+from assets.discovery import discover
 from assets.manifests import manifests
+from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from assets.stages import partitions
+from assets.units import published_labels
 from dagster_project.definitions import batches_of, build_defs
-from dagster_project.sensors import discovery_sensor
+from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
@@ -21,15 +26,6 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 DATASET = "demo"
 SPEC = DatasetSpec(name=DATASET, max_reject_rate=1.0)
 BATCHES = batches_of(SPEC)
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    (tmp_path / "dagster").mkdir()
-    with dg.DagsterInstance.local_temp(
-        str(tmp_path / "dagster"), overrides={"telemetry": {"enabled": False}}
-    ) as made:
-        yield made
 
 
 @pytest.fixture
@@ -49,7 +45,7 @@ class Daemon:
         inline = {"compute": ComputeResource(engine="inline")}
         self.defs = build_defs(self.resources | inline, [SPEC])
         self.sensor = discovery_sensor(
-            DATASET, BATCHES, "demo_ingest", limits=BatchLimits(max_objects=2), max_runs=3
+            DATASET, BATCHES, "demo_ingest", limits=BatchLimits(max_objects=2, max_wait_s=0), max_runs=3
         )
 
     def tick(self) -> list[dg.RunRequest]:
@@ -70,6 +66,11 @@ class Daemon:
             tags={**request.tags, "dagster/run_key": str(request.run_key)},
             run_config=QUIET,
             raise_on_error=False,
+        )
+
+    def release(self) -> dg.ExecuteInProcessResult:
+        return self.defs.resolve_job_def("demo_release").execute_in_process(
+            instance=self.instance, run_config=QUIET, raise_on_error=False
         )
 
 
@@ -108,6 +109,57 @@ def test_what_arrives_becomes_runs_and_each_batch_one(
     assert instance.get_runs_count() == 3
 
 
+def photo(shade: int) -> bytes:
+    sink = io.BytesIO()
+    Image.new("RGB", (32, 24), (shade, 0, 0)).save(sink, "JPEG")
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("landed", "labels"),
+    [
+        ({"0.jpg": 10, "1.jpg": 20, "2.jpg": 10, "3.jpg": 30}, [""]),  # the same bytes in two batches
+        ({"a/0.jpg": 10, "a/1.jpg": 20, "b/2.jpg": 30, "b/3.jpg": 40}, ["a", "b"]),  # both have a new class
+    ],
+)
+def test_a_batch_that_another_one_has_overtaken_is_cut_again(
+    daemon: Daemon, place: Store, tmp_path: Path, landed: dict[str, int], labels: list[str]
+) -> None:
+    for name, shade in landed.items():
+        place.put(name, photo(shade))
+    for request in daemon.tick():
+        daemon.launch(request)
+    assert daemon.release().success
+    with loader.Root(tmp_path / "root") as root:
+        (second,) = [batch for batch in Batches(DATASET).look(root) if batch.standing == "ready"]
+    (request,) = daemon.tick()
+    assert request.run_key != request.partition_key == second.key
+    assert daemon.tick() == [request]
+    assert daemon.launch(request).success
+    assert daemon.tick() == []
+    assert daemon.release().success
+    with loader.Root(tmp_path / "root") as root:
+        assert [batch.standing for batch in Batches(DATASET).look(root)] == ["published"] * 2
+        samples = root.open(f"{DATASET}@latest").samples().collect()
+        assert samples["raw_sha256"].n_unique() == len(samples) == len(set(landed.values()))
+        assert published_labels(root, DATASET) == labels
+        assert not list(noted(root.store, DATASET))
+
+
+def test_a_run_that_was_made_and_not_launched_is_asked_for_again(
+    daemon: Daemon, place: Store, instance: dg.DagsterInstance
+) -> None:
+    """As the daemon leaves it whose database goes away in between: it launches that run when it is asked again."""
+    place.put("a.txt", b"a")
+    (request,) = daemon.tick()
+    tags = {"dagster/run_key": str(request.run_key), "dagster/partition": str(request.partition_key)}
+    run = dg.DagsterRun(job_name="demo_ingest", tags=tags)
+    instance.add_run(run)
+    assert [one.run_key for one in daemon.tick()] == [request.run_key]
+    instance.report_run_failed(run)
+    assert request.run_key not in [one.run_key for one in daemon.tick()]
+
+
 def test_a_tick_that_died_after_its_manifests_is_made_up_for(
     daemon: Daemon, place: Store, tmp_path: Path
 ) -> None:
@@ -117,6 +169,23 @@ def test_a_tick_that_died_after_its_manifests_is_made_up_for(
         (batch,) = discover(root.store, place, DATASET)
     (request,) = daemon.tick()
     assert request.partition_key == batch
+
+
+def test_an_instance_that_has_lost_everything_is_given_its_partitions_back_and_runs_nothing_twice(
+    daemon: Daemon, place: Store, tmp_path: Path
+) -> None:
+    for number in range(4):
+        place.put(f"{number}.txt", b"%d" % number)
+    done, waiting = daemon.tick()
+    daemon.launch(done)
+    (tmp_path / "new").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "new"), {"telemetry": {"enabled": False}}) as new:
+        daemon.instance = new
+        (request,) = daemon.tick()
+        assert request == waiting
+        assert set(new.get_dynamic_partitions(str(BATCHES.name))) == {done.run_key, waiting.run_key}
+        daemon.launch(request)
+        assert daemon.tick() == []
 
 
 def test_a_failed_run_is_not_started_again_by_itself_and_does_not_hold_up_others(

@@ -1,0 +1,206 @@
+"""Somebody lets a batch pass that the gate stopped: by name, with a reason, for these samples and checks alone."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import polars as pl
+import pytest
+
+import loader
+from assets.checks import CheckResult, Expectation
+from assets.spec import DatasetSpec
+from assets.stages import current_record, require_published
+from assets.version_audit import SUITE, Gate
+from loader.errors import Conflict, InvalidRuntime
+from penstock.approve import approve, stopped_batches
+from penstock.card.build import build_card
+from penstock.cli import main
+
+Run = Callable[..., dg.ExecuteInProcessResult]
+
+
+def few(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    """Wants more samples than the tests have."""
+    return CheckResult(name="few", passed=False, explanation=f"{len(table)} samples are few")
+
+
+def fine(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    return CheckResult(name="fine", passed=True)
+
+
+SPEC = DatasetSpec(name="demo", gate=Gate(checks={"few": few, "fine": fine}))
+WHY = "the first delivery is small, as agreed"
+
+
+@pytest.fixture
+def photos(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> Path:
+    place = tmp_path / "photos"
+    (place / "cats").mkdir(parents=True)
+    for n in range(3):
+        (place / f"cats/{n}.jpg").write_bytes(make_jpeg(50 + n, 40))
+    return place
+
+
+@pytest.fixture
+def stopped(run: Run, arrive: Callable[[Path], str], photos: Path) -> str:
+    """A batch that failed `few`, and its key."""
+    batch = arrive(photos)
+    assert run("ingest", SPEC, batch, photos).success
+    assert not run("release", SPEC).success
+    return batch
+
+
+def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
+    """Exit status and what `penstock approve ... --json` says."""
+    status = main(["approve", *argv, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_an_approved_batch_becomes_a_version_that_says_so(
+    run: Run,
+    root: loader.Root,
+    stopped: str,
+    photos: Path,
+    capsys: pytest.CaptureFixture[str],
+    numbers: Callable[[], list[int]],
+    failure_of: Callable[[dg.ExecuteInProcessResult], str],
+) -> None:
+    where = ("--root", root.url)
+    status, (listed,) = told(capsys, "demo", *where)
+    assert (status, listed["batch"], listed["record"], listed["approved_by"]) == (0, stopped, 1, "")
+    assert listed["failed"] == [{"name": "few", "explanation": "3 samples are few"}]
+    assert main(["approve", "demo", stopped, *where]) == 0
+    assert f"penstock approve demo {stopped} --record 1" in capsys.readouterr().out
+
+    given = ("demo", stopped, *where, "--record", "1", "--by", "Ada", "--reason", WHY)
+    status, made = told(capsys, *given)
+    assert (status, made["approved_by"], made["checks"]) == (0, "Ada", ["few"])
+    assert numbers() == []
+    # The parts were given up when the batch was stopped: it has to be cut again, and be the same.
+    assert not run("release", SPEC).success
+    assert run("ingest", SPEC, stopped, photos).success
+    release = run("release", SPEC)
+    assert release.success, failure_of(release)
+
+    manifest = root.open("demo@1").manifest
+    assert manifest["producer"]["approval"] == {
+        "by": "Ada",
+        "reason": WHY,
+        "record": made["approval"],
+        "checks": {"few": "3 samples are few"},
+    }
+    gate = manifest["producer"]["gate"]
+    assert (gate["checks"]["few"], gate["checks"]["fine"]) == ("failed", "passed")
+    page = root.store.get(gate["report"]).data.decode()
+    assert "3 samples are few" in page
+    assert gate["report"].startswith(f"gates/demo/{stopped}-")
+    verdict = require_published(root.store, "demo", "version", stopped)
+    assert verdict.approved_by == "Ada"
+    (event,) = release.asset_materializations_for_node("demo__version")
+    assert "| demo@1 | Ada |" in str(event.metadata["approved"].value)
+    (check,) = [one for one in release.get_asset_check_evaluations() if one.check_name == "few"]
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    shown = {one.name: one for one in build_card(root, root.open("demo@1"), n_examples=0).history.checks}
+    assert (shown["few"].failed, shown["few"].newest) == (1, f"3 samples are few. Approved by Ada: {WHY}")
+    assert shown["fine"].failed == 0
+    status, nothing = told(capsys, "demo", *where)
+    assert (status, nothing) == (0, [])
+
+
+def test_an_approval_is_of_the_verdict_that_was_looked_at(
+    run: Run, root: loader.Root, stopped: str, photos: Path
+) -> None:
+    with pytest.raises(Conflict, match="is not the newest, which is 1"):
+        approve(root, "demo", stopped, record=2, by="Ada", reason=WHY)
+    assert run("ingest", SPEC, stopped, photos).success
+    assert not run("release", SPEC).success  # a second verdict
+    with pytest.raises(Conflict, match="is not the newest, which is 2"):
+        approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
+    approve(root, "demo", stopped, record=2, by="Ada", reason=WHY)
+    with pytest.raises(Conflict, match="was approved by Ada already"):
+        approve(root, "demo", stopped, record=2, by="Bob", reason="me too")
+    found = current_record(root.store, "demo", "approval", stopped)
+    assert found is not None
+    assert (found.r, found.upstream[0].r, found.reason) == (1, 2, WHY)
+
+
+@pytest.mark.parametrize("what", ["another photo", "another check"])
+def test_what_was_not_approved_is_stopped_as_before(
+    run: Run,
+    root: loader.Root,
+    stopped: str,
+    photos: Path,
+    what: str,
+    numbers: Callable[[], list[int]],
+) -> None:
+    approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
+    spec = SPEC
+    if what == "another photo":  # one is gone: what the batch holds is not what Ada has seen
+        (photos / "cats/2.jpg").unlink()
+    else:
+        spec = replace(SPEC, gate=Gate(checks={"few": few, "fine": few}))
+    assert run("ingest", spec, stopped, photos).success
+    assert not run("release", spec).success
+    assert numbers() == []
+    (found,) = stopped_batches(root, "demo")
+    assert found.approval is None
+    approve(root, "demo", stopped, record=found.record.r, by="Ada", reason="that too")
+    assert run("ingest", spec, stopped, photos).success
+    assert run("release", spec).success
+    assert root.open("demo@1").manifest["producer"]["approval"]["reason"] == "that too"
+
+
+def breaks(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+    raise ZeroDivisionError("oh")
+
+
+@pytest.mark.parametrize(
+    ("gate", "named"),
+    [
+        (Gate(checks={"mine": breaks}), "mine"),
+        (Gate(suite=(*SUITE, Expectation(kind="not_null", column="gone"))), None),
+        (Gate(checks={"few": few}, protected=("eval@1",)), "protected"),
+    ],
+)
+def test_what_nobody_can_approve(
+    run: Run, arrive: Callable[[Path], str], root: loader.Root, photos: Path, gate: Gate, named: str | None
+) -> None:
+    spec = replace(SPEC, gate=gate)
+    batch = arrive(photos)
+    assert run("ingest", spec, batch, photos).success
+    if named == "protected":
+        record = require_published(root.store, "demo", "samples", batch)
+        sha256 = pl.read_parquet(f"{root.url}/{record.body['parts'][0]['samples']['path']}")["raw_sha256"][0]
+        with root.write("eval") as out:
+            out.add("one", {"x.txt": b"x"}, source={"raw_sha256": sha256})
+    assert not run("release", spec).success
+    (found,) = stopped_batches(root, "demo")
+    if named is None:  # an expectation of the dataset's own that cannot be evaluated
+        assert found.never
+    else:
+        assert named in found.never
+    with pytest.raises(Conflict, match="cannot be approved, because of"):
+        approve(root, "demo", batch, record=found.record.r, by="Ada", reason=WHY)
+    assert current_record(root.store, "demo", "approval", batch) is None
+
+
+def test_what_makes_no_sense(
+    run: Run, arrive: Callable[[Path], str], root: loader.Root, stopped: str, photos: Path
+) -> None:
+    for by, reason in (("", WHY), ("Ada", " ")):
+        with pytest.raises(InvalidRuntime, match="a name and a reason"):
+            approve(root, "demo", stopped, record=1, by=by, reason=reason)
+    with pytest.raises(InvalidRuntime, match="verdicts are there on"):
+        approve(root, "demo", "000009-nothing", record=1, by="Ada", reason=WHY)
+    with pytest.raises(InvalidRuntime, match="no batch of it was audited"):
+        stopped_batches(root, "other")
+    assert main(["approve", "demo", stopped, "--root", root.url, "--by", "Ada"]) == 2
+    (photos / "cats/bad.jpg").write_bytes(b"\xff\xd8\xff nothing")
+    damaged = arrive(photos)
+    assert not run("ingest", SPEC, damaged, photos).success
+    with pytest.raises(InvalidRuntime, match="before its last audit cannot be approved"):
+        approve(root, "demo", damaged, record=1, by="Ada", reason=WHY)

@@ -1,0 +1,381 @@
+"""Notices of arrivals: every form that stores send, in any order and number, lead to the same batches."""
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import dagster as dg
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assets.manifests import manifests
+from assets.notices import Notice, Unreadable, read_notices, relative_key
+from assets.sources import BatchLimits, Feed, Source
+from assets.step import Dataset, Step, TickBudget
+from assets.tick import tick
+from loader.errors import Transient
+from loader.storage import Store, open_store
+
+NOW_US = 4_000_000_000_000_000
+AT_ONCE = BatchLimits(max_objects=100, max_wait_s=0)
+
+
+def s3_event(key: str, bucket: str = "bucket", name: str = "ObjectCreated:Put") -> dict[str, Any]:
+    return {"Records": [{"eventName": name, "s3": {"bucket": {"name": bucket}, "object": {"key": key}}}]}
+
+
+def gcs_event(key: str, kind: str = "OBJECT_FINALIZE") -> dict[str, Any]:
+    data = base64.b64encode(json.dumps({"name": key}).encode()).decode()
+    return {"attributes": {"eventType": kind, "bucketId": "bucket", "objectId": key}, "data": data}
+
+
+def azure_event(
+    url: str, field: str = "eventType", kind: str = "Microsoft.Storage.BlobCreated"
+) -> dict[str, Any]:
+    return {field: kind, "subject": "/blobServices/default/containers/bucket/blobs/x", "data": {"url": url}}
+
+
+BRIDGE = {"source": "aws.s3", "detail": {"bucket": {"name": "bucket"}, "object": {"key": "a b+c.jpg"}}}
+FORMS = {
+    "s3": (s3_event("a+b%2Bc.jpg"), ["a b+c.jpg"]),
+    "s3 removed": (s3_event("a", name="ObjectRemoved:Delete"), []),
+    "s3 test": ({"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "bucket"}, []),
+    "sns": ({"Type": "Notification", "Message": json.dumps(s3_event("%E7%8B%97"))}, ["狗"]),
+    "sqs to a function": ({"Records": [{"body": json.dumps(s3_event("a"))}]}, ["a"]),
+    "eventbridge": (BRIDGE | {"detail-type": "Object Created"}, ["a b+c.jpg"]),
+    "eventbridge deleted": (BRIDGE | {"detail-type": "Object Deleted"}, []),
+    "gcs": (gcs_event("a b%.jpg"), ["a b%.jpg"]),
+    "gcs pushed": ({"message": gcs_event("a"), "subscription": "s"}, ["a"]),
+    "gcs deleted": (gcs_event("a", "OBJECT_DELETE"), []),
+    "azure": ([azure_event("https://x.blob.core.windows.net/bucket/a%20b/c.jpg")], ["a b/c.jpg"]),
+    "azure, cloud events": (azure_event("https://x/bucket/a", "type"), ["a"]),
+    "azure deleted": (azure_event("https://x/bucket/a", kind="Microsoft.Storage.BlobDeleted"), []),
+    "azure handshake": ([azure_event("", kind="Microsoft.EventGrid.SubscriptionValidationEvent")], []),
+    "plain": ({"key": "a"}, ["a"]),
+}
+GARBAGE = [
+    "{",
+    "3",
+    "[[[[[[]]]]]]",
+    "{}",
+    '{"Records": 3}',
+    '{"Records": [{}]}',
+    '{"Message": "no json"}',
+    '{"key": 3}',
+    '{"key": ""}',
+    '{"eventType": "com.example"}',
+    '{"Event": "other"}',
+    '{"attributes": null}',
+    "\0",
+    '{"hello": "world"}',
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str) -> None:
+    body, keys = FORMS[form]
+    found = read_notices(json.dumps(body))
+    assert [relative_key(notice, "s3://bucket") for notice in found] == keys
+
+
+@pytest.mark.parametrize("line", GARBAGE)
+def test_garbage_is_named(line: str) -> None:
+    with pytest.raises(Unreadable):
+        read_notices(line)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["Records", "Message", "message", "attributes", "key", "type", "s3", "eventName", "data"]
+                ),
+                inner,
+                max_size=3,
+            )
+        ),
+        max_leaves=8,
+    )
+)
+def test_any_json_is_notices_or_unreadable(body: Any) -> None:
+    try:
+        found = read_notices(json.dumps(body))
+    except Unreadable:
+        return
+    assert all(isinstance(one, Notice) for one in found)
+
+
+def test_which_place_a_notice_is_of() -> None:
+    def key(place: str, **told: str) -> str | None:
+        return relative_key(Notice(**{"key": "", **told}), place)
+
+    assert key("s3://b/raw", key="raw/x", bucket="b") == "x"
+    assert key("s3://b/raw", key="rawx", bucket="b") is None
+    assert key("s3://b/raw", key="raw/x", bucket="c") is None
+    assert key("abfs://b@account.dfs.core.windows.net/raw", key="raw/x", bucket="b") == "x"
+    assert key("/data/raw", key="x") == "x"
+    assert key("/data/raw", uri="/data/raw/y/x") == "y/x"
+    assert key("/data/raw", uri="/data/rawer/x") is None
+
+
+@pytest.fixture
+def name() -> str:
+    return os.urandom(8).hex()
+
+
+class World:
+    """A root, a place and a feed of files, in memory."""
+
+    def __init__(self, name: str, limits: BatchLimits = AT_ONCE, **more: Any) -> None:
+        self.store, self.place = open_store(f"memory://{name}/root"), open_store(f"memory://{name}/raw")
+        self.box = open_store(f"memory://{name}/box")
+        feed = Feed(url=f"memory://{name}/box", prefix="notices/")
+        self.source = Source(**{"listed": False, "feed": feed} | more)
+        self.dataset = Dataset(store=self.store, name="d", limits=limits, now_us=NOW_US)
+
+    @contextmanager
+    def opened(self, source: Source) -> Iterator[Store]:
+        yield self.place
+
+    def tick(self, later_s: float = 0, **budget: int) -> Step:
+        self.dataset = replace(self.dataset, now_us=self.dataset.now_us + int(later_s * 1e6))
+        return tick(self.dataset, (self.source,), self.opened, TickBudget(**budget))[0]
+
+    def drop(self, file: str, *lines: Any) -> None:
+        text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+        self.box.put(f"notices/{file}", text.encode())
+
+    def batches(self) -> list[list[str]]:
+        return [[item.key for item in found.objects] for found in manifests(self.store, "d")]
+
+    def files(self) -> list[str]:
+        return [info.key for info in self.box.list("notices/")]
+
+
+def test_files_of_notices(name: str) -> None:
+    world = World(name, exclude=("*.tmp",))
+    for key in ("a", "b", "c.tmp", "d"):
+        world.place.put(key, b"x")
+    world.drop("1.jsonl", {"key": "b"}, {"key": "a"}, "", {"key": "b"}, {"key": "gone"}, {"key": "../x"})
+    world.drop("2.jsonl", {"key": "c.tmp"}, "no json", {"uri": f"memory://{name}/other/x"}, {"key": "a"})
+    step = world.tick()
+    assert world.batches() == [["b", "a"]]
+    assert step.not_taken == {
+        "gone": 1,
+        "not_media": 1,
+        "excluded": 1,
+        "elsewhere": 1,
+        "unreadable_notice": 1,
+    }
+    assert world.files() == []
+    (aside,) = [info.key for info in world.store.list("tables/d/arrivals/landing/unreadable-")]
+    (row,) = pl.read_parquet(world.store.get(aside).data).to_dicts()
+    assert (row["letter"], row["line"], row["text"]) == ("notices/2.jsonl", 2, "no json")
+    world.drop("3.jsonl", {"key": "a"})  # again, and nothing is new
+    assert world.tick().made == []
+    assert world.files() == []
+    world.place.put("a", b"other")
+    world.drop("4.jsonl", {"key": "a"})
+    world.tick()
+    assert world.batches() == [["b", "a"], ["a"]]
+
+
+def test_a_file_stays_until_all_that_it_names_is_in_a_batch(name: str) -> None:
+    world = World(name, BatchLimits(max_objects=3, max_wait_s=3600))
+    for key in "abcdefgh":
+        world.place.put(key, b"x")
+    world.dataset = replace(world.dataset, now_us=0)  # nothing has waited for long
+    world.drop("1", *({"key": key} for key in "ab"))
+    assert world.tick().waiting == 2
+    assert world.tick().found == 0
+    assert world.files() == ["notices/1"]
+    world.drop("2", *({"key": key} for key in "cdefg"))
+    assert world.tick(max_notices=4).waiting == 0
+    assert world.batches() == [list("abc"), list("def")]
+    assert world.files() == ["notices/1", "notices/2"]
+    assert world.tick().waiting == 1  # what was left of the second one; the first one has gone
+    assert world.files() == ["notices/2"]
+    world.dataset = replace(world.dataset, now_us=NOW_US)
+    assert world.tick().made
+    world.tick()
+    assert world.files() == []
+    assert world.batches()[2:] == [["g"]]
+
+
+def test_a_listing_beside_a_feed_finds_the_same_objects_once(name: str) -> None:
+    world = World(name, listed=True)
+    for key in "abc":
+        world.place.put(key, b"x")
+    world.drop("1", {"key": "c"}, {"key": "a"})
+    step = world.tick()
+    assert (step.found, world.batches(), world.files()) == (3, [["a", "b", "c"]], [])
+
+
+def test_a_listing_and_a_feed_share_the_rate(name: str) -> None:
+    world = World(name, listed=True, objects_per_hour=3)
+    for key in "abcde":
+        world.place.put(key, b"x")
+    world.drop("1", *({"key": key} for key in "edc"))
+    assert [world.tick(later_s).found for later_s in (0, 60, 3600)] == [3, 0, 2]
+    world.tick(), world.tick()  # no more notices are read at a time than there is room for
+    assert world.files() == []
+    assert sorted(key for batch in world.batches() for key in batch) == list("abcde")
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 3), st.integers(0, 40)), max_size=25),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_any_history(history: list[tuple[str, int, int]], max_objects: int, max_notices: int) -> None:
+    """Objects and notices of them come in any order, twice, or before their object was overwritten again."""
+    world = World(os.urandom(8).hex(), BatchLimits(max_objects=max_objects, max_wait_s=60))
+    for number, (key, what, later_s) in enumerate(history):
+        if what < 2:
+            world.place.put(key, b"%d" % number)
+        elif what == 2:
+            world.place.delete_many([key])
+        world.drop(f"{number % 7}", *({"key": one} for one in (key, "a", key)))
+        if number % 3:
+            world.tick(later_s, max_notices=max_notices)
+    for info in world.place.list():
+        world.drop(f"last-{info.key}", {"key": info.key})
+    for _ in range(60):
+        world.tick(60, max_notices=max_notices)
+    times = Counter(item.identity for found in manifests(world.store, "d") for item in found.objects)
+    assert set(times.values()) <= {1}
+    assert {(f"{world.place.url}/{info.key}", info.etag) for info in world.place.list()} <= set(times)
+    assert world.files() == []
+
+
+class Died(BaseException):
+    pass
+
+
+class Mortal:
+    """A store whose process dies behind its n-th verb."""
+
+    def __init__(self, store: Store, clock: list[int]) -> None:
+        self._store, self._clock = store, clock
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if not callable(verb) or name.startswith("_"):
+            return verb
+
+        def called(*args: Any, **options: Any) -> Any:
+            try:
+                return verb(*args, **options)
+            finally:
+                self._clock[0] -= 1
+                if self._clock[0] == 0:
+                    raise Died
+
+        return called
+
+
+def test_a_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assets import feeds
+
+    for n in range(1, 100):
+        world, clock = World(os.urandom(8).hex(), BatchLimits(max_objects=2, max_wait_s=0)), [n]
+        for key in "abc":
+            world.place.put(key, b"x")
+        world.drop("1", {"key": "a"}, {"key": "b"}, "no json")
+        world.drop("2", {"key": "c"})
+        plain, world.dataset = world.dataset, replace(world.dataset, store=Mortal(world.store, clock))
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                feeds, "open_place", lambda url, options, clock=clock: Mortal(open_store(url), clock)
+            )
+            try:
+                world.tick()
+                world.tick()
+            except Died:
+                died = True
+            else:
+                died = False
+        world.dataset = plain
+        world.tick(), world.tick()
+        times = Counter(item.key for found in manifests(world.store, "d") for item in found.objects)
+        assert times == Counter("abc"), n
+        assert world.files() == []
+        assert len(list(world.store.list("tables/d/arrivals/landing/unreadable-"))) == 1
+        if not died:
+            break
+    assert n > 12
+
+
+@pytest.fixture
+def queue(s3: dict[str, Any], name: str) -> Iterator[Any]:
+    client = boto3.client(
+        "sqs",
+        endpoint_url=s3["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=s3["key"],
+        aws_secret_access_key=s3["secret"],
+    )
+    url = client.create_queue(QueueName=name)["QueueUrl"]
+    yield lambda body: client.send_message(QueueUrl=url, MessageBody=json.dumps(body))
+    client.close()
+
+
+def test_a_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEUE_KEY", s3["key"])
+    monkeypatch.setenv("QUEUE_SECRET", s3["secret"])
+    options = {
+        "endpoint_url": s3["endpoint_url"],
+        "aws_access_key_id": dg.EnvVar("QUEUE_KEY"),
+        "aws_secret_access_key": dg.EnvVar("QUEUE_SECRET"),
+    }
+    world = World(name, BatchLimits(max_objects=12, max_wait_s=3600))
+    feed = Feed(url=f"sqs://us-east-1/{name}", options=options)
+    world.source = replace(world.source, feed=feed)
+    world.place = open_store(f"s3://bucket/{name}", s3)
+    keys = [f"a b/{number:02d}+狗.jpg" for number in range(15)]
+    queue({"Service": "Amazon S3", "Event": "s3:TestEvent"})
+    queue("no notice")
+    for key in keys:
+        world.place.put(key, b"x")
+        quoted = f"{name}/{key}".replace("+", "%2B").replace(" ", "+")
+        queue(s3_event(quoted))
+        queue(s3_event(quoted))
+    world.dataset = replace(world.dataset, now_us=0)
+    step = world.tick()
+    assert (step.note, step.found, step.waiting, len(step.made)) == ("", 15, 3, 1)
+    assert step.not_taken == {"unreadable_notice": 1}
+    numbers = {"ApproximateNumberOfMessages": 0, "ApproximateNumberOfMessagesNotVisible": 6}
+    client = boto3.client(
+        "sqs",
+        endpoint_url=s3["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=s3["key"],
+        aws_secret_access_key=s3["secret"],
+    )
+    url = client.get_queue_url(QueueName=name)["QueueUrl"]
+    found = client.get_queue_attributes(QueueUrl=url, AttributeNames=list(numbers))["Attributes"]
+    assert {key: int(value) for key, value in found.items()} == numbers  # two for each that waits
+    client.close()
+    world.dataset = replace(world.dataset, now_us=NOW_US)
+    assert len(world.tick().made) == 1
+    assert sorted(key for batch in world.batches() for key in batch) == keys
+    world.source = replace(world.source, feed=replace(feed, url="sqs://us-east-1/no-such-queue"))
+    step = world.tick()
+    assert step.failed
+    assert Transient.__name__ in step.note
+    assert s3["secret"] not in step.note
+    world.place.close()

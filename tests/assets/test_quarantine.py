@@ -1,0 +1,278 @@
+"""Samples that trainings met as corrupt: judged again, taken out once, kept out; a wrong report throws nothing out."""
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pytest
+from PIL import Image
+
+import loader
+from assets.judging import judge
+from assets.quarantine import (
+    MAX_LEDGERS,
+    Quarantined,
+    kept_out,
+    quarantine_stage,
+    unjudged,
+    verdicts,
+)
+from assets.report import quarantine_metadata
+from assets.spec import DatasetSpec
+from assets.stages import append_record, current_record
+from assets.tables import write_table
+from dagster_project.sensors.quarantine import quarantine_sensor
+from loader.errors import StoreError
+from resources.compute import InlineCompute
+from resources.storage import RootResource
+
+SPEC = DatasetSpec(name="demo", max_quarantine_rate=0.0)
+
+
+def jpeg(number: int) -> bytes:
+    sink = io.BytesIO()
+    Image.fromarray(np.full((16, 16, 3), number * 5 % 256, np.uint8)).save(sink, "JPEG")
+    return sink.getvalue()
+
+
+@pytest.fixture
+def version(root: loader.Root) -> loader.Version:
+    """40 photos; number 3 was written with bytes that no decoder takes."""
+    with root.write("demo", part_samples=10) as writer:
+        for number in range(40):
+            data = b"no jpeg at all" if number == 3 else jpeg(number)
+            writer.add(f"{number:03d}", {"jpg": data, "cls": number}, source={"unit_id": f"unit-{number}"})
+    return root.open("demo@1")
+
+
+def damage(root: loader.Root, version: loader.Version, key: str) -> None:
+    """Flip a byte of a sample's photo where it lies."""
+    ordinal = version.select("jpg", where_present=True).ordinals([key])
+    (address,) = version.address(ordinal, ["jpg"])
+    place = address.fields["jpg"]
+    with open(os.path.join(root.url, place.path), "r+b") as file:
+        file.seek(place.offset + place.nbytes // 2)
+        old = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([old[0] ^ 0x10]))
+
+
+def train(root: loader.Root, version: loader.Version, decode: Any = True, seed: int = 1) -> None:
+    """A training that reads every sample once, and puts what it cannot read into its ledger."""
+    plan = loader.plan({"p": version}, seed=seed, global_batch=8)
+    with loader.Loader(
+        plan, 0, 1, steps=5, framework="numpy", workers=0, decode=decode, corrupt_budget=1.0
+    ) as batches:
+        for _ in batches:
+            pass
+
+
+def stage(root: loader.Root, spec: DatasetSpec = SPEC) -> Quarantined:
+    return quarantine_stage(root, InlineCompute(), spec, run_id="run-q")
+
+
+def by_verdict(rows: Any) -> dict[str, set[str]]:
+    out: dict[str, set[str]] = {}
+    for row in rows:
+        out.setdefault(row["verdict"], set()).add(row["key"])
+    return out
+
+
+def test_what_is_corrupt_goes_and_what_is_not_stays(root: loader.Root, version: loader.Version) -> None:
+    damage(root, version, "007")
+
+    def refuses(data: bytes, rng: object) -> int:
+        if int(data) in (11, 12):
+            raise ValueError("my own idea of corrupt")
+        return int(data)
+
+    train(root, version, decode={"cls": refuses})
+    found = stage(root)
+    assert by_verdict(found.rows) == {"corrupt": {"003", "007"}, "sound": {"011", "012"}}
+    codes = {row["key"]: row["code"] for row in found.rows if row["verdict"] == "corrupt"}
+    assert codes == {"003": "decode", "007": "checksum"}
+    assert found.excluded == ("003", "007")
+    assert found.version is not None
+    assert found.version.name == "demo@2"
+    keys = set(found.version.samples().collect()["key"])
+    assert keys == {f"{n:03d}" for n in range(40)} - {"003", "007"}
+    assert found.version.manifest["producer"]["dagster_run_id"] == "run-q"
+    assert kept_out(root.store, "demo").keys() == {"unit-3"}  # cut again, 007 would be good
+    shown = quarantine_metadata(root.url, found)
+    assert shown["excluded"].value == 2
+    assert "011" in str(shown["judged_now"].value)
+
+
+def test_again_is_no_change(root: loader.Root, version: loader.Version) -> None:
+    train(root, version)
+    stage(root)
+    record = current_record(root.store, "demo", "quarantine", "ledgers")
+    again = stage(root)
+    assert again.rows == again.excluded == ()
+    assert again.record == record
+    assert len(root.versions("demo")) == 2
+    train(root, version, seed=2)  # another training on the old version meets it too
+    assert by_verdict(stage(root).rows) == {"gone": {"003"}}
+    assert len(root.versions("demo")) == 2
+
+
+def test_without_a_ledger_nothing_happens(root: loader.Root, version: loader.Version) -> None:
+    assert stage(root) == Quarantined(record=None)
+    assert stage(root, DatasetSpec(name="other")) == Quarantined(record=None)
+
+
+def test_killed_after_the_verdicts_the_next_run_publishes(
+    root: loader.Root, version: loader.Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(root, version)
+    with monkeypatch.context() as patch:
+        patch.setattr(loader.Root, "exclude", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            stage(root)
+    assert len(root.versions("demo")) == 1
+    assert len(verdicts(root.store, "demo")) > 0
+    found = stage(root)
+    assert found.excluded == ("003",)
+    assert found.rows == ()
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_sample_that_was_cut_again_is_not_taken_out_for_the_old_one(
+    root: loader.Root, version: loader.Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(root, version, "007")
+    train(root, version)
+    with monkeypatch.context() as patch:
+        patch.setattr(loader.Root, "exclude", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            stage(root)
+    root.exclude("demo@1", ["007"], reason="by hand")
+    with root.write("demo") as writer:
+        writer.add("007", {"jpg": jpeg(7), "cls": 7})
+    assert stage(root).excluded == ("003",)
+    assert "007" in set(root.open("demo@latest").samples().collect()["key"])
+
+
+def test_too_many_at_once_stop_everything(root: loader.Root) -> None:
+    with root.write("demo", part_samples=10) as writer:
+        for number in range(40):
+            writer.add(f"{number:03d}", {"jpg": b"no" if number < 9 else jpeg(number)})
+    train(root, root.open("demo@1"))
+    found = stage(root)
+    assert found.record is not None
+    assert (found.record.verdict, found.excluded) == ("failed", ())
+    assert "9 of 40" in found.record.reason
+    assert len(root.versions("demo")) == 1
+    assert stage(root).record == found.record  # it stays so, and is written once
+    assert len(stage(root, replace(SPEC, max_quarantine_rate=0.05)).excluded) == 9
+
+
+def test_a_store_that_does_not_answer_says_nothing_about_a_sample(
+    root: loader.Root, version: loader.Version, tmp_path: Path
+) -> None:
+    train(root, version)
+    (address,) = version.address(version.select("jpg").ordinals(["003"]), ["jpg"])
+    shard = Path(root.url) / address.fields["jpg"].path
+    shard.rename(tmp_path / "away")
+    with pytest.raises(StoreError):
+        stage(root)
+    assert len(list(unjudged(root.store, "demo"))) > 0
+    (tmp_path / "away").rename(shard)
+    assert stage(root).excluded == ("003",)
+
+
+def test_other_datasets_and_damaged_ledgers_stop_nobody(root: loader.Root, version: loader.Version) -> None:
+    with root.write("other") as writer:
+        for number in range(8):
+            writer.add(f"{number:03d}", {"jpg": b"no" if number == 3 else jpeg(number)})
+    train(root, root.open("other@1"))
+    root.store.put("ledgers/p-1/0-of-1/x.jsonl", b"{")
+    root.store.put("ledgers/p-1/0-of-1/y.jsonl", b"")
+    train(root, version)
+    found = stage(root)
+    assert by_verdict(found.rows).keys() == {"corrupt", "elsewhere", "unreadable"}
+    assert found.excluded == ("003",)
+    assert list(unjudged(root.store, "demo")) == []
+    assert "003" in set(root.open("other@latest").samples().collect()["key"])
+    assert {row["key"] for row in verdicts(root.store, "demo") if row["verdict"] == "elsewhere"} == {""}
+    assert stage(root, replace(SPEC, name="other")).excluded == ("003",)
+
+
+def test_a_clip_is_decoded_to_its_end(
+    root: loader.Root, make_video: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder of the loader's shows some frames; what is broken in another one is found here."""
+    whole = make_video(list(range(0, 4000, 40)))
+    torn = bytearray(whole)
+    start = torn.rindex(b"mdat") + 4
+    torn[start + (len(torn) - start) // 2 : start + (len(torn) - start) // 2 + 200] = bytes(200)
+    with root.write("demo") as writer:
+        writer.add("whole", {"mp4": whole})
+        writer.add("torn", {"mp4": bytes(torn)})
+    found = judge(root.open("demo@1"), {"whole": ["mp4"], "torn": ["mp4"]}, InlineCompute(), timeout_s=60)
+    assert {key: one.verdict for key, one in found.items()} == {"whole": "sound", "torn": "corrupt"}
+
+
+def test_the_sensor_asks_once_a_day_until_it_is_judged(
+    root: loader.Root, version: loader.Version, instance: dg.DagsterInstance
+) -> None:
+    sensor = quarantine_sensor(SPEC)
+
+    def tick() -> Any:
+        context = dg.build_sensor_context(instance=instance, resources={"root": RootResource(url=root.url)})
+        return sensor(context)
+
+    assert isinstance(tick(), dg.SkipReason)
+    train(root, version)
+    first, second = tick(), tick()
+    assert isinstance(first, dg.RunRequest)
+    assert first.run_key == second.run_key
+    stage(root)
+    assert isinstance(tick(), dg.SkipReason)
+    assert MAX_LEDGERS >= 1
+
+
+def test_the_asset_publishes_and_ingest_keeps_the_unit_out(
+    run: Any, root: loader.Root, landing: Path, arrive: Callable[[Path], str], checks_of: Any
+) -> None:
+    spec = DatasetSpec(name="demo", max_reject_rate=1.0)
+    first = arrive(landing)
+    assert run("ingest", spec, first).success
+    assert run("release", spec).success
+    version = root.open("demo@1")
+    table = version.samples().collect()
+    key, unit, raw = table.filter(table["kind"] == "image").select("key", "unit_id", "raw_key").row(0)
+    damage(root, version, key)
+    view = version.select("jpg", where_present=True)
+    plan = loader.plan({"p": view}, seed=1, global_batch=2)
+    with loader.Loader(plan, 0, 1, steps=1, framework="numpy", workers=0, corrupt_budget=1.0) as batches:
+        list(batches)
+    result = run("quarantine", spec)
+    assert result.success
+    assert checks_of(result) == {"within_limits": True}
+    assert set(root.open("demo@latest").samples().collect()["key"]) == set(table["key"]) - {key}
+
+    # Bytes that had changed are good when they are cut again; of bytes that never decoded the verdict is "decode".
+    record = current_record(root.store, "demo", "quarantine", "ledgers")
+    assert record is not None
+    rows = [row | ({"code": "decode"} if row["key"] == key else {}) for row in verdicts(root.store, "demo")]
+    files = {"quarantine": write_table(root.store, "demo", "quarantine", "ledgers", rows)}
+    append_record(root.store, replace(record, files=files))
+    assert kept_out(root.store, "demo").keys() == {unit}
+    os.utime(landing / raw, (1, 1))  # another etag: the object lands again, and no version has a sample of it
+    again = arrive(landing)
+    assert again != first
+    assert run("ingest", spec, again).success
+    samples = current_record(root.store, "demo", "samples", again)
+    assert samples is not None
+    assert samples.body["exclude"].keys() == {key}
+    assert samples.body["exclude"][key].startswith("quarantined: decode")
+    assert samples.counts["samples"] == 0

@@ -1,0 +1,396 @@
+"""A tick goes a bounded step further at every source, and every object still comes into exactly one batch."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assets.manifests import manifests
+from assets.sources import BatchLimits, Source
+from assets.step import Dataset, Step, TickBudget
+from assets.tick import tick
+from assets.waiting import pause, read_progress, resume
+from loader.dataset.denied import Target, hashes
+from loader.dataset.history import Deny
+from loader.errors import InvalidStore
+from loader.storage import ObjectInfo, Store, open_store
+from resources.storage import LandingResource
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HOUR_US = 3_600_000_000
+NOW_US = 1_900_000_000_000_000
+AT_ONCE = BatchLimits(max_objects=3, max_wait_s=0)
+
+
+class Place:
+    """A landing place with a clock of its own, which counts what is listed."""
+
+    def __init__(self, url: str = "memory://place") -> None:
+        self.url = url
+        self.objects: dict[str, ObjectInfo] = {}
+        self.n_listed = 0
+        self._etags = 0
+
+    def put(self, *keys: str, at_us: int = NOW_US, nbytes: int = 1) -> None:
+        for key in keys:
+            self._etags += 1
+            self.objects[key] = ObjectInfo(key=key, nbytes=nbytes, etag=str(self._etags), modified_us=at_us)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        for key in sorted(self.objects):
+            if key.startswith(prefix) and key > (start_after or ""):
+                self.n_listed += 1
+                yield self.objects[key]
+
+    def head(self, key: str) -> ObjectInfo:
+        return self.objects[key]
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store(f"memory://{os.urandom(8).hex()}/root")
+
+
+class Ticking:
+    """Ticks over places by the names of their sources."""
+
+    def __init__(self, store: Store, limits: BatchLimits, *sources: Source, **places: Any) -> None:
+        self.sources, self.places = sources or (Source(),), places
+        self.dataset = Dataset(store=store, name="d", limits=limits, now_us=NOW_US)
+        self.budget = TickBudget()
+
+    @contextmanager
+    def opened(self, source: Source) -> Iterator[Any]:
+        yield self.places[source.name]
+
+    def __call__(self, later_s: float = 0) -> list[Step]:
+        self.dataset = replace(self.dataset, now_us=self.dataset.now_us + int(later_s * 1_000_000))
+        return tick(self.dataset, self.sources, self.opened, self.budget)
+
+
+def batches(store: Store) -> list[str]:
+    return ["".join(item.key for item in found.objects) for found in manifests(store, "d")]
+
+
+def test_what_fills_no_batch_waits_until_it_has_waited_long_enough(store: Store) -> None:
+    place, limits = Place(), BatchLimits(max_objects=3, max_wait_s=600)
+    go = Ticking(store, limits, landing=place)
+    place.put(*"abcd", at_us=NOW_US - 100_000_000)
+    place.put("e")
+    (step,) = go()
+    assert batches(store) == ["abc"]
+    assert (step.found, step.waiting, step.oldest_s, len(step.made)) == (5, 2, 100.0, 1)
+    place.put("A")
+    assert go(499)[0].waiting == 3 - 3  # three wait: a full batch
+    assert batches(store) == ["abc", "deA"]
+    place.put("f", at_us=go.dataset.now_us)
+    assert go(599)[0].waiting == 1
+    assert go(1)[0].waiting == 0
+    assert batches(store) == ["abc", "deA", "f"]
+    assert go(10_000)[0].made == []
+
+
+def test_a_tick_lists_no_more_than_its_budget_and_the_next_goes_on(store: Store) -> None:
+    place = Place()
+    place.put(*(f"{number:02d}" for number in range(20)))
+    go = Ticking(store, BatchLimits(max_objects=5, max_wait_s=0), landing=place)
+    go.budget = TickBudget(max_listed=7)
+    cursors = [go()[0].cursor for _ in range(3)]
+    assert cursors == ["06", "13", ""]
+    assert place.n_listed <= 3 * 7
+    assert [len(found.objects) for found in manifests(store, "d")] == [5, 5, 5, 5]
+    place.put("000")  # below the cursor's next place: the next pass finds it
+    assert sum(go()[0].found for _ in range(4)) == 1
+    assert read_progress(store, "d", "landing").n_passes == 2
+
+
+def test_what_stays_over_in_the_middle_of_a_pass_waits_for_more_and_not_for_ever(store: Store) -> None:
+    place = Place()
+    place.put(*(f"{number:02d}" for number in range(12)), at_us=NOW_US - HOUR_US)
+    go = Ticking(store, BatchLimits(max_objects=4, max_wait_s=60), landing=place)
+    go.budget = TickBudget(max_listed=6)
+    go()
+    assert [len(found.objects) for found in manifests(store, "d")] == [4]  # two wait for the next tick
+    go()
+    assert [len(found.objects) for found in manifests(store, "d")] == [4, 4, 4]
+    place.put("!", at_us=NOW_US - HOUR_US)
+    go.budget = TickBudget(max_listed=9)
+    go()  # to the end
+    go()  # a long pass in which nothing becomes full: the old one waits for no end of it
+    assert sum(len(found.objects) for found in manifests(store, "d")) == 13
+
+
+def test_sources_are_told_apart_and_share_the_budget(store: Store) -> None:
+    here, there = Place("memory://here"), Place("memory://there")
+    here.put("photos/a.jpg", "photos/b.JPG", "photos/c.tmp", "test/d.jpg", "e.jpg")
+    there.put("a", "b", nbytes=5)
+    there.put("c", nbytes=50)
+    there.put(".hidden", "x/", "_origins.json")
+    sources = (
+        Source(name="photos", prefix="photos/", include=("*.[jJ][pP][gG]",)),
+        Source(name="rest", exclude=("/photos/", "test/**", "!test/d.jpg")),
+        Source(name="there", url="memory://there", min_bytes=2, max_bytes=10),
+    )
+    go = Ticking(store, AT_ONCE, *sources, photos=here, rest=here, there=there)
+    steps = {step.source: step for step in go()}
+    assert batches(store) == ["photos/a.jpgphotos/b.JPG", "e.jpgtest/d.jpg", "ab"]
+    assert [found.landing for found in manifests(store, "d")] == [here.url, here.url, there.url]
+    assert steps["photos"].not_taken == {"not_included": 1}
+    assert steps["rest"].not_taken == {"excluded": 3}
+    assert steps["there"].not_taken == {"not_media": 3, "too_large": 1}
+    go.budget = TickBudget(max_listed=9)
+    assert [step.listed for step in go()] == [3, 3, 3]
+
+
+def test_sources_of_one_place_that_overlap_share_no_object(store: Store) -> None:
+    place = Place()
+    place.put("a/1", "a/2", "b")
+    sources = (Source(name="all"), Source(name="a", prefix="a/"))
+    limits = BatchLimits(max_objects=9, max_wait_s=60)
+    go = Ticking(store, limits, *sources, all=place, a=place)
+    assert [step.waiting for step in go()] == [3, 2]  # at both
+    assert [len(step.made) for step in go(60)] == [1, 0]
+    assert batches(store) == ["a/1a/2b"]
+    assert [step.waiting for step in go()] == [0, 0]
+
+
+def test_rates(store: Store) -> None:
+    place = Place()
+    place.put(*(f"{number:03d}" for number in range(100)))
+    source = Source(objects_per_tick=10, objects_per_hour=25)
+    go = Ticking(store, BatchLimits(max_objects=5, max_wait_s=0), source, landing=place)
+    found = [go(600)[0].found for _ in range(20)]
+    assert found[:8] == [10, 10, 5, 0, 0, 0, 10, 10]
+    assert sum(found) == sum(len(found.objects) for found in manifests(store, "d"))
+    assert all(sum(found[first : first + 6]) <= 25 for first in range(15))
+    keys = [item.key for found in manifests(store, "d") for item in found.objects]
+    assert keys == sorted(keys) == sorted(set(keys))  # none was passed over
+
+
+def test_pausing(store: Store) -> None:
+    places = {"one": Place("memory://one"), "two": Place("memory://two")}
+    for place in places.values():
+        place.put("a")
+    go = Ticking(store, AT_ONCE, Source(name="one"), Source(name="two", paused=True), **places)
+    pause(store, "d", "one", reason="bad upload", by="ann")
+    assert [step.note for step in go()] == ["paused by ann: bad upload", "paused in the dataset's spec"]
+    assert batches(store) == []
+    assert resume(store, "d", "one")
+    assert not resume(store, "d", "one")
+    assert [len(step.made) for step in go()] == [1, 0]
+    store.put("tables/d/arrivals/one/paused.json", b"by hand, at night")
+    assert go()[0].note == "paused by somebody: no reason given"
+
+
+class Broken(Place):
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        raise InvalidStore("no such bucket")
+
+
+def test_a_source_that_is_down_holds_up_no_other(store: Store) -> None:
+    up = Place()
+    up.put("a")
+    go = Ticking(store, AT_ONCE, Source(name="down"), Source(name="up"), down=Broken(), up=up)
+    down, other = go()
+    assert down.failed
+    assert down.note == "InvalidStore: no such bucket"
+    assert (other.failed, len(other.made)) == (False, 1)
+
+
+def test_what_is_taken_down_lands_no_more_though_it_waited(store: Store) -> None:
+    place = Place()
+    place.put("a", "b")
+    go = Ticking(store, BatchLimits(max_objects=9, max_wait_s=60), landing=place)
+    assert go()[0].waiting == 2
+    named = hashes("ab", [Target(kind="raw", value="a")])
+    deny = Deny(n=1, salt="ab", hashes=tuple(named), scope="raw")
+    go.dataset = replace(go.dataset, denies=(deny,))
+    place.put("c")
+    (step,) = go(60)
+    assert batches(store) == ["bc"]
+    assert step.waiting == 0
+    assert go()[0].not_taken == {"taken_down": 1}
+
+
+def test_an_overwritten_object_waits_once_as_what_it_is_now(store: Store) -> None:
+    place = Place()
+    place.put("a", "b")
+    go = Ticking(store, BatchLimits(max_objects=9, max_wait_s=60), landing=place)
+    go()
+    place.put("a", at_us=NOW_US + 30_000_000)
+    go(30)
+    (found,) = [go(30), manifests(store, "d")][1]
+    assert [(item.key, item.etag) for item in found.objects] == [("b", "2"), ("a", "3")]
+
+
+def test_state_that_is_lost_or_damaged_costs_a_pass_and_no_object(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place()
+    place.put(*"abcde")
+    go = Ticking(store, BatchLimits(max_objects=4, max_wait_s=60), landing=place)
+    go()
+    path = "tables/d/arrivals/landing/waiting.parquet"
+    for damage in (b"", b"PAR1 no", store.get(path).data[:-20]):
+        store.put(path, damage)
+        assert go()[0].waiting == 1
+        assert "a new pass begins" in caplog.text
+    store.delete_many([path])
+    go(60)
+    assert batches(store) == ["abcd", "e"]
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2), st.integers(0, 90)), max_size=40),
+    st.integers(1, 4),
+    st.integers(1, 5),
+)
+def test_any_history(history: list[tuple[str, int, int]], max_objects: int, max_listed: int) -> None:
+    """Objects arrive, are overwritten and go; ticks of any size come in between, now and then of two at once."""
+    store = open_store(f"memory://{os.urandom(8).hex()}/root")
+    place = Place()
+    go = Ticking(store, BatchLimits(max_objects=max_objects, max_wait_s=60), landing=place)
+    other = Ticking(store, BatchLimits(max_objects=2, max_wait_s=0), landing=place)
+    go.budget = other.budget = TickBudget(max_listed=max_listed)
+    for key, what, later_s in history:
+        if what:
+            place.put(key, at_us=go.dataset.now_us)
+        else:
+            place.objects.pop(key, None)
+        go(later_s)
+        if later_s % 7 == 0:
+            other()
+    for _ in range(2 * (len(place.objects) // max_listed + 2)):
+        go(60)
+    times = Counter(item.identity for found in manifests(store, "d") for item in found.objects)
+    assert set(times.values()) <= {1}
+    assert {(f"{place.url}/{info.key}", info.etag) for info in place.objects.values()} <= set(times)
+
+
+def test_many_at_once(tmp_path: Path) -> None:
+    place, store = open_store(str(tmp_path / "landing")), open_store(str(tmp_path / "root"))
+    sources = (Source(name="all"), Source(name="some", prefix="1"))
+
+    def arrive(number: int) -> None:
+        go = Ticking(store, BatchLimits(max_objects=4, max_wait_s=0), *sources, all=place, some=place)
+        go.dataset = replace(go.dataset, now_us=4 * NOW_US)
+        for position in range(4):
+            place.put(f"{number}/{position}", b"x")
+            go()
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(arrive, range(12)))
+    arrive(12)
+    times = Counter(item.key for found in manifests(store, "d") for item in found.objects)
+    assert times == Counter({f"{number}/{position}": 1 for number in range(13) for position in range(4)})
+
+
+KILLED = """
+import sys
+from contextlib import contextmanager
+import pathspec, polars
+from assets.sources import BatchLimits, Source
+from assets.step import Dataset, TickBudget
+from assets.tick import tick
+from loader.storage import open_store
+sys.path.append("tests/assets")
+from killing_store import Killing, killed_at_each
+
+landing, roots = sys.argv[1:]
+
+def work(n):
+    store = Killing(open_store(f"{roots}/{n}"), n)  # behind a verb, which is before the next
+    place = open_store(landing)
+    @contextmanager
+    def opened(source):
+        yield place
+    for _ in range(2):
+        limits = BatchLimits(max_objects=3, max_wait_s=0)
+        dataset = Dataset(store=store, name="d", limits=limits, now_us=4 * 10**15)
+        tick(dataset, (Source(),), opened, TickBudget(max_listed=7))
+
+print(killed_at_each(work))
+"""
+
+
+def test_killed_at_every_verb(tmp_path: Path) -> None:
+    place = open_store(str(tmp_path / "landing"))
+    for key in "abcdefghij":
+        place.put(key, key.encode())
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    # Two ticks. Each: state, manifests that are there, a look behind them, whether it is paused, state.
+    n_killed = int(done.stdout)
+    assert n_killed >= 2 * 5 + 2
+    for number in range(1, n_killed + 1):
+        store = open_store(str(tmp_path / "roots" / str(number)))
+        go = Ticking(store, BatchLimits(max_objects=3, max_wait_s=0), landing=place)
+        go.dataset = replace(go.dataset, now_us=4 * 10**15)
+        go(), go()
+        times = Counter(item.key for found in manifests(store, "d") for item in found.objects)
+        assert times == Counter("abcdefghij"), number
+
+
+def test_requests_of_a_tick_do_not_grow_with_what_was_listed_before(store: Store) -> None:
+    """At two sizes: what a tick in the middle of a pass lists is its budget, however much lies before the cursor."""
+    for n_before in (50, 500):
+        place = Place()
+        place.put(*(f"{number:04d}" for number in range(n_before + 100)))
+        go = Ticking(open_store(f"memory://{os.urandom(8).hex()}/root"), AT_ONCE, landing=place)
+        go.budget = TickBudget(max_listed=n_before)
+        go()
+        place.n_listed, go.budget = 0, TickBudget(max_listed=20)
+        assert go()[0].listed == 20
+        assert place.n_listed == 20
+
+
+def test_secrets_of_a_source_come_out_of_the_environment(
+    store: Store, s3: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pickle
+
+    from assets.places import opener
+
+    with pytest.raises(InvalidStore, match=r"plain text.*dg.EnvVar"):
+        Source(name="partner", url="s3://bucket/x", options={"secret": s3["secret"]})
+    options = {
+        "endpoint_url": s3["endpoint_url"],
+        "key": dg.EnvVar("PARTNER_KEY"),
+        "secret": dg.EnvVar("PARTNER_SECRET"),
+    }
+    source = Source(name="partner", url=dg.EnvVar("PARTNER_URL"), options=options)
+    monkeypatch.setenv("PARTNER_URL", "s3://bucket/partner")
+    monkeypatch.setenv("PARTNER_KEY", s3["key"])
+    monkeypatch.delenv("PARTNER_SECRET", raising=False)
+    landing = LandingResource(url="memory://default")
+    with pytest.raises(InvalidStore, match="PARTNER_SECRET is not set"), opener(landing)(source):
+        pass
+    monkeypatch.setenv("PARTNER_SECRET", s3["secret"])
+    with opener(landing)(source) as place:
+        place.put("a", b"abc")
+        dataset = Dataset(store=store, name="d", limits=AT_ONCE, now_us=4 * NOW_US)
+        (step,) = tick(dataset, (source,), opener(landing))
+        assert len(step.made) == 1, step.note
+        sent = pickle.dumps(place)
+        assert s3["secret"].encode() not in sent
+        assert pickle.loads(sent).get("a").data == b"abc"  # noqa: S301
+    assert s3["secret"] not in repr(source) + repr(place)
+    (found,) = manifests(store, "d")
+    assert found.landing == "s3://bucket/partner"
+    assert s3["secret"] not in json.dumps([str(found)])
+    with opener(landing)(Source()) as place:
+        assert place.url == "memory://default"

@@ -1,0 +1,38 @@
+"""A dataset that streams, with a real daemon and webserver: what lands becomes versions by itself."""
+
+from pathlib import Path
+
+import pytest
+
+import loader
+from assets.lag import lags
+from benchmarks.arrival import DATASET, HEADING, Measured, measure, section, write_section
+
+
+@pytest.mark.server
+def test_what_lands_becomes_trainable_by_itself(tmp_path: Path) -> None:
+    found = measure(tmp_path / "stream", 2)
+    assert len(found.arrival_s) == 2
+    with loader.Root(tmp_path / "stream" / "root") as root:
+        told = lags(root, DATASET)
+        assert [one.version for one in told] == ["stream@1", "stream@2"]
+        assert [one.n for one in told] == [1, 1]
+        # the lag of the manifest is that which was seen from outside, but for the poll and the file's own time
+        for one, seen_s in zip(told, found.arrival_s, strict=True):
+            assert one.max_s <= seen_s + 1
+        assert sorted(root.open("stream@latest").samples().collect()["raw_key"]) == ["0000.jpg", "0001.jpg"]
+
+
+def test_the_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# The pipeline\n\n## Before\n\na\n\n{HEADING}\n\nold\n\n## Behind\n\nb\n")
+    text = section(Measured(arrival_s=(50.0, 20.0, 30.0), cpu_s=90.0), "quiet")
+    for _ in range(2):
+        write_section(page, text)
+    found = page.read_text()
+    assert found.count(HEADING) == 1
+    assert "old" not in found
+    assert "| later ones, median of 2 | 25 |" in found
+    assert found.index("## Before") < found.index(HEADING) < found.index("## Behind")
+    write_section(tmp_path / "new.md", text)
+    assert (tmp_path / "new.md").read_text().startswith(f"# Benchmarks: the pipeline\n\n{HEADING}\n")

@@ -1,0 +1,109 @@
+"""Plants a bug in collectors, leases, takedowns and publishers, each of which some interleaving must find."""
+
+from dataclasses import replace
+
+import pytest
+
+from loader.dataset import publish, root
+from loader.errors import PenstockError
+from penstock.collect import collector, live, sort_out, sweep
+from penstock.takedown import run, whole
+
+real_protected = live.protected
+
+
+def protected_by(patch, protected):
+    for module in (collector, sweep):
+        patch.setattr(module, "protected", protected)
+
+
+def readers_do_not_look_at_the_log_again(patch):
+    real = root.resolve
+    patch.setattr(root, "resolve", lambda state, ref, **how: real(state, ref, retired=ref.startswith("v-")))
+
+
+def leases_are_ignored(patch):
+    protected_by(patch, lambda state, leases, ids=(): real_protected(state, [], ids))
+
+
+def holds_are_forgotten(patch):
+    protected_by(patch, lambda state, *more: real_protected(replace(state, holds=()), *more))
+
+
+def names_are_forgotten(patch):
+    protected_by(patch, lambda state, *more: real_protected(replace(state, refs={}), *more))
+
+
+def open_transactions_are_leftovers(patch):
+    real = sort_out._fate
+    patch.setattr(sort_out, "_fate", lambda *a: sort_out.LEFTOVER if real(*a) == sort_out.OPEN else real(*a))
+
+
+def what_versions_share_is_forgotten(patch):
+    patch.setattr(live, "_shards", lambda store, tables: [])
+
+
+def another_collectors_work_ends_a_look(patch):
+    def kept(root, state, life, condemned):
+        found = collector.protected(state, life.living(life.leases), condemned)
+        return found, collector.references(root.store, list(found.values()))
+
+    patch.setattr(collector, "_kept", kept)
+
+
+def takedowns_are_read_once(patch):
+    """By whoever publishes, when it first builds its manifest."""
+    real, first = publish.apply_denies, {}
+
+    def apply(store, state, txn, *rest):
+        return real(store, replace(state, denies=first.setdefault(txn, state.denies)), txn, *rest)
+
+    patch.setattr(publish, "apply_denies", apply)
+
+
+def a_takedown_looks_once(patch):
+    """What was published while it worked is not retired."""
+    real, first = run.find, {}
+
+    def find(root, dataset, deny):
+        return (
+            first.setdefault(root.url, None)
+            or first.update({root.url: real(root, dataset, deny)})
+            or first[root.url]
+        )
+
+    patch.setattr(run, "find", find)
+
+
+def a_takedown_does_not_begin_again(patch):
+    patch.setattr(run, "over_whole", lambda root, dataset, work: work(whole._whole(root, dataset)))
+    from penstock.takedown import find, leftovers
+
+    for module in (find, leftovers):
+        patch.setattr(module, "over_whole", run.over_whole)
+
+
+MUTANTS = [
+    (readers_do_not_look_at_the_log_again, ["read", "retire", "collect"]),
+    (leases_are_ignored, ["read", "retire", "collect"]),
+    (holds_are_forgotten, ["hold", "retire", "collect"]),
+    (names_are_forgotten, ["tag", "retire", "collect"]),
+    (open_transactions_are_leftovers, ["write", "collect"]),
+    (what_versions_share_is_forgotten, ["write", "collect"]),
+    (another_collectors_work_ends_a_look, ["collect", "takedown", "shared"]),
+    (takedowns_are_read_once, ["bring", "takedown"]),
+    (a_takedown_looks_once, ["takedown", "write"]),
+    (a_takedown_does_not_begin_again, ["takedown", "collect", "shared"]),
+]
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize(("plant", "kinds"), MUTANTS, ids=lambda case: getattr(case, "__name__", ""))
+def test_a_planted_bug_does_not_outlive_the_interleavings(monkeypatch, shared, plant, kinds):
+    """The first actor is interrupted by the others, at one request after the other."""
+    step = 8 if plant is a_takedown_does_not_begin_again else 1
+    runs = shared("dataset/actors").interrupted_everywhere(kinds, step=step)
+    with monkeypatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, PenstockError)):
+            list(runs)

@@ -1,0 +1,323 @@
+"""Plain prefixes: copied, killed, resumed, changed at either side, verified, and told apart from roots."""
+
+import contextlib
+import hashlib
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.errors import Conflict, Corrupt, InvalidStore
+from loader.storage import open_store
+from penstock.cli import main
+from penstock.migrate.journal import Journal
+from penstock.migrate.pace import Pace
+from penstock.migrate.plan import plan_prefix
+from penstock.migrate.prefix import FOLDER, migrate_prefix
+from penstock.migrate.prefix_status import prefix_status
+from penstock.migrate.verify_prefix import verify_prefix
+
+
+def fill(store, count, nbytes=300):
+    """Keys and bytes of what there is to copy."""
+    made = {f"v/{i:03d}.bin": random.Random(i).randbytes(i % nbytes) for i in range(count)}
+    made |= {"a name with spaces.txt": b"x", "v-ä/ü.bin": b"", "v.bin": b"beside v/"}
+    for key, data in made.items():
+        store.put(key, data)
+    return made
+
+
+@pytest.fixture
+def places(tmp_path):
+    return open_store(str(tmp_path / "from")), open_store(str(tmp_path / "to"))
+
+
+def there(store):
+    return {info.key: store.get(info.key).data for info in store.list("") if not info.key.startswith(FOLDER)}
+
+
+def manifest(store):
+    """key -> sha256, of all pieces of the manifest; no run has left lines."""
+    keys = [info.key for info in store.list(FOLDER)]
+    assert not [key for key in keys if key.endswith(".jsonl")]
+    tables = [pq.read_table(Path(store.url) / key) for key in keys if key.endswith(".parquet")]
+    return {row["key"]: row["sha256"] for table in tables for row in table.to_pylist()}
+
+
+def hashes(made):
+    return {key: hashlib.sha256(data).hexdigest() for key, data in made.items()}
+
+
+class Puts:
+    """Counts what is written beside the journal."""
+
+    def __init__(self, store):
+        self.store, self.url, self.keys = store, store.url, []
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            if name.startswith("put") and not args[0].startswith(FOLDER):
+                self.keys.append(args[0])
+            return getattr(self.store, name)(*args, **kwargs)
+
+        return call
+
+
+def test_all_objects_arrive_once_and_are_in_the_manifest(places, monkeypatch):
+    monkeypatch.setattr("penstock.migrate.transfer.PIECE_BYTES", 100)
+    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 200)
+    monkeypatch.setattr("penstock.migrate.journal.PIECE_ROWS", 30)
+    source, target = places
+    made = fill(source, 90)
+    plan = plan_prefix(source, target)
+    report = migrate_prefix(source, target, Pace())
+    assert (report.copied, report.skipped, report.failures) == (len(made), 0, {})
+    assert (plan.objects, plan.nbytes) == (report.copied, report.nbytes)
+    assert there(target) == made
+    assert manifest(target) == hashes(made)
+    source.put("new", b"new")
+    again = Puts(target)
+    report = migrate_prefix(source, again, Pace())
+    assert (report.copied, report.skipped, again.keys) == (1, len(made), ["new"])
+    assert manifest(target) == hashes({**made, "new": b"new"})
+    assert not prefix_status(source, target).lags
+    verdict = verify_prefix(source, target, full=True)
+    assert (verdict.problems, verdict.read, verdict.extra) == ({}, len(made) + 1, 0)
+
+
+KILLED = """
+import sys
+from loader.storage import open_store
+from penstock.migrate.pace import Pace
+from penstock.migrate.prefix import migrate_prefix
+print("begun", flush=True)
+migrate_prefix(open_store(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=300), at_once=4)
+"""
+
+
+def test_a_killed_run_is_resumed_and_copies_nothing_again(places, monkeypatch):
+    source, target = places
+    made = fill(source, 260)
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, source.url, target.url], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"begun\n"
+        while process.poll() is None and len(there(target)) < 150:
+            pass
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    before = there(target)
+    assert prefix_status(source, target).unfinished
+    puts = Puts(target)
+    report = migrate_prefix(source, puts, Pace())
+    assert not set(puts.keys) & set(before)
+    assert (report.copied, report.skipped) == (len(made) - len(before), len(before))
+    assert there(target) == made
+    # What the killed run had not noted yet was taken by its size, until somebody reads it.
+    noted = manifest(target)
+    assert sum(not sha256 for sha256 in noted.values()) == report.unhashed <= 64 + 4 * 4
+    assert len(before) - report.unhashed >= 64
+    assert verify_prefix(source, target, full=True).problems == {}
+    assert manifest(target) == hashes(made)
+
+
+def test_what_changes_at_the_source_is_named_and_replaced_when_asked(places, capsys):
+    source, target = places
+    made = fill(source, 5)
+    migrate_prefix(source, target, Pace())
+    source.put("v/003.bin", b"another")
+    source.put("v/004.bin", made["v/004.bin"])  # written again, the same
+    source.delete_many(["v/001.bin"])
+    assert main(["migrate", "status", target.url, "--from", source.url]) == 1
+    assert main(["migrate", "verify", target.url, "--from", source.url]) == 1
+    capsys.readouterr()
+    assert main(["migrate", "run", target.url, "--from", source.url, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["failures"]) == ["v/003.bin"]
+    assert "was replaced since it was copied" in found["failures"]["v/003.bin"]
+    assert there(target) == made
+    assert main(["migrate", "run", target.url, "--from", source.url, "--update"]) == 0
+    assert there(target) == {**made, "v/003.bin": b"another"}  # and nothing is deleted
+    assert main(["migrate", "verify", target.url, "--from", source.url, "--full"]) == 0
+    assert "1 others at the target" in capsys.readouterr().out
+
+
+class ChangesMeanwhile:
+    """A source of which objects are replaced, or vanish, after they were listed."""
+
+    def __init__(self, store, gone, replaced):
+        self.store, self.url, self.gone, self.replaced = store, store.url, gone, replaced
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def get_range(self, key, *args):
+        if key == self.gone:
+            self.store.delete_many([key])
+        if key == self.replaced:
+            self.store.put(key, bytes(len(self.store.get(key).data)))
+        return self.store.get_range(key, *args)
+
+
+def test_a_source_that_changes_under_a_run_is_named_and_the_rest_goes_on(places):
+    source, target = places
+    made = fill(source, 10)
+    changing = ChangesMeanwhile(source, "v/005.bin", "v/006.bin")
+    report = migrate_prefix(changing, target, Pace())
+    assert set(report.failures) == {"v/005.bin", "v/006.bin"}
+    assert there(target) == {key: data for key, data in made.items() if key not in report.failures}
+    assert migrate_prefix(source, target, Pace()).failures == {}
+    assert there(target)["v/006.bin"] == bytes(6)
+
+
+def test_objects_that_are_there_already_are_told_apart(places):
+    source, target = places
+    made = fill(source, 8)
+    target.put("v/007.bin", made["v/007.bin"])  # another tool's, whole
+    target.put("v/006.bin", b"!" * 6)  # as long, and wrong
+    target.put("v/005.bin", b"")  # cut short
+    target.put("extra", b"mine")
+    report = migrate_prefix(source, target, Pace())
+    assert (report.unhashed, list(report.failures)) == (2, ["v/005.bin"])
+    assert there(target)["v/005.bin"] == b""
+    quick = verify_prefix(source, target, full=False)
+    assert (set(quick.problems), quick.unhashed, quick.extra) == ({"v/005.bin"}, 2, 1)
+    full = verify_prefix(source, target, full=True)
+    assert set(full.problems) == {"v/005.bin", "v/006.bin"}
+    assert manifest(target)["v/007.bin"] == hashlib.sha256(made["v/007.bin"]).hexdigest()
+    target.put("v/003.bin", b"by hand")  # what we copied is not ours any more
+    assert "somebody else wrote there" in migrate_prefix(source, target, Pace()).failures["v/003.bin"]
+    target.put("v/004.bin", b"abcd")  # as long as ours
+    assert set(verify_prefix(source, target, full=True).problems) >= {"v/003.bin", "v/004.bin"}
+
+
+def test_other_places_are_refused(places, tmp_path):
+    source, target = places
+    fill(source, 3)
+    with pytest.raises(InvalidStore, match="lies in the other"):
+        migrate_prefix(source, open_store(f"{source.url}/inside"), Pace())
+    root = loader.Root(str(tmp_path / "root"))
+    root.create()
+    for pair in ((root.store, target), (source, root.store)):
+        with pytest.raises(Conflict, match="is a root"):
+            migrate_prefix(*pair, Pace())
+    migrate_prefix(source, target, Pace())
+    other = open_store(str(tmp_path / "other"))
+    fill(other, 3)
+    with pytest.raises(Conflict, match="was filled from"):
+        migrate_prefix(other, target, Pace())
+    (piece,) = [info.key for info in target.list(FOLDER) if info.key.endswith(".parquet")]
+    target.put(piece, b"PAR1 by hand")
+    with pytest.raises(Corrupt, match=piece):
+        migrate_prefix(source, target, Pace())
+
+
+def test_a_root_inside_is_refused_and_named(places):
+    source, target = places
+    made = fill(source, 5)
+    with loader.Root(f"{source.url}/v/deep").write("d") as writer:
+        writer.add("k", {"x": b"1"})
+    for attempt in (plan_prefix, prefix_status, lambda *both: migrate_prefix(*both, Pace())):
+        with pytest.raises(Conflict, match=r"v/deep/penstock\.json makes a root"):
+            attempt(source, target)
+    assert not [key for key in there(target) if key.endswith("penstock.json")]
+    shutil.rmtree(Path(source.url) / "v" / "deep")
+    source.put("other/penstock.json", b'{"name": "somebody else\'s"}')
+    assert migrate_prefix(source, target, Pace()).failures == {}
+    assert set(there(target)) >= {*made, "other/penstock.json"}
+
+
+def test_two_runs_at_once_lose_no_line(places):
+    source, target = places
+    made = fill(source, 6)
+    with Journal(target, FOLDER) as early:
+        early.begin()
+        migrate_prefix(source, target, Pace())
+        early.add(Journal(target, FOLDER).find("v.bin"))
+        early.keep()
+    assert manifest(target) == hashes(made)
+
+
+CLOUDS = {"s3": ("s3", "endpoint_url"), "gcs": ("gs", "endpoint_url"), "azure": ("az", "endpoint")}
+FAULTS = [
+    *["ok"] * 9,
+    503,
+    "ok",
+    "reset",
+    *["ok"] * 5,
+    "drop",
+    "commit-drop",
+    "ok",
+    "flip",
+    503,
+    500,
+    "ok",
+    "etag",
+]
+
+
+@pytest.mark.parametrize(
+    "way", [["s3", "gcs"], pytest.param(["s3", "azure", "gcs"], marks=pytest.mark.server)], ids="-".join
+)
+def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request):
+    """From a disk over each cloud to a disk. A flipped byte or another ETag at most makes an object fail, which the
+    next run copies; what arrives is what was there, or `verify --full` says so."""
+    http, servers = shared("servers/http"), []
+    source, last = places
+    made = fill(source, 40)
+    try:
+        for name in [*way, None]:
+            target = last
+            if name:
+                (scheme, where), options = CLOUDS[name], request.getfixturevalue(name)
+                behind = options[where].removesuffix(urlsplit(options[where]).path)
+                servers.append(http.HttpServer(http.forward_to(behind)))
+                own = {**options, where: options[where].replace(behind, servers[-1].endpoint)}
+                target = open_store(
+                    f"{scheme}://bucket/prefix-{'-'.join(way)}", {**own, "retry_base_s": 0.001}
+                )
+            for one in servers:
+                one.faults.extend(fault for fault in FAULTS if fault != "flip")
+            with contextlib.closing(source):
+                for _ in range(5):
+                    report = migrate_prefix(source, target, Pace(), at_once=3)
+                    if not report.failures:
+                        break
+                assert report.failures == {}
+                assert there(target) == made
+                assert verify_prefix(source, target, full=True).problems == {}
+            source = target
+    finally:
+        for server in servers:
+            server.close()
+
+
+def test_folder_markers_are_left_out(s3, tmp_path):
+    """What a console makes for a folder: 'folder/', listed as an empty 'folder', which nobody can read."""
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=s3["key"],
+        aws_secret_access_key=s3["secret"],
+    )
+    for key, data in (("marked/folder/", b""), ("marked/folder/x", b"1"), ("marked/empty", b"")):
+        client.put_object(Bucket="bucket", Key=key, Body=data)
+    client.close()
+    source, target = open_store("s3://bucket/marked", s3), open_store(str(tmp_path / "to"))
+    report = migrate_prefix(source, target, Pace())
+    assert (report.copied, report.markers, report.failures) == (2, 1, {})
+    assert there(target) == {"folder/x": b"1", "empty": b""}
+    assert not prefix_status(source, target).lags
+    assert verify_prefix(source, target, full=True).problems == {}
+    source.close()

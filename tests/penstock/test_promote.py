@@ -1,0 +1,259 @@
+"""Cut over: at no moment two places accept appends, whatever is killed, and nothing that was committed is lost."""
+
+import json
+import shutil
+
+import pytest
+
+import loader
+from loader.dataset.hints import dump_state, load_state
+from loader.dataset.log import Log
+from loader.errors import Conflict
+from loader.storage import open_store
+from penstock.cli import main
+from penstock.migrate.pace import Pace
+from penstock.migrate.promote import promote, promote_alone
+from penstock.migrate.run import migrate
+from penstock.migrate.target import make_mirror, make_primary
+
+
+@pytest.fixture(scope="module")
+def kills(shared):
+    return shared("penstock/promotion_kills")
+
+
+def publish(root, key):
+    with root.write("d") as writer:
+        writer.add(key, {"x": key.encode()})
+    return writer.version.id
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory, shared, kills):
+    """A primary with two versions, and a mirror that has one of them."""
+    folder = tmp_path_factory.mktemp("promote")
+    kills.begin(shared("dataset/places").Disk(folder))
+    return folder
+
+
+@pytest.fixture
+def places(template, tmp_path):
+    """make() -> the URLs of a primary and of a mirror that lags, fresh ones."""
+
+    def make(n=0):
+        shutil.rmtree(tmp_path / str(n), ignore_errors=True)
+        shutil.copytree(template, tmp_path / str(n))
+        return str(tmp_path / str(n) / "a"), str(tmp_path / str(n) / "b")
+
+    return make
+
+
+def test_a_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys, kills):
+    a, b = places()
+    old, waiting = loader.Root(a), loader.Root(b)  # processes that have both open
+    txn = old.begin("d")
+    with pytest.raises(Conflict, match="is a mirror of"):
+        publish(waiting, "early")
+    assert main(["migrate", "promote", b, "--root", a]) == 0
+    assert "1 transactions were not committed" in capsys.readouterr().out
+    kills.moved(a, b)
+    with pytest.raises(Conflict, match=f"was moved to {b}"):
+        publish(old, "late")
+    with pytest.raises(Conflict, match=f"was moved to {b}"):
+        old.abort(txn, "late")
+    third = publish(waiting, "k2")
+    urls = [one["url"] for one in waiting.state.mirrors]
+    assert a in urls
+    assert b not in urls
+    assert main(["migrate", "status", a, "--root", b]) == 1
+    assert main(["migrate", "run", a, "--root", b]) == 0
+    assert loader.Root(a).open("d@3").id == third
+    assert main(["migrate", "promote", b, "--root", a]) == 0  # again is no change
+    kills.moved(a, b)
+
+
+def test_a_root_with_mirrors_writes_to_none_of_them_by_mistake(places):
+    a, b = places()
+    both = loader.Root(a, mirrors=[b])
+    both.open("d@1")
+    promote(loader.Root(a), open_store(b), Pace())
+    publish(loader.Root(b), "k2")
+    for root in (both, loader.Root(a, mirrors=[b])):
+        with pytest.raises(Conflict):
+            root.tag("d@1", "split")
+    assert publish(loader.Root(b, mirrors=[a]), "k3")
+
+
+def test_and_back_again_past_a_process_that_comes_late(places, kills):
+    a, b = places()
+    promote(loader.Root(a), open_store(b), Pace())
+    first = loader.Root(b).state.primary.token
+    publish(loader.Root(b), "k2")
+    promote(loader.Root(b), open_store(a), Pace())
+    kills.moved(b, a)
+    make_primary(open_store(b), first)  # the first promotion's last step, of a process that was asleep
+    assert kills.writers(a, b) == [a]
+    publish(loader.Root(a), "k3")
+    assert migrate(loader.Root(a), open_store(b), Pace()).failures == {}
+    kills.moved(b, a)
+
+
+class Before:
+    """A store that does something else once, before a verb of the marker."""
+
+    def __init__(self, store, verb, do):
+        self.store, self.url, self.verb, self.do = store, store.url, verb, do
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            if (name, *args[:1]) == (self.verb, "penstock.json") and self.do:
+                do, self.do = self.do, None
+                do()
+            return getattr(self.store, name)(*args, **kwargs)
+
+        return call
+
+
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_a_run_that_was_begun_before_leaves_the_new_primary_one(places, verb, kills):
+    a, b = places()
+    marker = json.loads(open_store(b).get("penstock.json").data)
+    open_store(b).put("penstock.json", json.dumps({**marker, "mirror_of": "s3://before"}).encode())
+    target = Before(open_store(b), verb, lambda: promote(loader.Root(a), open_store(b), Pace()))
+    make_mirror(open_store(a), target)
+    assert target.do is None  # it was promoted in the middle
+    kills.moved(a, b)
+
+
+def test_killed_at_a_request(template, shared, kills):
+    """`make prove` kills at every request."""
+    place = shared("dataset/places").Disk(template)
+    assert kills.kill_everywhere(place, (range(1, 1000, 13), range(7, 1000, 13))) > 12
+
+
+def test_a_publisher_meanwhile_is_copied_or_refused(places, kills):
+    refused = copied = 0
+    for k in range(1, 1000, 8):
+        a, b = places()
+        outcome = []
+
+        def on(number, done, k=k, a=a, outcome=outcome):
+            if number == k and not done and not outcome:
+                outcome.append(None)
+                try:
+                    outcome[0] = publish(loader.Root(a), "meanwhile")
+                except Conflict as error:
+                    assert "was moved to" in str(error) or "is a mirror of" in str(error)  # noqa: PT017
+
+        steps = kills.Steps(on)
+        promote(kills.over(steps, a), steps.of(open_store(b)), Pace(), at_once=1)
+        kills.moved(a, b)
+        if not outcome:
+            break
+        ids = {one.id for one in loader.Root(b).versions("d")}
+        assert len(ids) == 2 + (outcome[0] is not None)
+        if outcome[0] is None:
+            refused += 1
+        else:
+            copied += 1
+            assert outcome[0] in ids
+    assert refused > 0
+    assert copied > 3
+
+
+def test_the_moment_of_the_fence_decides(places, shared, kills):
+    """A commit that is about to be written when the fence is; a fence that is when a commit is."""
+    interrupted = shared("dataset/interrupted").interrupted
+    a, b = places()
+    late = interrupted(loader.Root(a), lambda: promote(loader.Root(a), open_store(b), Pace()))
+    with pytest.raises(Conflict, match="was moved to"):
+        publish(late, "late")
+    kills.moved(a, b)
+    assert len(loader.Root(b).versions("d")) == 2
+    a, b = places(1)
+    done = []
+    promote(
+        interrupted(loader.Root(a), lambda: done.append(publish(loader.Root(a), "first")), "primary"),
+        open_store(b),
+        Pace(),
+    )
+    kills.moved(a, b)
+    assert loader.Root(b).open("d@3").id == done[0]
+
+
+def test_a_primary_that_is_gone(places, capsys):
+    a, b = places()
+    shutil.move(a, f"{a}-gone")
+    assert main(["migrate", "promote", b, "--primary-is-gone"]) == 0
+    assert "is lost" in capsys.readouterr().out
+    publish(loader.Root(b), "instead")
+    shutil.move(f"{a}-gone", a)  # it comes back, with a version that the mirror never had
+    with pytest.raises(Conflict, match="is not the entry of"):
+        migrate(loader.Root(b), open_store(a), Pace())
+    assert loader.Root(a).mirror_of is None
+    with pytest.raises(Conflict, match="no mirror"):
+        promote_alone(open_store(a))
+
+
+def test_a_primary_that_comes_back_with_nothing_more_becomes_a_mirror(places, kills):
+    a, b = places()
+    migrate(loader.Root(a), open_store(b), Pace())
+    open_in_time = loader.Root(a)
+    promote_alone(open_store(b))
+    publish(loader.Root(b), "k2")
+    assert main(["migrate", "run", a, "--root", b]) == 0
+    kills.moved(a, b)
+    with pytest.raises(Conflict):
+        publish(open_in_time, "late")
+    assert a in [one["url"] for one in loader.Root(b).state.mirrors]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_every_request_without_the_primary(places, after, kills):
+    for k in range(1, 100):
+        _, b = places()
+        steps = kills.killing(k, after)
+        try:
+            promote_alone(steps.of(open_store(b)))
+        except kills.Killed:
+            pass
+        else:
+            break
+        assert promote_alone(open_store(b)).promoted
+        assert kills.writers(b) == [b]
+    assert k > 5
+
+
+def test_what_cannot_be_copied_moves_nothing(places, kills):
+    a, b = places()
+    root = loader.Root(a)
+    newest = root.open("d@2").parts.shard_rows().to_pylist()[-1]["path"]
+    data = root.store.get(newest).data
+    root.store.put(newest, data[:-1] + b"!")
+    done = promote(root, open_store(b), Pace())
+    assert (done.promoted, done.closed, list(done.failures)) == (False, 0, [newest])
+    assert kills.writers(a, b) == [a]
+    root.store.put(newest, data)
+    assert promote(loader.Root(a), open_store(b), Pace()).promoted
+
+
+def test_a_mirror_and_another_place_are_refused(places, tmp_path, kills):
+    a, b = places()
+    with pytest.raises(Conflict, match="is a mirror of"):
+        promote(loader.Root(b), open_store(str(tmp_path / "c")), Pace())
+    loader.Root(a).log.move(b)  # and killed
+    with pytest.raises(Conflict, match="is on its way to"):
+        promote(loader.Root(a), open_store(str(tmp_path / "c")), Pace())
+    assert kills.writers(a, b) == []
+
+
+def test_a_hint_says_that_the_root_was_moved(places):
+    a, b = places()
+    promote(loader.Root(a), open_store(b), Pace())
+    state = loader.Root(b).state
+    data = dump_state(state)
+    assert load_state(data) == state
+    assert (
+        b'"format":2,"state"' in data
+    )  # a package that knows no moves reads the log instead, and meets the entry
+    assert b'"format":1,"state"' in dump_state(Log(open_store("memory://unmoved")).state)

@@ -1,0 +1,53 @@
+"""Objects of several pieces on their way from store to store: hashed as they are, and all of one."""
+
+import hashlib
+import itertools
+import time
+
+import pytest
+
+from loader.errors import Changed
+from loader.storage import open_store
+from penstock.migrate.pace import Pace
+from penstock.migrate.transfer import Item, Transfer
+
+DATA = bytes(range(250)) * 5
+_numbers = itertools.count()
+
+
+class Source:
+    """A store of which every request for a piece but the first does something before it is answered."""
+
+    def __init__(self, do):
+        self.store = open_store(f"memory://transfer-{next(_numbers)}")
+        self.store.put("k", DATA)
+        self.url, self.do = self.store.url, do
+
+    def get_range(self, key, offset, nbytes, etag=None):
+        if offset:
+            self.do(self.store)
+        return self.store.get_range(key, offset, nbytes, etag)
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """copied(do) -> what is known of the object, and what the target has of it."""
+    monkeypatch.setattr("penstock.migrate.transfer.PIECE_BYTES", 100)
+
+    def copy(do):
+        target = open_store(f"memory://transfer-{next(_numbers)}")
+        known = Transfer(Source(do), target, Pace())(Item(path="k", nbytes=len(DATA)))
+        return known, target.get("k").data
+
+    return copy
+
+
+def test_a_large_object_is_hashed_as_it_is(copied):
+    known, data = copied(lambda store: time.sleep(0.02))
+    assert data == DATA
+    assert known.sha256 == hashlib.sha256(DATA).hexdigest()
+
+
+def test_a_large_object_that_is_replaced_while_it_is_read_is_named(copied):
+    with pytest.raises(Changed):
+        copied(lambda store: store.put("k", DATA[::-1]))

@@ -9,7 +9,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup demo ui test test-ceph mutants check ci prove fuzz bench media clean
+.PHONY: help setup demo ui soak test test-ceph mutants check ci prove fuzz bench media clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,9 +57,12 @@ ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
 	$(PYTEST) $(PARALLEL) -m 'not ceph and not mutants' --durations=15
 	$(MAKE) mutants
 
-prove: $(READY) ## the long exhaustive check of the log's protocol (minutes)
-	$(BIN)/python tests/dataset/logmodel/prove.py 1
-	$(BIN)/python tests/dataset/kills.py
+prove: $(READY) ## the long check of the log's protocol: its model, interleavings, kills (10 minutes, two cores)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/prove.py
+
+soak: $(READY) ## an hour of arrivals, bad files, kills and releases with the books kept (MINUTES=5 for less)
+	scripts/install-servers.sh
+	$(BIN)/python tests/soak --minutes $(or $(MINUTES),60) --postgres
 
 fuzz: $(READY) ## 10,000 damaged files through audit, cutter and decoders (CASES=500 for fewer)
 	$(BIN)/python -m fuzz --cases $(or $(CASES),10000)

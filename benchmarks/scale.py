@@ -83,8 +83,8 @@ def shard_rows(txn: str, n: int) -> pa.Table:
     return pa.table([pa.array(columns[f.name], f.type) for f in SHARDS_SCHEMA], schema=SHARDS_SCHEMA)
 
 
-def publish(root: loader.Root, first: int, n: int) -> None:
-    """The next version, with n more shards of one sample: all of a publish but its shards."""
+def publish(root: loader.Root, first: int, n: int) -> str:
+    """The next version, with n more shards of one sample: all of a publish but its shards. Its transaction's name."""
     txn = root.begin(DATASET)
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     shards = shard_rows(txn, n)
@@ -113,6 +113,7 @@ def publish(root: loader.Root, first: int, n: int) -> None:
     )
     pending = Pending(dataset=DATASET, txn=txn, prefix=prefix, change=change, producer={})
     commit(root.store, root.log, pending, NewKeys(root.store, keys))
+    return str(txn)
 
 
 def counted(root: loader.Root, first: int) -> Counting:

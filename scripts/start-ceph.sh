@@ -84,7 +84,11 @@ quietly monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$monitor]" "$
 quietly ceph-mon --mkfs -i a --monmap "$dir/monmap"
 quietly ceph-mon -i a
 disk=$(cat /proc/sys/kernel/random/uuid)
-number=$(ceph osd new "$disk" 2>> "$dir/log/start.log")
+for _ in $(seq 60); do # a monitor that has only begun refuses commands; the same disk gets the same number
+    number=$(ceph osd new "$disk" 2>> "$dir/log/start.log") && break
+    sleep 0.5
+done
+test -n "$number" # nobody answered: the log is told
 quietly ceph-osd -i "$number" --mkfs --osd-uuid "$disk"
 quietly ceph osd crush add "osd.$number" 1.0 root=default host=localhost
 quietly ceph-osd -i "$number"

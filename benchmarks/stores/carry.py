@@ -10,37 +10,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from loader.storage import ObjectInfo, Store, open_store
+from loader.storage.files import download, upload
 
 from .servers import BUCKET
-
-PIECE_BYTES = 2 * 2**20
-"""What arrives is hashed and written while a cache of the processor holds it: 16 MiB cost half as much again."""
 
 
 def up(store: Store, folder: Path, at_once: int) -> dict[str, str]:
     """name -> SHA-256 of what was sent."""
 
     def one(path: Path) -> tuple[str, str]:
-        data = path.read_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        store.put(path.name, data)
-        return path.name, digest
+        digest = hashlib.sha256()
+        upload(store, path, path.name, seen=digest.update)
+        return path.name, digest.hexdigest()
 
     with ThreadPoolExecutor(at_once) as threads:
         return dict(threads.map(one, sorted(folder.iterdir())))
 
 
 def down(store: Store, folder: Path, at_once: int) -> dict[str, str]:
-    """name -> SHA-256 of what came: bounded ranges of one object each, hashed and written as they come."""
+    """name -> SHA-256 of what came."""
 
     def one(info: ObjectInfo) -> tuple[str, str]:
         digest = hashlib.sha256()
-        with (folder / info.key).open("wb", buffering=0) as file:
-            for offset in range(0, info.nbytes, PIECE_BYTES):
-                nbytes = min(PIECE_BYTES, info.nbytes - offset)
-                data = store.get_range(info.key, offset, nbytes, info.etag).data
-                digest.update(data)
-                file.write(data)
+        download(store, info.key, folder / info.key, info=info, seen=digest.update)
         return info.key, digest.hexdigest()
 
     with ThreadPoolExecutor(at_once) as threads:

@@ -1,6 +1,7 @@
 """Range reads of one object from nginx: requests per second and processor seconds per GiB, client by client."""
 
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,9 +26,9 @@ Turns = Mapping[int, page.Turns]
 """concurrency -> client -> turns."""
 
 
-def measure(folder: Path, rounds: int) -> tuple[Turns, dict[str, str]]:
+def measure(folder: Path, rounds: int, until: float) -> tuple[Turns, dict[str, str]]:
     """Turns, and why a client does not take part. In each round every client has its turn, alone; the order of clients
-    turns over from round to round. Raises: NoServer."""
+    turns over from round to round; none begins after `until` (monotonic). Raises: NoServer."""
     turns: dict[int, dict[str, list[Mapping[str, Any]]]] = {n: {} for n in CONCURRENCIES}
     failed: dict[str, str] = {}
     with nginx(folder) as (endpoint, bucket), ExitStack() as stack:
@@ -59,6 +60,8 @@ def measure(folder: Path, rounds: int) -> tuple[Turns, dict[str, str]]:
                         turn = runners[name].ask("turn", concurrency=concurrency, size=SIZE, seconds=TURN_S)
                     turns[concurrency].setdefault(name, []).append(turn)
             say(f"reads: round {number + 1} of {rounds}")
+            if time.monotonic() > until:
+                break
     return turns, failed
 
 

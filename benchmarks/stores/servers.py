@@ -60,17 +60,43 @@ def nginx(folder: Path) -> Iterator[tuple[str, Path]]:
 
 @contextmanager
 def ceph(folder: Path) -> Iterator[str]:
-    """The endpoint of a fresh one, with its data in memory. Raises: NoServer."""
+    """The endpoint of a fresh one, with its data in memory. One that does not begin is begun again, once.
+
+    Raises: NoServer."""
     if shutil.which("radosgw") is None:
         raise NoServer("radosgw is not installed: scripts/install-ceph.sh")
-    port = free_port()
-    subprocess.run(
-        [START_CEPH, folder, str(port), KEY, SECRET], check=True, timeout=180, stdout=subprocess.DEVNULL
-    )
+    try:
+        port = _start_ceph(folder)
+    except subprocess.SubprocessError:
+        subprocess.run([START_CEPH, "--stop", folder], check=True, timeout=60)
+        shutil.rmtree(folder)
+        try:
+            port = _start_ceph(folder)
+        except subprocess.SubprocessError as error:
+            raise NoServer(f"Ceph does not begin: {error}") from error
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
         subprocess.run([START_CEPH, "--stop", folder], check=True, timeout=60)
+
+
+def _start_ceph(folder: Path) -> int:
+    port = free_port()
+    command = [START_CEPH, folder, str(port), KEY, SECRET]
+    subprocess.run(command, check=True, timeout=180, stdout=subprocess.DEVNULL)
+    return port
+
+
+def freed(folder: Path) -> None:
+    """Let Ceph give back the memory of what was deleted, which it does after two hours by itself."""
+    subprocess.run(
+        ["radosgw-admin", "gc", "process", "--include-all"],
+        env=os.environ | {"CEPH_CONF": str(folder / "ceph.conf")},
+        check=True,
+        timeout=180,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _listening(port: int, within_s: float = 10) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from .. import page
 from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
 from ..throughput import say
-from .servers import BUCKET, KEY, SECRET, ceph
+from .servers import BUCKET, KEY, SECRET, ceph, freed
 
 FILE_BYTES = 64 * 2**20
 AT_ONCE = 8
@@ -72,7 +72,7 @@ def commands(endpoint: str, here: Path, there: str, back: Path) -> dict[str, dic
     }
 
 
-def measure(folder: Path, rounds: int, files: int) -> page.Turns:
+def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
     """ "PROGRAM up" and "PROGRAM down" -> turns. Raises: NoServer; PeerError for a program that is missing or fails."""
     if failed := failure_of("transfer"):
         raise PeerError(failed)
@@ -83,7 +83,7 @@ def measure(folder: Path, rounds: int, files: int) -> page.Turns:
         (here / f"{number:03}.bin").write_bytes(number.to_bytes(8, "big") + block)
     turns: dict[str, list[Mapping[str, Any]]] = {}
     with ceph(folder / "ceph") as endpoint:
-        _make_bucket(endpoint)
+        make_bucket(endpoint)
         names = list(commands(endpoint, here, "", back))
         for number in range(rounds):
             for name in [*names[number % 3 :], *names[: number % 3]]:
@@ -93,7 +93,12 @@ def measure(folder: Path, rounds: int, files: int) -> page.Turns:
                     command = commands(endpoint, here, name, back)[name][way]  # the same keys in every round
                     turns.setdefault(f"{name} {way}", []).append(_timed(command, files))
                 _compare(here, back)
+                shutil.rmtree(back)
+                _delete(endpoint, name)
+                freed(folder / "ceph")  # its memory holds one program's files
             say(f"transfers: round {number + 1} of {rounds}")
+            if time.monotonic() > until:
+                break
     return turns
 
 
@@ -151,15 +156,28 @@ def _compare(here: Path, back: Path) -> None:
             raise PeerError(f"{path.name} came back as another")
 
 
-def _make_bucket(endpoint: str) -> None:
+def make_bucket(endpoint: str) -> None:
+    """The bucket of all benchmarks."""
+    client = _client(endpoint)
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+
+
+def _delete(endpoint: str, prefix: str) -> None:
+    client = _client(endpoint)
+    for page_of in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{prefix}/"):
+        for found in page_of.get("Contents", ()):
+            client.delete_object(Bucket=BUCKET, Key=found["Key"])
+    client.close()
+
+
+def _client(endpoint: str) -> Any:
     import boto3
 
-    client = boto3.client(
+    return boto3.client(
         "s3",
         endpoint_url=endpoint,
         region_name="us-east-1",
         aws_access_key_id=KEY,
         aws_secret_access_key=SECRET,
     )
-    client.create_bucket(Bucket=BUCKET)
-    client.close()

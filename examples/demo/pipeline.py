@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import dagster as dg
 import loader
 from assets import samples as samples_stage
 from assets.discovery import discover
+from assets.failures import why_failed
 from assets.manifests import Manifest, manifests
 from assets.spec import DatasetSpec
 from assets.stages import StageRecord, current_record
@@ -19,21 +21,7 @@ from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
 from resources.compute import ComputeResource
 
-SETTINGS = """\
-# Written by `make demo`; `make ui` reads it.
-telemetry:
-  enabled: false
-nux:
-  enabled: false
-run_monitoring:
-  enabled: true
-  free_slots_after_run_end_seconds: 300
-retention:
-  schedule:
-    purge_after_days: 30
-  sensor:
-    purge_after_days: 30
-"""
+SETTINGS = Path(__file__).resolve().parents[2] / "deploy" / "one_machine" / "dagster.yaml"
 DATASET = SPEC.name
 STAGES = ("raw_objects", "media", "units", "features", "samples", "version")
 """As the closing table has them; all featurizers are one row."""
@@ -111,7 +99,7 @@ class Pipeline:
             instance=self._instance, run_config=_QUIET, raise_on_error=False, **options
         )
         failed = [event for event in result.all_events if event.is_step_failure]
-        message = _why(failed[0]) if failed else ""
+        message = why_failed(failed[0]) if failed else ""
         checks = {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
         seconds: dict[str, float] = {}
         for event in result.all_events:
@@ -128,23 +116,12 @@ class Pipeline:
         )
 
 
-def _why(failed: dg.DagsterEvent) -> str:
-    """What a `dg.Failure` says, or else the error that everything else was caused by."""
-    failure = failed.step_failure_data
-    if failure.user_failure_data and failure.user_failure_data.description:
-        return failure.user_failure_data.description
-    error = failure.error
-    while error and error.cause:
-        error = error.cause
-    return error.message.strip() if error else "no message"
-
-
 def write_settings(home: Path) -> None:
     """Make the folder a DAGSTER_HOME; settings that somebody changed are left alone."""
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "dagster.yaml"
     if not settings.exists():
-        settings.write_text(SETTINGS, encoding="utf-8")
+        shutil.copyfile(SETTINGS, settings)
 
 
 def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:

@@ -137,7 +137,7 @@ def _start(
 ) -> "subprocess.Popen[str]":
     command = [sys.executable, str(TRAIN), "--root", str(root), "--ref", ref, "--out", str(out)]
     command += ["--steps", str(STEPS), "--global-batch", str(GLOBAL_BATCH), "--seed", str(SEED)]
-    command += ["--checkpoint-every", str(CHECKPOINT_EVERY)]
+    command += ["--checkpoint-every", str(CHECKPOINT_EVERY), "--run", out.name]
     command += [] if crash_at is None else ["--crash-at", str(crash_at)]
     places = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
     places |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

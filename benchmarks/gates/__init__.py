@@ -1,0 +1,1 @@
+"""How well the drift gate tells a regression from an honest batch."""

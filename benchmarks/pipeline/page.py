@@ -1,0 +1,109 @@
+"""The section of docs/benchmarks-pipeline.md from what was measured. Nothing here measures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .runs import PHOTOS, Batches
+from .servers import PAGES, QUERIES, Served
+from .ticks import Cost
+
+_BEGIN, _END = "<!-- python -m benchmarks.pipeline, {storage} -->", "<!-- end -->"
+
+
+class Measured(NamedTuple):
+    """With n batches: costs by step; served: None where the pages were not asked."""
+
+    n: int
+    costs: Mapping[str, Cost]
+    served: Served | None
+
+
+def section(
+    batches: Batches,
+    rows: Sequence[Measured],
+    *,
+    command: str,
+    machine: str,
+    storage: str,
+    note: str,
+    latency_s: float,
+) -> str:
+    """All of it, as Markdown. storage: Dagster's."""
+    lines = [
+        f"## Runs, ticks and pages by the number of batches: {storage}",
+        "",
+        f"Made by `{command}` on {machine}, in memory (tmpfs). {note}".rstrip(),
+        "Seconds are on the wall, in brackets processor seconds.",
+        "",
+        *_batches(batches),
+        *_ticks(rows, latency_s),
+        *_served(rows),
+    ]
+    return "\n".join(lines)
+
+
+def _batches(found: Batches) -> list[str]:
+    return [
+        f"A batch of {PHOTOS} small photos through all stages (phash as the feature), medians:",
+        "",
+        "| | ms per batch | a minute |",
+        "| --- | --- | --- |",
+        f"| a run in one process | {found.run_s * 1e3:,.0f} ({found.run_cpu_s * 1e3:,.0f}) | "
+        f"{60 / found.run_s:,.0f} ({60 / found.run_cpu_s:,.0f}) |",
+        f"| its stages without Dagster | {found.stages_s * 1e3:,.0f} ({found.stages_cpu_s * 1e3:,.0f}) | "
+        f"{60 / found.stages_s:,.0f} ({60 / found.stages_cpu_s:,.0f}) |",
+        "",
+    ]
+
+
+def _ticks(rows: Sequence[Measured], latency_s: float) -> list[str]:
+    titles = list(rows[0].costs)
+    told = [
+        f"| {row.n:,} | " + " | ".join(_cost(row.costs[title]) for title in titles) + " |" for row in rows
+    ]
+    return [
+        "Seconds, and requests to the root's store. *first*: the tick after batches came, which reads what is new of",
+        "them; the next one does not read it again, for as long as the code server lives. *refresh*: the schedule's;",
+        f"*release*: with nothing new; *far*: with {latency_s * 1e3:.0f} ms of latency at every request.",
+        "",
+        f"| batches | {' | '.join(titles)} |",
+        f"|{' --- |' * (len(titles) + 1)}",
+        *told,
+        "",
+    ]
+
+
+def _cost(found: Cost) -> str:
+    return f"{found.wall_s:.2f} ({found.cpu_s:.2f}) s, {found.requests:,}"
+
+
+def _served(rows: Sequence[Measured]) -> list[str]:
+    seen = [(row.n, row.served) for row in rows if row.served is not None]
+    if not seen:
+        return []
+    asked, pages = list(QUERIES), list(PAGES)
+    titles = " | ".join([*(f"asks {name}" for name in asked), *(f"shows {name}" for name in pages)])
+    return [
+        "What the pages ask, seconds by GraphQL; and seconds until Chromium shows the page, from a cold visit; medians",
+        "of 3. Then processor seconds of both servers for all of that, and their memory afterwards.",
+        "",
+        f"| partitions | {titles} | processor s | code server, MiB | webserver, MiB |",
+        f"|{' --- |' * (len(asked) + len(pages) + 4)}",
+        *(
+            f"| {n:,} | {' | '.join(f'{found.query_s[name]:.2f}' for name in asked)} | "
+            f"{' | '.join(f'{found.page_s[name]:.1f}' for name in pages)} | {found.asked_cpu_s:.1f} | "
+            f"{found.code_mib:.0f} | {found.web_mib:.0f} |"
+            for n, found in seen
+        ),
+        "",
+    ]
+
+
+def written(page: Path, text: str, storage: str) -> str:
+    """The page with this section in place of the one it has of that storage, or at its end."""
+    begin = _BEGIN.format(storage=storage)
+    old = page.read_text(encoding="utf-8") if page.exists() else "# The pipeline's figures\n"
+    head, _, rest = old.partition(begin)
+    _, _, tail = rest.partition(_END)
+    return f"{head.rstrip()}\n\n{begin}\n{text.rstrip()}\n{_END}\n{tail.lstrip()}"

@@ -1,0 +1,193 @@
+"""From bucket to bucket: `penstock migrate run --from` with SHA-256 and a manifest, and `rclone copy --checksum`."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from loader.storage import open_store
+
+from .. import page
+from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
+from ..throughput import say
+from .servers import BUCKET, KEY, SECRET, ceph, freed
+from .transfers import CREDENTIALS, make_bucket
+
+AT_ONCE = 8
+"""Objects in flight, for everybody."""
+SIZES = {"64 MiB": 64 * 2**20, "1 MiB": 2**20}
+SMALL = 32
+"""Small objects for each large one."""
+AIM, MOST_MIB = 1.0, 300
+"""Of rclone's speed; memory above the import."""
+LAUNCHER = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+"""A small process in between: the peak of a program begins with that of who starts it."""
+_INSTALLED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""What is installed was compiled once."""
+IMPORTED = "import loader, obstore, penstock.cli, penstock.migrate.prefix"
+"""What a migration from bucket to bucket imports."""
+
+
+def commands(endpoint: str, source: str, target: str) -> dict[str, list[str]]:
+    """program -> its command. rclone gets two remotes, of other names: inside one it would let the server copy."""
+    option = f"endpoint_url={endpoint}"
+    return {
+        "penstock": [
+            *(sys.executable, "-m", "penstock", "migrate", "run", f"s3://{BUCKET}/{target}"),
+            *("--from", f"s3://{BUCKET}/{source}", "--option", option, "--from-option", option),
+            *("--at-once", str(AT_ONCE), "--json"),
+        ],
+        "rclone": [
+            *(str(ENVIRONMENTS / "transfer" / "bin" / "rclone"), "copy", "--checksum"),
+            *("--transfers", str(AT_ONCE), "--config", "/dev/null"),
+            *(f"here:{BUCKET}/{source}", f"there:{BUCKET}/{target}"),
+        ],
+    }
+
+
+def remotes(endpoint: str) -> dict[str, str]:
+    """The environment that tells rclone of both."""
+    of_one = {
+        "TYPE": "s3",
+        "PROVIDER": "Ceph",
+        "ENDPOINT": endpoint,
+        "ENV_AUTH": "true",
+        "NO_CHECK_BUCKET": "true",
+    }
+    return {
+        f"RCLONE_CONFIG_{name}_{option}": value
+        for name in ("HERE", "THERE")
+        for option, value in of_one.items()
+    }
+
+
+def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
+    """ "PROGRAM SIZE" -> turns, and "import" -> one. Raises: NoServer; PeerError for a program that is missing or
+    fails."""
+    if failed := failure_of("transfer"):
+        raise PeerError(failed)
+    turns: dict[str, list[Mapping[str, Any]]] = {}
+    turns["import"] = [_timed([sys.executable, "-c", IMPORTED], 1, {})]
+    with ceph(folder / "ceph") as endpoint:
+        make_bucket(endpoint)
+        counts = {name: files * (1 if nbytes > 2**20 else SMALL) for name, nbytes in SIZES.items()}
+        for name, nbytes in SIZES.items():
+            _fill(endpoint, f"from-{nbytes}", counts[name], nbytes)
+        for number in range(rounds):
+            for name, nbytes in SIZES.items():
+                programs = commands(endpoint, f"from-{nbytes}", f"to-{nbytes}")
+                for program in [*programs][:: -1 if number % 2 else 1]:
+                    turns.setdefault(f"{program} {name}", []).append(
+                        _timed(programs[program], counts[name], remotes(endpoint))
+                    )
+                    _compare_and_empty(endpoint, f"from-{nbytes}", f"to-{nbytes}")
+                    freed(folder / "ceph")
+            say(f"migration: round {number + 1} of {rounds}")
+            if time.monotonic() > until:
+                break
+    return turns
+
+
+def section(turns: page.Turns, files: int) -> Iterator[str]:
+    """Markdown."""
+    yield "## From bucket to bucket\n"
+    yield (
+        f"{files} objects of 64 MiB, and {SMALL * files} of 1 MiB, from one prefix of a bucket of Ceph's on this\n"
+        f"machine (its objects in memory) to another, {AT_ONCE} at once, the bytes through the program: `penstock\n"
+        "migrate run "
+        "--from`, which takes SHA-256, keeps a manifest of it, and journals as it goes; `rclone copy --checksum`\n"
+        "between two remotes, which compares MD5 and keeps nothing. With the start of the program. Sizes and keys are\n"
+        "compared after each turn.\n"
+    )
+    yield (
+        "| objects | program | MB/s | processor s/GiB | peak MiB | penstock is faster by |\n"
+        "| --- | --- | --- | --- | --- | --- |"
+    )
+    for name, nbytes in SIZES.items():
+        for program in ("penstock", "rclone"):
+            found = turns[f"{program} {name}"]
+            rates = [page.rate(turn) * nbytes / 1e6 for turn in found]
+            cpu = [turn["cpu_s"] / (turn["samples"] * nbytes) * 2**30 for turn in found]
+            peak = [turn["peak_bytes"] / 2**20 for turn in found]
+            ratio = (
+                ""
+                if program == "penstock"
+                else page.shown(page.ratios(turns, f"penstock {name}", f"rclone {name}"))
+            )
+            shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 2)} | {page.shown(peak, 0)}"
+            yield f"| {name} | {program} | {shown} | {ratio} |"
+    yield f"\nThe import alone peaks at {_imported_mib(turns):.0f} MiB.\n"
+
+
+def verdicts(turns: page.Turns) -> Iterator[str]:
+    """Rows of the page's table of aims."""
+    for name in SIZES:
+        found = page.ratios(turns, f"penstock {name}", f"rclone {name}")
+        reached = "yes" if statistics.median(found) >= AIM else "no"
+        yield f"| objects of {name}, bucket to bucket | rclone | {AIM:.1f} | {page.shown(found)} | {reached} |"
+        peak = max(turn["peak_bytes"] for turn in turns[f"penstock {name}"]) / 2**20 - _imported_mib(turns)
+        reached = "yes" if peak <= MOST_MIB else "no"
+        yield f"| the same, MiB above the import | {MOST_MIB} | at most | {peak:.0f} | {reached} |"
+
+
+def _imported_mib(turns: page.Turns) -> float:
+    return float(turns["import"][0]["peak_bytes"]) / 2**20
+
+
+def _timed(command: list[str], files: int, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Wall and processor seconds and peak memory of a program. Raises: PeerError."""
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", LAUNCHER, *command],
+        cwd=ROOT,
+        env={**_INSTALLED, **ONE_THREAD, **CREDENTIALS, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    peak = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stdout.close()
+    took = time.perf_counter() - begun
+    if process.returncode:
+        raise PeerError(f"{Path(command[0]).name} ended with {process.returncode}")
+    return {
+        "samples": files,
+        "seconds": took,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "peak_bytes": int(peak) * 1024,
+    }
+
+
+def _store(endpoint: str, prefix: str) -> Any:
+    return open_store(f"s3://{BUCKET}/{prefix}", {"endpoint_url": endpoint, "key": KEY, "secret": SECRET})
+
+
+def _fill(endpoint: str, prefix: str, count: int, nbytes: int) -> None:
+    store, block = _store(endpoint, prefix), Random(7).randbytes(nbytes - 8)
+    for number in range(count):
+        store.put(f"{number:05}.bin", number.to_bytes(8, "big") + block)
+    store.close()
+
+
+def _compare_and_empty(endpoint: str, source: str, target: str) -> None:
+    """Raises: PeerError where an object did not arrive."""
+    here, there = _store(endpoint, source), _store(endpoint, target)
+    wanted = {info.key: info.nbytes for info in here.list("")}
+    found = {info.key: info.nbytes for info in there.list("")}
+    there.delete_many(found)
+    here.close()
+    there.close()
+    if missing := {key for key, nbytes in wanted.items() if found.get(key) != nbytes}:
+        raise PeerError(f"{len(missing)} objects did not arrive, such as {min(missing)}")

@@ -33,7 +33,9 @@ class Front:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 @pytest.fixture

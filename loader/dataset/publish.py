@@ -5,6 +5,7 @@ the same change is laid on the newer version (a rebase): parts are named by id, 
 """
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -48,7 +49,10 @@ class Pending:
 
 def open_record(store: Store, record: VersionRecord) -> Version:
     """The version that a log record names. Raises: Corrupt; ObjectNotFound."""
-    manifest = read_manifest(store, record.manifest, record.sha256)
+    return _version(store, record, read_manifest(store, record.manifest, record.sha256))
+
+
+def _version(store: Store, record: VersionRecord, manifest: dict[str, Any]) -> Version:
     return Version(store, dataset=record.dataset, number=record.number, id=record.id, manifest=manifest)
 
 
@@ -69,6 +73,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     are left out, and `taken_down` in the version's producer says how many of the change's own were."""
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
+    written: dict[str, bytes] = {}  # manifests by SHA-256: the one that is committed need not be read again
 
     def build(state: State) -> CommitBody:
         newest = state.newest(pending.dataset)
@@ -93,6 +98,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
         sha256 = hashlib.sha256(data).hexdigest()
         path = f"{pending.prefix}/manifest-{sha256[:16]}.json"
         store.put_if_absent(path, data)
+        written[sha256] = data
         return CommitBody(
             id=f"v-{sha256}",
             manifest=path,
@@ -101,7 +107,10 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             denies=body["denies"],
         )
 
-    return open_record(store, log.commit(pending.txn, build))
+    record = log.commit(pending.txn, build)
+    if record.sha256 not in written:  # an earlier attempt committed it
+        return open_record(store, record)
+    return _version(store, record, json.loads(written[record.sha256]))
 
 
 def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies: int) -> dict[str, Any]:

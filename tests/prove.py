@@ -1,6 +1,7 @@
 """The long check of the log's protocol, `make prove`: its model, interleavings, kills of writers and of promotions.
 
-python tests/prove.py [PART ...]    default: every part; on as many processes as there are cores
+python tests/prove.py [PART ...]            default: every part; on as many processes as there are cores
+python tests/prove.py --list [PART ...]     names the jobs, and about how many seconds each takes of one core
 
 Ends with 1 if something was found that must not be. The other jobs go on then, and all that failed is told at the end.
 """
@@ -38,14 +39,21 @@ def told(counted):
     return ", ".join(f"{n:,} {what}" for what, n in counted.items())
 
 
-def main(parts):
+def main(given):
+    parts = [one for one in given if one != "--list"]
     if unknown := set(parts) - set(PARTS):
         sys.exit(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     here = Path(__file__).resolve().parent
-    sys.path[:0] = [str(here / "dataset"), str(here / "penstock")]
+    # Not this script's own folder, which Python puts first: its `penstock` holds the tests of the package of that name.
+    others = [place for place in sys.path if Path(place).resolve() != here]
+    sys.path[:] = [str(here / "dataset"), str(here / "penstock"), *others]
     jobs = {}
     for part in parts or PARTS:
         jobs |= importlib.import_module(PARTS[part]).jobs()
+    if "--list" in given:
+        for name, (about_s, _) in jobs.items():
+            print(f"{about_s:6.0f} s  {name}")
+        return 0
     return run(jobs)
 
 

@@ -1,7 +1,9 @@
 """`make prove` ends with 1 where any of its jobs failed, and says what was tried."""
 
+import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -25,18 +27,26 @@ def test_all_jobs_are_run_and_told(shared, capsys, calls, status):
     assert said.endswith("1 of 2 jobs FAILED: job 0\n" if status else ": none bad\n")
 
 
-def test_every_part_has_jobs_of_its_own(shared, monkeypatch):
-    prove = shared("prove")
-    told = []
-    monkeypatch.setattr(prove, "run", told.append)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    prove.main([])
+def run(*arguments):
+    """As `make prove` runs it: as a script, from another folder."""
+    command = [sys.executable, Path(__file__).with_name("prove.py"), *arguments]
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_every_part_has_jobs_of_its_own():
+    done = run("--list")
+    assert done.returncode == 0, done.stderr
     for what in (
         "model of three publishers",
         "takedown killed on s3",
         "promotion killed on disk",
         "by chance",
     ):
-        assert any(what in name for name in told[0])
-    with pytest.raises(SystemExit, match="there is no part storage"):
-        prove.main(["storage"])
+        assert what in done.stdout
+    assert "model" not in run("--list", "kills").stdout
+
+
+def test_a_part_that_is_not_there_is_named():
+    done = run("storage")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no part storage; there are model, " in done.stderr

@@ -986,6 +986,27 @@ STORAGE = [
             "test_files.py::test_an_object_that_ends_early_is_corrupt_at_once",
         ),
         (
+            "another ETag than the source's is believed",
+            "twins.py",
+            "if found not in (None, etag):",
+            "if False:",
+            "test_twins.py::test_bytes_that_broke_on_the_way_are_put_again",
+        ),
+        (
+            "an ETag that is no MD5 vouches",
+            "twins.py",
+            "and _MD5.fullmatch(etag) and",
+            "and",
+            "test_twins.py::test_what_is_no_md5_vouches_for_nothing",
+        ),
+        (
+            "a refused payload is not signed",
+            "twins.py",
+            "        except Forbidden:\n",
+            "        except ZeroDivisionError:\n",
+            "test_twins.py::test_a_policy_that_wants_signed_payloads_gets_them",
+        ),
+        (
             "an object that was empty is empty",
             "object_reads.py",
             "            if info.nbytes:\n",

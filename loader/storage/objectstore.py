@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from ..errors import AlreadyExists, Transient
 from .connection import client_errors
@@ -27,6 +27,8 @@ from .stream import open_reader
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
+
+T = TypeVar("T")
 
 SINGLE_PUT_BYTES = 64 * 2**20  # a larger file is uploaded in parts
 MAX_PARTS = 9_000  # S3 takes 10 000
@@ -61,16 +63,10 @@ class RemoteStore(ReadStore):
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> None:
-            try:
-                obstore.put(client, path, data, mode="create", use_multipart=False)
-                return
-            except client_errors() as error:
-                refused = error
-            if self._holds(obstore, client, key, data):
-                return
-            if is_conflict(refused):  # 409: refused because of another request, and nothing is stored
-                raise Transient(f"cannot create {self._url}/{key}: the store reports a conflict")
-            raise refused
+            def put() -> object:
+                return obstore.put(client, path, data, mode="create", use_multipart=False)
+
+            self._created(obstore, client, key, data, put)
 
         self._call("create", key, attempt)
 
@@ -108,6 +104,20 @@ class RemoteStore(ReadStore):
 
     def close(self) -> None:
         self._connection.close()
+
+    def _created(
+        self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
+    ) -> T | None:
+        """What a create says; None where it failed, and the key holds `data`. Raises: AlreadyExists; Transient."""
+        try:
+            return put()
+        except client_errors() as error:
+            refused = error
+        if self._holds(obstore, client, key, data):
+            return None
+        if is_conflict(refused):  # 409: refused because of another request, and nothing is stored
+            raise Transient(f"cannot create {self._url}/{key}: the store reports a conflict")
+        raise refused
 
     def _holds(self, obstore: Any, client: Client, key: str, data: bytes | memoryview) -> bool:
         """Whether `key` holds `data`; False when it holds nothing. Raises: AlreadyExists."""

@@ -16,11 +16,11 @@ from typing import Any
 
 from ..errors import InvalidStore
 from .connection import connector
-from .objectstore import RemoteStore
 from .options import bucket_and_prefix, runtime_of, translate_options
 from .s3_credentials import credential_provider, profile_settings
 from .spec import StoreSpec
 from .store import Store
+from .twins import TwinStore
 
 _OBSTORE = (
     *("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "skip_signature"),
@@ -54,8 +54,9 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
+    unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
-    return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=delete_keys)
+    return TwinStore(connect, unsigned, prefix, spec, shown, runtime, delete_keys=delete_keys)
 
 
 def s3_config(

@@ -16,13 +16,14 @@ from loader.storage.files import WRITE_BYTES
 from loader.storage.local import LocalStore
 from loader.storage.objectstore import RemoteStore
 from loader.storage.room import Room
-from loader.storage.stream import Pieces, fill_from
+from loader.storage.stream import MAX_BYTES, Pieces, fill_from, fills
 from loader.storage.threads import DaemonPool
+from loader.storage.twins import TwinStore
 
 from .pace import Pace
 
-PIECE_BYTES = 4 * 2**20
-"""Larger objects are read in ranges of so much."""
+PIECE_BYTES = 16 * 2**20
+"""Larger objects are read in ranges of so much: a server does more for smaller ones (Ceph 8 % at 4 MiB)."""
 AHEAD = 2
 """Ranges on their way while one is hashed."""
 READERS = 8
@@ -33,7 +34,9 @@ UPLOAD_BYTES = 80 * 2**20
 """What reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
 PART_BYTES = 16 * 2**20
 """What a large object is uploaded in."""
-ROOM_BYTES = 3 * (HELD_BYTES + 2 * PIECE_BYTES)
+BESIDE_BYTES = 8 * 2**20
+"""What reading an object takes beside the memory that it is read into, from a store that reads into it."""
+ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class Transfer:
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Other stores' clients take bytes alone, which is a copy of what is held.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
+        self._beside = BESIDE_BYTES if fills(source) else 2 * PIECE_BYTES
 
     def __call__(self, item: Item, *, look: bool = False) -> Copied:
         """look: whether it may be in the target already, which is then asked for its size.
@@ -90,7 +94,7 @@ class Transfer:
             except ObjectNotFound:
                 pass  # as it should be
         if item.nbytes is None:
-            with self._room.for_bytes(2 * PIECE_BYTES):
+            with self._room.for_bytes(BESIDE_BYTES):
                 return self._unknown(item)
         if item.nbytes > HELD_BYTES:
             with self._room.for_bytes(UPLOAD_BYTES):
@@ -100,24 +104,26 @@ class Transfer:
     def _unknown(self, item: Item) -> Copied:
         """A manifest, whose size nobody says."""
         self._pace.take(requests=1)
-        data = self._source.get(item.path).data
-        return self._given(item, data, hashlib.sha256(data).hexdigest(), 0)
+        read = self._source.get(item.path)
+        return self._given(item, read.data, read.etag, hashlib.sha256(read.data).hexdigest(), 0)
 
     def _held(self, item: Item, nbytes: int) -> Copied:
-        beside = 2 * min(nbytes, PIECE_BYTES) + (0 if self._takes_views else nbytes)
+        beside = min(2 * nbytes, self._beside) + (0 if self._takes_views else nbytes)
         with self._room.memory(nbytes, beside) as lent:
-            sha256, crc = self._read(item, lent.view)
-            copied = self._given(item, lent.view, sha256, crc)
+            etag, sha256, crc = self._read(item, lent.view)
+            copied = self._given(item, lent.view, etag, sha256, crc)
             lent.is_free = True  # after an error a range may still be on its way into it
         return copied
 
-    def _given(self, item: Item, data: bytes | memoryview, sha256: str, crc32c: int) -> Copied:
-        """What was read becomes an object of the target, if it is right, and needed."""
+    def _given(self, item: Item, data: bytes | memoryview, etag: str, sha256: str, crc32c: int) -> Copied:
+        """What was read becomes an object of the target, if it is right, and needed. etag: of the source's object."""
         self._check(item, len(data), sha256, crc32c)
         is_needed = self._is_needed(item, sha256)
         if is_needed:
             self._pace.take(requests=1)
-            if item.replace:
+            if isinstance(self._target, TwinStore):
+                self._target.put_twin(item.path, data, etag, replace=item.replace)
+            elif item.replace:
                 self._target.put(item.path, data)
             else:
                 self._target.put_if_absent(item.path, data)
@@ -143,8 +149,9 @@ class Transfer:
                 )
         return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=there is None)
 
-    def _read(self, item: Item, view: memoryview) -> tuple[str, int]:
-        """(sha256, CRC-32C or 0) of an object's bytes, read into `view`: all of one object, whose ETag is pinned."""
+    def _read(self, item: Item, view: memoryview) -> tuple[str, str, int]:
+        """(ETag, sha256, CRC-32C or 0) of an object's bytes, read into `view`: all of one object, whose ETag is
+        pinned."""
         digest, crc = hashlib.sha256(), 0
         pieces = [view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES)] or [view]
         etag, asked = self._fetch(item.path, 0, pieces[0], item.etag or None), 1
@@ -165,7 +172,7 @@ class Transfer:
         finally:
             for one in coming:
                 one.cancel()
-        return digest.hexdigest(), crc
+        return etag, digest.hexdigest(), crc
 
     def _fetch(self, path: str, offset: int, view: memoryview, etag: str | None) -> str:
         self._pace.take(requests=1, nbytes=len(view))
@@ -218,10 +225,10 @@ class Transfer:
 
 def requests_of(nbytes: int | None) -> tuple[int, int]:
     """(reads, writes) that copying an object of that size takes, where nothing of it is there."""
-    pieces = max(1, -(-(nbytes or 0) // PIECE_BYTES))
     if (nbytes or 0) <= HELD_BYTES:
-        return pieces, 1
-    return pieces, 3 + -(-(nbytes or 0) // PART_BYTES)  # a look, and an upload in parts
+        return max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
+    # As `Pieces` reads; a look, and an upload in parts.
+    return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)
 
 
 def _write_all(file: "io.FileIO | tempfile._TemporaryFileWrapper[bytes]", view: memoryview) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 from loader.errors import PenstockError
 from loader.storage import Store
+from loader.storage.stream import MAX_BYTES
 from loader.storage.threads import DaemonPool
 
 from ..progress import progress
 from ..words import size
 from .journal import Journal
 from .prefix import FOLDER, Sides, both_sides, check_places, is_marker
-from .transfer import PIECE_BYTES, Copied
+from .transfer import Copied
 
 AT_ONCE = 16
 
@@ -133,7 +134,7 @@ def _take(one: tuple[Sides, "Future[str]"], found: PrefixVerdict, journal: Journ
 
 def _sha256(store: Store, key: str, nbytes: int) -> str:
     digest, etag = hashlib.sha256(), None
-    for offset in range(0, nbytes, PIECE_BYTES):
-        data, etag = store.get_range(key, offset, min(PIECE_BYTES, nbytes - offset), etag)
+    for offset in range(0, nbytes, MAX_BYTES):
+        data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)
         digest.update(data)
     return digest.hexdigest()

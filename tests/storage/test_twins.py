@@ -1,0 +1,120 @@
+"""What S3 is given without hashing it again is there as whole as everything else, or is put again."""
+
+import hashlib
+from dataclasses import replace as replaced
+
+import pytest
+
+from loader.errors import AlreadyExists, Forbidden
+from loader.storage.twins import TwinStore
+
+DATA = bytes(range(256)) * 40
+TWIN = f'"{hashlib.md5(DATA, usedforsecurity=False).hexdigest()}"'
+UNSIGNED = "UNSIGNED-PAYLOAD"
+pytestmark = pytest.mark.parametrize("protocol", ["s3"])
+
+
+@pytest.fixture
+def puts(faulty):
+    """puts() -> the hash that each PUT was signed with."""
+
+    def signed():
+        told = zip(faulty.requests, faulty.headers, strict=True)
+        return [headers["x-amz-content-sha256"] for request, headers in told if request.startswith("PUT")]
+
+    return signed
+
+
+@pytest.fixture
+def passing_on(faulty):
+    """passing_on(do) -> each request comes to the store as `do(request)` gives it, or that is the answer."""
+
+    def through(do):
+        origin = faulty.origin
+
+        def asked(request):
+            found = do(request)
+            return found if isinstance(found, tuple) else origin(found)
+
+        faulty.origin = asked
+
+    return through
+
+
+def is_unsigned(request):
+    return request.method == "PUT" and request.headers["x-amz-content-sha256"] == UNSIGNED
+
+
+SIGNED = hashlib.sha256(DATA).hexdigest()
+either = pytest.mark.parametrize("replace", [True, False])
+
+
+@either
+def test_one_put_where_the_store_says_the_same(faulty, faulty_store, puts, replace):
+    assert isinstance(faulty_store, TwinStore)
+    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    assert faulty_store.get("k").data == DATA
+    assert puts() == [UNSIGNED]
+    faulty_store.close()
+    faulty_store.put_twin("again", memoryview(DATA), TWIN, replace=replace)
+    assert faulty_store.get("again").data == DATA
+
+
+@pytest.mark.parametrize("etag", ["", '"abc"', TWIN.replace('"', ""), f'{TWIN[:-1]}-2"', '"another"'])
+def test_what_is_no_md5_vouches_for_nothing(faulty_store, puts, etag):
+    faulty_store.put_twin("k", DATA, etag, replace=False)
+    assert puts() == [SIGNED]
+
+
+@either
+def test_bytes_that_broke_on_the_way_are_put_again(faulty, faulty_store, puts, passing_on, replace):
+    passing_on(lambda one: replaced(one, body=b"X" + one.body[1:]) if is_unsigned(one) else one)
+    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    assert faulty_store.get("k").data == DATA
+    assert puts() == [UNSIGNED, SIGNED]
+
+
+@either
+def test_etags_of_another_kind_are_asked_for_once(faulty, faulty_store, puts, replace):
+    """As with KMS: what arrived is read, is right, and stays."""
+    faulty.faults.append("etag")
+    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    assert faulty_store.get("k").data == DATA
+    assert puts() == [UNSIGNED]
+    faulty_store.put_twin("l", DATA, TWIN, replace=replace)
+    assert puts() == [UNSIGNED, SIGNED]
+
+
+@either
+def test_a_policy_that_wants_signed_payloads_gets_them(faulty, faulty_store, puts, passing_on, replace):
+    refusal = 403, b"<Error><Code>AccessDenied</Code></Error>", {}
+    passing_on(lambda one: refusal if is_unsigned(one) else one)
+    for key in ("k", "l"):
+        faulty_store.put_twin(key, DATA, TWIN, replace=replace)
+        assert faulty_store.get(key).data == DATA
+    assert puts() == [UNSIGNED, SIGNED, SIGNED]
+
+
+@either
+def test_without_the_right_to_write_it_says_so(faulty, faulty_store, passing_on, replace):
+    refusal = 403, b"<Error><Code>AccessDenied</Code></Error>", {}
+    passing_on(lambda one: refusal if one.method == "PUT" else one)
+    with pytest.raises(Forbidden):
+        faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+
+
+def test_an_object_of_somebody_else_stays(faulty, faulty_store):
+    faulty.origin.hold("k", b"another")
+    with pytest.raises(AlreadyExists, match="already holds another object"):
+        faulty_store.put_twin("k", DATA, TWIN, replace=False)
+    assert faulty.origin.held() == {"k": b"another"}
+    faulty_store.put_twin("k", DATA, TWIN, replace=True)
+    assert faulty.origin.held() == {"k": DATA}
+
+
+@either
+@pytest.mark.parametrize("fault", [503, "drop", "commit-drop", "reset"])
+def test_it_is_tried_again(faulty, faulty_store, replace, fault):
+    faulty.faults.extend([fault] * 2)
+    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    assert faulty.origin.held() == {"k": DATA}

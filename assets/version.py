@@ -18,8 +18,9 @@ from .card import card_metadata
 from .lag import PRODUCER, arrivals, lag_metadata
 from .plots import MAX_VERSIONS
 from .report import Metadata, dagster_name, version_metadata
+from .settled import note_settled, read_settled
 from .spec import DatasetSpec
-from .stages import StageRecord, current_record, current_records, require_published
+from .stages import StageRecord, current_record, found_records, newest_listed, require_published
 from .units import clash, published_labels
 from .version_audit import GATE, STAGE, Audit, Gate, audit_batch, overtaken
 from .version_page import published_in, version_links
@@ -121,16 +122,26 @@ def _publish_passed(
 
 
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
-    """The current samples record of every batch, by batch.
+    """The current samples record of every batch that is not remembered to be settled, by batch.
 
-    Costs a listing and a GET per batch, sixteen at a time, and some more requests for each batch that no version has:
-    a listing may lag behind, and what is about to be published must not be what was replaced by a failure.
+    Costs a listing, what is remembered, and a GET for each of these batches, sixteen at a time; and some more requests
+    for each that no version has: a listing may lag behind, and what is about to be published must not be what was
+    replaced by a failure.
     """
-    found, state = current_records(root.store, dataset, samples_stage.STAGE), root.state
+    listed, state = newest_listed(root.store, dataset, samples_stage.STAGE), root.state
+    known = read_settled(root.store, dataset)
+    unknown = {
+        name: info for name, info in listed.items() if not info.etag or known.get(info.key) != info.etag
+    }
+    found = found_records(root.store, unknown)
+    settled: dict[str, str] = {}
     for name, record in found.items():
-        if not _is_published(state, record):
+        if _is_published(state, record) or (record.verdict == "published" and not record.body["parts"]):
+            settled[record.path] = unknown[name].etag
+        else:
             newest = current_record(root.store, dataset, samples_stage.STAGE, name)
             found[name] = newest or record
+    note_settled(root.store, dataset, known, settled)
     return found
 
 

@@ -1,17 +1,20 @@
-"""What a release reads of batches that are in a version already: a record each, several at once."""
+"""What a release reads of batches that are in a version already: nothing, once that is remembered."""
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import loader
+from assets.settled import NOTED_AT_ONCE
 from assets.stages import StageRecord, append_record
 from assets.version import audit_waiting, publish_batches
 from benchmarks.scale import publish
 from loader.dataset.publish import open_record
+from loader.errors import StageNotPublished
 from tests.dataset.stores import Counting
 
 
@@ -67,17 +70,66 @@ def grow(root: loader.Root, to: int) -> None:
         append_record(root.store, record(f"{number:06d}-x", publish(root, number, 1)))
 
 
-def test_a_published_batch_costs_a_release_two_requests_at_any_size(root: loader.Root) -> None:
+def test_a_published_batch_costs_two_requests_until_it_is_remembered(root: loader.Root) -> None:
     found = {}
-    plain = root.store
     for n in (4, 12):
         grow(root, n)
-        counting = Meeting(plain)
-        root._use(counting)
-        assert publish_batches(root, "d", "r").published == ()
-        found[n] = counting.under("stages")
-        root._use(plain)
+        found[n] = requests_of_a_release(root, Meeting)
     assert found[12] - found[4] == 2 * 8
+
+
+def test_a_release_costs_the_same_after_any_number_of_batches(root: loader.Root) -> None:
+    for n in (NOTED_AT_ONCE, 2 * NOTED_AT_ONCE):
+        grow(root, n)
+        publish_batches(root, "d", "r")  # remembers
+        grow(root, n + 3)
+        assert requests_of_a_release(root) == 2 * (1 + 3)  # a listing and a record each, twice
+
+
+def test_what_is_remembered_may_be_lost_or_damaged(root: loader.Root) -> None:
+    plain = root.store
+    grow(root, NOTED_AT_ONCE)
+    publish_batches(root, "d", "r")
+    (path,) = [info.key for info in plain.list("tables/")]
+    assert requests_of_a_release(root) == 2
+    plain.put(path, b"not Parquet")
+    assert requests_of_a_release(root) == 1 + NOTED_AT_ONCE + 1  # and remembers again
+    plain.delete_many([path])
+    assert requests_of_a_release(root) == 1 + NOTED_AT_ONCE + 1
+
+
+def test_a_record_that_was_replaced_is_read_again(root: loader.Root) -> None:
+    plain = root.store
+    grow(root, NOTED_AT_ONCE)
+    publish_batches(root, "d", "r")
+    first = next(info.key for info in plain.list("stages/"))
+    plain.put(first, plain.get(first).data + b" ")
+    assert requests_of_a_release(root) == 2 * (1 + 1)
+
+
+def test_a_batch_that_was_published_and_failed_since_is_seen(root: loader.Root) -> None:
+    grow(root, NOTED_AT_ONCE)
+    publish_batches(root, "d", "r")
+    append_record(root.store, record("000000-x", root.begin("d"), verdict="failed"))
+    with pytest.raises(StageNotPublished, match="000000-x"):
+        publish_batches(root, "d", "r")
+
+
+def test_a_batch_of_copies_is_settled(root: loader.Root) -> None:
+    grow(root, NOTED_AT_ONCE - 1)
+    append_record(root.store, replace(record("000099-x", ""), body={"txn": "", "parts": []}))
+    publish_batches(root, "d", "r")
+    assert requests_of_a_release(root) == 2
+
+
+def requests_of_a_release(root: loader.Root, store: type[Counting] = Counting) -> int:
+    """Of records, and listings of them."""
+    plain = root.store
+    counting = store(plain)
+    root._use(counting)
+    assert publish_batches(root, "d", "r").published == ()
+    root._use(plain)
+    return counting.under("stages")
 
 
 def test_a_failure_that_is_not_listed_yet_is_seen(root: loader.Root) -> None:

@@ -75,12 +75,13 @@ def test_the_page_says_what_was_reached():
         "s3fs": [turn(100), turn(150)],
         "obstore": [turn(800), turn(800)],
     }
-    rows = list(reads.verdicts({16: of}))
+    rows = list(reads.verdicts({(16, reads.SMALL): of, (64, reads.SMALL): of}))
+    assert len(rows) == 4
     assert rows[0].endswith("| s3fs | 4.00 | 4.67 (4.00-5.33) | yes |")
-    assert rows[1].startswith("| range reads, 16 at once, processor time | s3fs | 4.00")
+    assert rows[1].startswith("| ranges of 64 KiB, 16 at once, processor time | s3fs | 4.00")
     assert rows[2].endswith("| obstore | 0.87 | 0.75 (0.50-1.00) | no |")
-    text = "\n".join(reads.section({16: of}, {"boto3": "not installed"}))
-    assert "| 16 | s3fs | 125 (100-150) |" in text
+    text = "\n".join(reads.section({(16, reads.PAGE): of}, {"boto3": "not installed"}))
+    assert "| 16 | 1024 | s3fs | 125 (100-150) |" in text
     assert "boto3 does not take part: not installed" in text
     carried = {
         f"{name} {way}": [turn(5)] for name in ("penstock", "s5cmd", "rclone") for way in ("up", "down")

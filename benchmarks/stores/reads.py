@@ -15,21 +15,23 @@ from .clients import CLIENTS
 from .servers import nginx
 
 OBJECT_BYTES, KEY = 256 * 2**20, "object"
-SIZE = 64 * 2**10
-CONCURRENCIES = (1, 16, 64)
+SMALL, PAGE = 64 * 2**10, 2**20
+"""A range of some samples, and what the loader's cache asks for."""
+CASES = ((1, SMALL), (16, SMALL), (64, SMALL), (16, PAGE))
+"""(at once, bytes)."""
 WARM_S, TURN_S = 0.2, 1.0
 GIB = 2**30
 AIMS = (("s3fs", 4.0), ("obstore", 1 / 1.15))
 """At 16 at once: penstock's requests per second are at least so many times those of."""
 
-Turns = Mapping[int, page.Turns]
-"""concurrency -> client -> turns."""
+Turns = Mapping[tuple[int, int], page.Turns]
+"""Case -> client -> turns."""
 
 
 def measure(folder: Path, rounds: int, until: float) -> tuple[Turns, dict[str, str]]:
     """Turns, and why a client does not take part. In each round every client has its turn, alone; the order of clients
     turns over from round to round; none begins after `until` (monotonic). Raises: NoServer."""
-    turns: dict[int, dict[str, list[Mapping[str, Any]]]] = {n: {} for n in CONCURRENCIES}
+    turns: dict[tuple[int, int], dict[str, list[Mapping[str, Any]]]] = {case: {} for case in CASES}
     failed: dict[str, str] = {}
     with nginx(folder) as (endpoint, bucket), ExitStack() as stack:
         block = Random(5).randbytes(2**20)
@@ -53,39 +55,42 @@ def measure(folder: Path, rounds: int, until: float) -> tuple[Turns, dict[str, s
             with runner.running():
                 pass
         for number in range(rounds):
-            for concurrency in CONCURRENCIES:
+            for case in CASES:
+                asked = dict(zip(("concurrency", "size"), case, strict=True))
                 for name in _turned(list(runners), number):
                     with runners[name].running():
-                        runners[name].ask("turn", concurrency=concurrency, size=SIZE, seconds=WARM_S)
-                        turn = runners[name].ask("turn", concurrency=concurrency, size=SIZE, seconds=TURN_S)
-                    turns[concurrency].setdefault(name, []).append(turn)
+                        runners[name].ask("turn", **asked, seconds=WARM_S)
+                        turn = runners[name].ask("turn", **asked, seconds=TURN_S)
+                    turns[case].setdefault(name, []).append(turn)
             say(f"reads: round {number + 1} of {rounds}")
             if time.monotonic() > until:
                 break
     return turns, failed
 
 
-def cpu_per_gib(turn: Mapping[str, Any]) -> float:
+def cpu_per_gib(turn: Mapping[str, Any], size: int) -> float:
     """The client's own processor seconds for a GiB."""
-    return float(turn["cpu_s"] / (turn["samples"] * SIZE) * GIB)
+    return float(turn["cpu_s"] / (turn["samples"] * size) * GIB)
 
 
 def section(turns: Turns, failed: Mapping[str, str]) -> Iterator[str]:
     """Markdown."""
     yield "## Range reads\n"
     yield (
-        f"Ranges of {SIZE // 1024} KiB at random places of one object of {OBJECT_BYTES // 2**20} MiB, from nginx on\n"
-        "this machine (the page cache; it looks at no signature). Threads that call the client's sync API. Median,\n"
+        f"Ranges at random places of one object of {OBJECT_BYTES // 2**20} MiB, from nginx on this machine\n"
+        "(the page cache; it looks at no signature). Threads that call the client's sync API. Median,\n"
         "and range over rounds. obstore-etag asks for the ETag and size as well, which\n"
         "penstock compares at every read.\n"
     )
-    yield "| at once | client | requests/s | processor s/GiB | penstock is faster by |\n| --- | --- | --- | --- | --- |"
-    for concurrency, of in turns.items():
+    yield "| at once | KiB | client | requests/s | processor s/GiB | penstock is faster by |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for (concurrency, size), of in turns.items():
         for name, found in of.items():
             rates = [page.rate(turn) for turn in found]
-            cpu = [cpu_per_gib(turn) for turn in found]
+            cpu = [cpu_per_gib(turn, size) for turn in found]
             ratio = "" if name == "penstock" else page.shown(page.ratios(of, "penstock", name))
-            yield f"| {concurrency} | {name} | {page.shown(rates, 0)} | {page.shown(cpu, 1)} | {ratio} |"
+            shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 1)} | {ratio}"
+            yield f"| {concurrency} | {size // 1024} | {name} | {shown} |"
     yield ""
     for name, why in failed.items():
         yield f"{name} does not take part: {why}\n"
@@ -93,14 +98,15 @@ def section(turns: Turns, failed: Mapping[str, str]) -> Iterator[str]:
 
 def verdicts(turns: Turns) -> Iterator[str]:
     """Rows of the page's table of aims."""
-    of = turns[16]
-    for name, at_least in AIMS:
-        if name in of:
-            cpu = [cpu_per_gib(a) / cpu_per_gib(b) for a, b in zip(of[name], of["penstock"], strict=True)]
-            for what, found in (("rate", page.ratios(of, "penstock", name)), ("processor time", cpu)):
-                reached = "yes" if statistics.median(found) >= at_least else "no"
-                shown = page.shown(found)
-                yield f"| range reads, 16 at once, {what} | {name} | {at_least:.2f} | {shown} | {reached} |"
+    for (concurrency, size), of in turns.items():
+        for name, at_least in AIMS if concurrency == 16 else ():
+            if name in of:
+                pairs = zip(of[name], of["penstock"], strict=True)
+                cpu = [cpu_per_gib(a, size) / cpu_per_gib(b, size) for a, b in pairs]
+                for what, found in (("rate", page.ratios(of, "penstock", name)), ("processor time", cpu)):
+                    reached = "yes" if statistics.median(found) >= at_least else "no"
+                    row = f"ranges of {size // 1024} KiB, 16 at once, {what} | {name} | {at_least:.2f}"
+                    yield f"| {row} | {page.shown(found)} | {reached} |"
 
 
 def _turned(names: Sequence[str], by: int) -> list[str]:

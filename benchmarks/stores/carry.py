@@ -1,13 +1,17 @@
-"""penstock's part of `transfers`: a folder to a prefix of a bucket, or back, with the SHA-256 of every file.
+"""penstock's part of `transfers`: a folder to a prefix of a bucket, or back, with a hash of every file.
 
-python -m benchmarks.stores.carry up ENDPOINT FOLDER PREFIX AT_ONCE
-python -m benchmarks.stores.carry down ENDPOINT PREFIX FOLDER AT_ONCE
+python -m benchmarks.stores.carry up ENDPOINT FOLDER PREFIX AT_ONCE sha256
+python -m benchmarks.stores.carry down ENDPOINT PREFIX FOLDER AT_ONCE crc32c
 """
 
 import hashlib
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+from google_crc32c import extend
 
 from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.files import download, upload
@@ -15,11 +19,27 @@ from loader.storage.files import download, upload
 from .servers import BUCKET
 
 
-def up(store: Store, folder: Path, at_once: int) -> dict[str, str]:
-    """name -> SHA-256 of what was sent."""
+class Crc32c:
+    """As a hash: CRC-32C, which finds damage, and no intent."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: memoryview) -> None:
+        self._value = extend(self._value, bytes(data))
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+HASHES: dict[str, Callable[[], Any]] = {"sha256": hashlib.sha256, "crc32c": Crc32c}
+
+
+def up(store: Store, folder: Path, at_once: int, hash: str = "sha256") -> dict[str, str]:
+    """name -> hash of what was sent."""
 
     def one(path: Path) -> tuple[str, str]:
-        digest = hashlib.sha256()
+        digest = HASHES[hash]()
         upload(store, path, path.name, seen=digest.update)
         return path.name, digest.hexdigest()
 
@@ -27,11 +47,11 @@ def up(store: Store, folder: Path, at_once: int) -> dict[str, str]:
         return dict(threads.map(one, sorted(folder.iterdir())))
 
 
-def down(store: Store, folder: Path, at_once: int) -> dict[str, str]:
-    """name -> SHA-256 of what came."""
+def down(store: Store, folder: Path, at_once: int, hash: str = "sha256") -> dict[str, str]:
+    """name -> hash of what came."""
 
     def one(info: ObjectInfo) -> tuple[str, str]:
-        digest = hashlib.sha256()
+        digest = HASHES[hash]()
         download(store, info.key, folder / info.key, info=info, seen=digest.update)
         return info.key, digest.hexdigest()
 
@@ -40,10 +60,10 @@ def down(store: Store, folder: Path, at_once: int) -> dict[str, str]:
 
 
 def main() -> int:
-    way, endpoint, source, target, at_once = sys.argv[1:]
+    way, endpoint, source, target, at_once, hash = sys.argv[1:]
     prefix, folder = (target, Path(source)) if way == "up" else (source, Path(target))
     store = open_store(f"s3://{BUCKET}/{prefix}", {"endpoint_url": endpoint})
-    found = (up if way == "up" else down)(store, folder, int(at_once))
+    found = (up if way == "up" else down)(store, folder, int(at_once), hash)
     store.close()
     return 0 if found else 1
 

@@ -238,9 +238,11 @@ def test_nobody_outlives_a_killed_benchmark(log: Path) -> None:
         [sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        assert pid in meter.family(pid)
-        process.kill()
+        try:
+            pid = int(process.stdout.readline())
+            assert pid in meter.family(pid)
+        finally:
+            process.kill()
     deadline = time.monotonic() + 30
     while meter.family(pid):
         assert time.monotonic() < deadline

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,17 +17,19 @@ SCRIPTS = dict(re.findall(r"```python (\S+)\n(.*?)```", PAGE, re.S))
 STORY = dict(re.findall(r"```sh (\S+)\n(.*?)```", PAGE, re.S))
 KILLED_AT = 10
 """Step of the training."""
+FAR_S = 0.1
 
 
 class Front:
-    """What stands before S3 and can be killed; the objects are behind it."""
+    """What stands before a store and can be killed; the objects are behind it."""
 
-    def __init__(self, port: int) -> None:
-        self._server, self.port = port, 0
+    def __init__(self, port: int, delay_s: float = 0) -> None:
+        self._server, self._delay_s, self.port = port, delay_s, 0
         self.begin()
 
     def begin(self) -> None:
-        command = [sys.executable, ROOT / "tests" / "servers" / "front.py", str(self._server), str(self.port)]
+        told = map(str, (self._server, self.port, self._delay_s))
+        command = [sys.executable, ROOT / "tests" / "servers" / "front.py", *told]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
@@ -46,7 +49,15 @@ def front(s3):
 
 
 @pytest.fixture
-def environment(tmp_path, monkeypatch, s3, azure, front):
+def far(azure):
+    """Azure is far away: S3 is the nearest, however slowly it answers just now."""
+    running = Front(urlsplit(azure["endpoint"]).port, FAR_S)
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch, s3, azure, front, far):
     """Where the commands run: their stores in the environment, as the providers' own tools read it."""
     import boto3
     from azure.storage.blob import BlobServiceClient
@@ -81,7 +92,7 @@ def environment(tmp_path, monkeypatch, s3, azure, front):
         "AWS_SECRET_ACCESS_KEY": s3["secret"],
         "AZURE_STORAGE_CONNECTION_STRING": (
             f"DefaultEndpointsProtocol=http;AccountName={azure['account_name']};"
-            f"AccountKey={azure['account_key']};BlobEndpoint={azure['endpoint']};"
+            f"AccountKey={azure['account_key']};BlobEndpoint=http://127.0.0.1:{far.port}/{azure['account_name']};"
         ),
     }
 

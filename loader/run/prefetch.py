@@ -161,14 +161,13 @@ class Prefetch:
         if self._each_bytes is None:
             return 1 if needed else 0
         ahead = len(self._ready) + sum(len(some) for some, _ in self._pending)
-        finished = [
-            future.result().nbytes
-            for _, future in self._pending
-            if future.done() and not future.cancelled() and future.exception() is None
-        ]
-        making = sum(len(some) for some, future in self._pending if not future.done())
         each = max(1, self._each_bytes)
-        left = self._bound - sum(finished) - each * (making + len(self._ready))
+        left = self._bound - each * len(self._ready)
+        for some, future in self._pending:
+            if not future.done():  # asked once: it may be done a moment later
+                left -= each * len(some)
+            elif not future.cancelled() and future.exception() is None:
+                left -= future.result().nbytes
         if needed:
             return max(1, min(steps, left // each))
         if not self._crew.size:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,9 @@ def start(tmp_path, folder):
     for process in running:
         process.kill()
         process.wait()
-        process.stdin.close()
         process.stdout.close()
+        with suppress(BrokenPipeError):  # what a child that died did not take
+            process.stdin.close()
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ def test_200_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: 
         shards = [
             info for info in place.root.store.list("data/") if info.key.endswith(f"{STAGE[8:]}-text_0.tar")
         ]
-        assert len(shards) == N + 1
+        # One that was killed between its shard and its record left a shard that nobody names.
+        assert 0 <= len(shards) - (N + 1) <= len(missing - bad)
         shown = standing(servers)
         assert {shown[batch] for batch in place.batches} == {"FRESH"}

@@ -34,6 +34,7 @@ class Site:
         self.landing = folder / "landing"
         self.landing.mkdir()
         environment = {"PENSTOCK_ROOT": str(folder / "root"), "PENSTOCK_LANDING": str(self.landing)}
+        environment |= {"SMALL_MAX_WAIT_S": "3600"}  # a batch is made when all four are there
         definitions = REPOSITORY / "tests" / "servers" / "small_pipeline.py"
         url = databases[0].url_of("dagster") if databases else ""
         self.dagster: Deployment = open_.enter_context(
@@ -46,7 +47,9 @@ class Site:
         for number in range(n, n + PER_BATCH):
             sink = io.BytesIO()
             Image.fromarray(rng.integers(0, 256, (32, 48, 3), dtype=np.uint8)).save(sink, "JPEG")
-            (self.landing / f"{number:03d}.jpg").write_bytes(sink.getvalue())
+            whole = self.folder / "arriving"
+            whole.write_bytes(sink.getvalue())
+            whole.rename(self.landing / f"{number:03d}.jpg")
 
     def await_standings(self, *wanted: str) -> None:
         def are_so() -> bool:

@@ -34,12 +34,13 @@ def pages(into: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     try:
-        with process:
-            yield process
-            process.kill()
+        yield process
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+        process.wait()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -54,7 +55,7 @@ def test_one_signal_to_one_process_ends_everything(sent: signal.Signals, tmp_pat
                 break
         assert "Serving" in heard[-1], "".join(heard)
         process.send_signal(sent)
-        process.communicate(timeout=100)  # its end: the last process that could write has gone
+        process.communicate(timeout=300)  # its end: the last process that could write has gone
 
 
 def test_without_a_demo_there_is_nothing_to_show(tmp_path: Path) -> None:

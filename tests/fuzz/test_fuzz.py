@@ -6,9 +6,11 @@
 import os
 import pickle
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -211,8 +213,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, seeds: tuple[str, ...]) -> Callable
 
 
 def test_what_is_left_behind_is_told(planted: Callable[[Audit], list[str]]) -> None:
-    held: list[Any] = []
-    event = threading.Event()
+    event, left = threading.Event(), ExitStack()
 
     def leave_file(request: AuditRequest) -> AuditResult:
         told = audit_object(request)
@@ -222,32 +223,29 @@ def test_what_is_left_behind_is_told(planted: Callable[[Audit], list[str]]) -> N
 
     def leave_open(request: AuditRequest) -> AuditResult:
         Path(request.scratch).mkdir(parents=True, exist_ok=True)
-        held.append(open(Path(request.scratch) / "x", "wb"))  # noqa: SIM115
-        os.unlink(held[-1].name)
+        file = left.enter_context((Path(request.scratch) / "x").open("wb"))
+        os.unlink(file.name)
         return audit_object(request)
 
     def leave_thread(request: AuditRequest) -> AuditResult:
         thread = threading.Thread(target=event.wait)
         thread.start()
-        held.append(thread)
+        left.callback(thread.join)
+        left.callback(event.set)
         return audit_object(request)
 
     def leave_process(request: AuditRequest) -> AuditResult:
-        held.append(os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", "input()"]))
+        pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", "input()"])
+        left.callback(os.waitpid, pid, 0)
+        left.callback(os.kill, pid, signal.SIGKILL)
         return audit_object(request)
 
-    try:
+    with left:
         assert planted(audit_object) == []
         assert any("the audit left" in one for one in planted(leave_file))
         assert any("still open" in one for one in planted(leave_open))
         assert any("threads are left" in one for one in planted(leave_thread))
         assert any("processes are left" in one for one in planted(leave_process))
-    finally:
-        event.set()
-        held[0].close()
-        held[1].join()
-        os.kill(held[2], 9)
-        os.waitpid(held[2], 0)
 
 
 @pytest.mark.parametrize(

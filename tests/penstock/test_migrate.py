@@ -119,7 +119,7 @@ from loader.storage import open_store
 from penstock.migrate.pace import Pace
 from penstock.migrate.run import migrate
 print("begun", flush=True)
-migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=400), at_once=4)
+migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=100), at_once=4)
 print("done", flush=True)
 """
 

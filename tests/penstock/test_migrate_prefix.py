@@ -99,7 +99,7 @@ from loader.storage import open_store
 from penstock.migrate.pace import Pace
 from penstock.migrate.prefix import migrate_prefix
 print("begun", flush=True)
-migrate_prefix(open_store(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=300), at_once=4)
+migrate_prefix(open_store(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=150), at_once=4)
 """
 
 

@@ -46,6 +46,7 @@ def slow_run(memory_root, watched):
             "framework": "numpy",
             "workers": workers,
             "cache": 0,
+            "prefetch": 0,  # no more is made than is taken: the consumer waits, however slow it is
         }
         with loader.Loader(plan, 0, 1, steps=12, **options) as batches:
             next(batches)  # the first waits for indexes and for threads to start

@@ -117,10 +117,10 @@ def test_workers_end_when_the_trainer_is_killed(root, plan, pipes, how):
 
 def test_ctrl_c_stops_at_once_and_without_noise(root, plan, pipes):
     process, pids = train(root, plan, pipes, "gated")
-    with open(pipes / "begun") as begun:
+    with open(pipes / "begun") as begun:  # to the end: the other worker writes there too
         assert int(begun.readline()) in pids
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "interrupted\n", "")
     for pid in pids:
         wait_for_end(pid)

@@ -89,8 +89,14 @@ class Page:
             const box = last.getBoundingClientRect();
             return [box.x + box.width / 2, box.y + box.height / 2];
         }})()"""
-        self.wait_until(f"there is {text!r} to click", lambda: self.value_of(place))
-        x, y = self.value_of(place)
+        seen: list[Any] = [None]
+
+        def stands_still() -> bool:
+            seen.append(self.value_of(place))
+            return bool(seen[-1]) and seen[-1] == seen[-2]
+
+        self.wait_until(f"{text!r} stands still to be clicked", stands_still)
+        x, y = seen[-1]
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -132,7 +138,11 @@ def chromium(profile: Path) -> Iterator[Page]:
             yield Page(socket)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _page_address(profile: Path, process: subprocess.Popen[bytes], log: Path) -> str:

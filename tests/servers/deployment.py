@@ -17,9 +17,12 @@ from typing import Any
 
 import yaml
 
+from tests.servers.ports import free_port
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 _DAGSTER = [sys.executable, "-m", "dagster"]
-_PATIENCE_S = 240.0
+_PATIENCE_S = 600.0
+"""A run that dies as it begins is only given up after three minutes, and others wait for its place."""
 RUNS_IN_THE_DAEMON = {
     "run_launcher": {
         "module": "dagster._core.launcher.sync_in_memory_run_launcher",
@@ -51,7 +54,7 @@ class Deployment:
         self.folder, self._definitions = folder, definitions
         self.home = folder / "dagster_home"
         self.home.mkdir(parents=True)
-        self._ports = {name: _free_port() for name in ("code-server", "webserver")}
+        self._ports = {name: free_port() for name in ("code-server", "webserver")}
         name = "production" if postgres_url else "one_machine"
         ours = yaml.safe_load((REPOSITORY / "deploy" / name / "dagster.yaml").read_text(encoding="utf-8"))
         ours["run_monitoring"] |= {"poll_interval_seconds": 3, "start_timeout_seconds": 180}
@@ -331,12 +334,6 @@ class Deployment:
                     if group not in others:
                         found.append(int(entry.name))
         return found
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 @contextmanager

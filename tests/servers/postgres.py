@@ -3,13 +3,14 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.servers.ports import free_port
 
 _USER = "postgres"
 _PASSWORD = "PLANTEDsecretPLANTED"
@@ -22,8 +23,7 @@ class Postgres:
         # Not in one of pytest's folders: those are for their user alone, and each run of pytest sees to it again.
         folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
         self._folder, self._data = folder, folder / "data"
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port: int = found.getsockname()[1]
+        self.port = free_port()
         if os.geteuid() == 0:
             shutil.chown(folder, _USER, _USER)
         secret = folder / "password"
@@ -92,6 +92,7 @@ class Postgres:
         """SIGKILL to all of its processes, as when the machine is gone."""
         lines = (self._data / "postmaster.pid").read_text(encoding="utf-8").split()
         postmaster = int(lines[0])
+        os.kill(postmaster, signal.SIGSTOP)  # it starts nobody while they are counted
         children = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(postmaster)], capture_output=True, text=True, check=False
         ).stdout.split()
@@ -113,7 +114,9 @@ class Postgres:
             capture_output=True,
             cwd=self._folder,
         )
-        shutil.rmtree(self._folder)
+        shutil.rmtree(
+            self._folder, ignore_errors=True
+        )  # where it failed to stop, something may still write there
 
     def _as_user(self, command: list[str]) -> list[str]:
         program = shutil.which(command[0], path=os.pathsep.join([*_programs(), os.environ.get("PATH", "")]))
@@ -134,8 +137,8 @@ def _programs() -> list[str]:
 def postgres() -> Iterator[Postgres]:
     """A fresh one that is up; it ends with the block."""
     server = Postgres()
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import os, sys, faulthandler
-faulthandler.dump_traceback_later(20, exit=True)
+faulthandler.dump_traceback_later(50, exit=True)
 from loader.errors import ForkedStore, Transient
 from loader.storage import Span, open_store
 
@@ -73,7 +73,7 @@ def test_a_child_of_a_parent_without_native_clients_may_open_one(tmp_path):
 
 HELD = """
 import faulthandler, os, sys, threading
-faulthandler.dump_traceback_later(20, exit=True)
+faulthandler.dump_traceback_later(50, exit=True)
 from loader.storage.fork import lock
 from loader.storage.threads import Turns
 

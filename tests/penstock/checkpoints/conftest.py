@@ -29,6 +29,6 @@ def ranks():
         return answer[0]["said"]
 
     yield ranks
-    process.stdin.close()
-    assert process.wait(60) == 0
-    process.stdout.close()
+    with process.stdout:
+        process.stdin.close()
+        assert process.wait(60) == 0

@@ -22,7 +22,7 @@ def index(start: int = 0, end: int = 10_000) -> PacketIndex:
 POLICY = VideoPolicy(units="shots", clip_s=2.0, min_clip_s=0.5, max_clips=None)
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=100, derandomize=True, deadline=None)
 @for_all(
     st.lists(st.integers(0, 20_000), max_size=12), st.integers(-500, 500), st.integers(600, 20_000), st.data()
 )

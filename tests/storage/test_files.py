@@ -5,7 +5,6 @@ import hashlib
 import os
 import sys
 import threading
-import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pickle import PickleBuffer
@@ -249,13 +248,21 @@ def test_memory_and_requests_do_not_grow_beyond_the_pieces(faulty, faulty_store,
         pieces.close()
 
 
-def test_memory_is_not_filled_again_while_it_is_looked_at(faulty, faulty_store, tmp_path):
-    data, digest = Random(9).randbytes(29 * MIB), hashlib.sha256()
+def test_memory_is_not_filled_again_while_it_is_looked_at(
+    faulty, faulty_store, tmp_path, monkeypatch, wait_until
+):
+    data, digest, made = Random(9).randbytes(29 * MIB), hashlib.sha256(), []
     faulty.origin.hold("k", data)
 
+    def pieces_of(*given):
+        made.append(Pieces(*given))
+        return made[0]
+
     def look(piece):
-        time.sleep(0.2)  # the next ones arrive meanwhile, on a busy machine too
+        wait_until(lambda: all(future.done() for _, future in made[0]._coming))  # the next ones are there
         digest.update(piece)
+
+    monkeypatch.setattr("loader.storage.files.Pieces", pieces_of)
 
     download(faulty_store, "k", tmp_path / "file", seen=look)
     assert digest.hexdigest() == hashlib.sha256(data).hexdigest()

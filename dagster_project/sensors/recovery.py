@@ -4,8 +4,9 @@ again.
 Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Three cases are left,
 each seen when a code server was killed: a run that was on stays "Started" for ever, since its launcher cannot be asked
 for the health of a process; one that was taken from the queue meanwhile fails; and a retry that is asked for meanwhile
-is given up. And a step that failed because the store did not answer is not started again by anybody. Each would leave
-a batch behind until a person looks.
+is given up. A step that failed because the store did not answer is not started again by anybody. And a retry that
+Dagster has promised may never come: it looks at each failure once, and passes over one whose run is not written down
+as failed in that moment. Each would leave a batch behind until a person looks.
 """
 
 import os
@@ -24,6 +25,9 @@ AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"
 PAUSES_S = (0.0, 60.0, 600.0, 3600.0)
 """Between the end of the first, second ... attempt and the next. One that dies after all of them is for a person:
 something about it kills, or the store has been away for longer than that."""
+
+PROMISE_S = 300.0
+"""After a failure. A retry by Dagster itself is asked for within seconds, or never."""
 
 _ASKED_AGAIN = "_ingest"  # by discovery; what publishes is asked for by its schedule or sensor anyhow
 _GRACE_S = 30.0
@@ -114,8 +118,8 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float) -> list[str]:
 
 
 def lost(instance: dg.DagsterInstance, job: str, now_s: float) -> list[dg.DagsterRun]:
-    """Failed runs of the last day that nobody starts again, and whose pause is over: for no fault of their own, and the
-    last of their job and partition."""
+    """Failed runs of the last day that nobody has started again and whose pause is over: for no fault of their own, and
+    the last of their job and partition."""
     since = dg.RunsFilter(
         job_name=job,
         statuses=[dg.DagsterRunStatus.FAILURE],
@@ -124,10 +128,11 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float) -> list[dg.Dagste
     found = []
     for record in instance.get_run_records(since, limit=_MAX_RUNS):
         run, attempt = record.dagster_run, attempt_of(record.dagster_run)
-        if run.tags.get(WILL_RETRY) == "true" or attempt > len(PAUSES_S):
+        if attempt > len(PAUSES_S):
             continue
         ended_s = record.end_time or record.update_timestamp.timestamp()
-        if now_s - ended_s < PAUSES_S[attempt - 1] or not is_last(instance, run):
+        promise_s = PROMISE_S if run.tags.get(WILL_RETRY) == "true" else 0.0
+        if now_s - ended_s < max(promise_s, PAUSES_S[attempt - 1]) or not is_last(instance, run):
             continue
         if is_no_fault_of_the_run(instance, run):
             found.append(run)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dagster_project.sensors.recovery import (
     ATTEMPT,
     PAUSES_S,
+    PROMISE_S,
     WILL_RETRY,
     again,
     end_orphans,
@@ -130,13 +131,22 @@ def test_a_store_that_did_not_answer_is(instance: dg.DagsterInstance) -> None:
 
 
 def test_what_dagster_starts_again_or_somebody_did_is_left_alone(instance: dg.DagsterInstance) -> None:
+    before = time.time()
     run = go(instance, store="yes")
     instance.add_run_tags(run.run_id, {WILL_RETRY: "true"})
-    assert lost(instance, "cats_ingest", time.time() + 1) == []
+    assert lost(instance, "cats_ingest", before + PROMISE_S - 1) == []
     instance.add_run_tags(run.run_id, {WILL_RETRY: "false"})
     assert len(lost(instance, "cats_ingest", time.time() + 1)) == 1
     go(instance)
     assert lost(instance, "cats_ingest", time.time() + 1) == []
+
+
+def test_a_retry_that_was_promised_and_never_came_is_asked_for(instance: dg.DagsterInstance) -> None:
+    run = go(instance, store="yes", **{WILL_RETRY: "true"})
+    late = time.time() + PROMISE_S + 5
+    assert [found.run_id for found in lost(instance, "cats_ingest", late)] == [run.run_id]
+    go(instance)  # it came
+    assert lost(instance, "cats_ingest", late) == []
 
 
 def test_attempts_wait_longer_each_time_and_end(instance: dg.DagsterInstance) -> None:

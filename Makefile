@@ -57,7 +57,7 @@ ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
 	$(PYTEST) $(PARALLEL) -m 'not ceph and not mutants' --durations=15
 	$(MAKE) mutants
 
-prove: $(READY) ## the long check of the log's protocol: its model, interleavings, kills (10 minutes, two cores)
+prove: $(READY) ## the long check of the log's protocol: its model, interleavings, kills (12 minutes of two cores)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/prove.py
 
 soak: $(READY) ## an hour of arrivals, bad files, kills and releases with the books kept (MINUTES=5 for less)

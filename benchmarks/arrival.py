@@ -11,7 +11,6 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from PIL import Image
 
 import loader
 from loader.errors import VersionNotFound
+from tests.servers.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "benchmarks-pipeline.md"
@@ -95,7 +95,7 @@ def _running(folder: Path, environment: dict[str, str]) -> Iterator[None]:
     """Daemon and webserver, each the leader of a group that is ended with it."""
     commands = [
         [_tool("dagster-daemon"), "run", "-w", "workspace.yaml"],
-        [_tool("dagster-webserver"), "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(_free_port())],
+        [_tool("dagster-webserver"), "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(free_port())],
     ]
     with open(folder / "log.txt", "wb") as log:
         started = [
@@ -175,12 +175,6 @@ def write_section(page: Path, text: str) -> None:
 
 def _tool(name: str) -> str:
     return str(Path(sys.executable).parent / name)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> int:

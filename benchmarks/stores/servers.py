@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.servers.ports import free_port
+
 from ..contest import ROOT
 
 BUCKET = "bucket"
@@ -28,12 +30,6 @@ http {{
 
 class NoServer(Exception):
     """What is not installed, and what brings it."""
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -11,14 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.ports import free_port
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

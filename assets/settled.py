@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from loader.dataset.names import check_dataset_name
 from loader.dataset.parquet import parse_table, table_bytes
-from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound, StoreError
 from loader.storage import Store
+from penstock.stage_records import settled_path
 
 NOTED_AT_ONCE = 64
 """Fewer new ones are read again by the next release."""
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 def read_settled(store: Store, dataset: str) -> dict[str, str]:
     """Path of a record -> the etag under which it was read; {} where nothing is kept, or it makes no sense."""
-    path = _path(dataset)
+    path = settled_path(dataset)
     try:
         table = parse_table(store.get(path).data, path).select(_SCHEMA.names).cast(_SCHEMA)
         return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
@@ -41,8 +41,7 @@ def note_settled(store: Store, dataset: str, known: Mapping[str, str], found: Ma
     if len(found) >= NOTED_AT_ONCE:
         rows = {**known, **found}
         table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)
-        store.put(_path(dataset), table_bytes(table, _KIND))
-
-
-def _path(dataset: str) -> str:
-    return f"tables/{check_dataset_name(dataset)}/version/settled.parquet"
+        try:
+            store.put(settled_path(dataset), table_bytes(table, _KIND))
+        except StoreError as error:
+            _log.warning("what is settled was not noted, and is read again: %s", error)

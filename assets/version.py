@@ -101,7 +101,12 @@ def _publish_passed(
     for position, audit in enumerate(audits):
         if not audit.passed:
             continue
-        record = records[audit.record.partition]
+        name = audit.record.partition
+        # One that another release has settled meanwhile is not in `records`.
+        record = records.get(name) or current_record(root.store, dataset, samples_stage.STAGE, name)
+        if record is None:
+            unfit[name] = f"batch {name}: its samples record is gone"
+            continue
         done = _take(root, record, audit, run_id, gate, spec)
         audits[position] = done.audit
         if done.reason:
@@ -137,7 +142,8 @@ def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
     settled: dict[str, str] = {}
     for name, record in found.items():
         if _is_published(state, record) or (record.verdict == "published" and not record.body["parts"]):
-            settled[record.path] = unknown[name].etag
+            if unknown[name].etag:
+                settled[record.path] = unknown[name].etag
         else:
             newest = current_record(root.store, dataset, samples_stage.STAGE, name)
             found[name] = newest or record

@@ -289,7 +289,9 @@ def _report(
         "run": run_id,
     }
     shown = shown_of(root, samples, table, results)
-    before = before_of(root, compared.baseline, shown) if compared and compared.baseline else []
+    base = compared.baseline if compared else None
+    # Of no other dataset: a takedown deletes the pages of those that have the sample.
+    before = before_of(root, base, shown) if base and base.version.dataset == samples.dataset else []
     html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown, before)
     return save(root.store, samples.dataset, samples.partition, html)
 

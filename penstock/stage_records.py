@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from loader.dataset.entries import canonical
+from loader.dataset.names import check_dataset_name
 from loader.dataset.parquet import TableFile
 from loader.errors import AlreadyExists, Corrupt, InvalidName, ObjectNotFound
 from loader.storage import ObjectInfo, Store
@@ -194,6 +195,11 @@ def _folder(dataset: str, stage: str) -> str:
 def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
     """Where a record lies in the root. Raises: InvalidName."""
     return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
+
+
+def settled_path(dataset: str) -> str:
+    """Where releases remember which records have nothing left to publish: a hint, which names no sample."""
+    return f"tables/{check_dataset_name(dataset)}/version/settled.parquet"
 
 
 def _to_json(record: StageRecord) -> bytes:

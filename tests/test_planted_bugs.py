@@ -988,8 +988,8 @@ STORAGE = [
         (
             "another ETag than the source's is believed",
             "twins.py",
-            "if found not in (None, etag):",
-            "if False:",
+            "if found in (None, etag):",
+            "if True:",
             "test_twins.py::test_bytes_that_broke_on_the_way_are_put_again",
         ),
         (
@@ -1002,8 +1002,8 @@ STORAGE = [
         (
             "a refused payload is not signed",
             "twins.py",
-            "        except Forbidden:\n",
-            "        except ZeroDivisionError:\n",
+            "if type(error) not in (StoreError, Forbidden):",
+            "if True:",
             "test_twins.py::test_a_policy_that_wants_signed_payloads_gets_them",
         ),
         (

@@ -2,6 +2,7 @@
 as on the dataset's card, and bounded."""
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.dataset.denied import DenyList
 from loader.dataset.part_extension import part_address
-from loader.errors import MissingDependency
+from loader.errors import MissingDependency, StoreError
 from penstock.card.classes import modality_of
 from penstock.card.examples import address_at, example_of
 from penstock.card.layout import part_fields
@@ -29,6 +30,7 @@ MAX_NBYTES = 2**20
 MAX_KINDS = 3
 """Of what the batch was compared with."""
 Shown = list[tuple[str, Example]]
+_log = logging.getLogger(__name__)
 
 
 def shown_of(
@@ -58,15 +60,20 @@ def shown_of(
 
 def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
     """(which they are, a sample of the baseline) for each kind of sample in `shown`, in its order: of the newest batch
-    that has some, by the hash of their keys, of different objects as long as there are; of what is taken down none.
+    that has some, by the hash of their keys, of different objects as long as there are; of what is taken down none. One
+    that cannot be read is passed over: no verdict waits for its picture.
 
-    Reads an index row group and the fields of at most nine samples. Raises: StoreError.
+    Reads an index row group and the fields of at most nine samples. O(rows) time.
     """
     found: Shown = []
     nbytes = 0
     for kind in list(dict.fromkeys(example.kind for _, example in shown))[:MAX_KINDS]:
         for row in _earlier(root, baseline, kind):
-            example = _of_version(root, baseline.version, row)
+            try:
+                example = _of_version(root, baseline.version, row)
+            except (StoreError, MissingDependency) as error:
+                _log.warning("%s of %s is not drawn: %s", row["key"], baseline.version.name, error)
+                continue
             nbytes += len(example.picture)
             if nbytes > MAX_NBYTES:
                 return found
@@ -83,8 +90,11 @@ def _earlier(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str,
         if "kind" in table.columns:
             table = table.filter(pl.col("kind") == kind)
         if len(table):
-            rows = sorted(table.iter_rows(named=True), key=lambda row: _hash(row["key"]))
-            return _different(rows)[:MAX_OF_FINDING]
+            names = [name for name in ("key", "raw_key") if name in table.columns]
+            rows = sorted(table.select(names).iter_rows(named=True), key=lambda row: _hash(row["key"]))
+            keys = [row["key"] for row in _different(rows)[:MAX_OF_FINDING]]
+            found = {row["key"]: row for row in table.filter(pl.col("key").is_in(keys)).iter_rows(named=True)}
+            return [found[key] for key in keys]
     return []
 
 
@@ -94,8 +104,8 @@ def _hash(key: str) -> bytes:
 
 def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The first row of each object, and then the others."""
-    firsts = {row.get("raw_key"): row["key"] for row in reversed(rows)}
-    return sorted(rows, key=lambda row: row["key"] not in firsts.values())
+    firsts = set({row.get("raw_key"): row["key"] for row in reversed(rows)}.values())
+    return sorted(rows, key=lambda row: row["key"] not in firsts)
 
 
 def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -34,6 +34,7 @@ _GRACE_S = 30.0
 _LOOK_BACK_S = 86_400.0
 _MAX_RUNS = 100
 _REASON = "dagster/failure_reason"
+_RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
 _OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
 _OF_THE_STORE = {Throttled.__name__, Transient.__name__}
 _PID = re.compile(r"\(pid: (\d+)\)")
@@ -134,9 +135,21 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float) -> list[dg.Dagste
         promise_s = PROMISE_S if run.tags.get(WILL_RETRY) == "true" else 0.0
         if now_s - ended_s < max(promise_s, PAUSES_S[attempt - 1]) or not is_last(instance, run):
             continue
+        if promise_s and _is_settled_otherwise(instance, run):
+            continue
         if is_no_fault_of_the_run(instance, run):
             found.append(run)
     return found
+
+
+def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether a promised retry was made, if not launched yet, or is not to come: its backfill has ended, or was
+    cancelled by somebody."""
+    made, backfill = run.tags.get(_RETRY), run.tags.get(_BACKFILL)
+    if made and instance.get_run_by_id(made) is not None:
+        return True
+    found = instance.get_backfill(backfill) if backfill else None
+    return backfill is not None and (found is None or found.status.value != "REQUESTED")
 
 
 def is_alive(pid: int, began_s: float) -> bool:

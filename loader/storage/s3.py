@@ -54,7 +54,9 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
-    unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
+    unsigned = connect
+    if "unsigned_payload" not in config:  # whoever says so decides for everything
+        unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
     return TwinStore(connect, unsigned, prefix, spec, shown, runtime, delete_keys=delete_keys)
 

@@ -143,11 +143,6 @@ def open_reader(store: Store, key: str) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(RangeReader(Pieces(store, key)), buffer_size=128 * 2**10))
 
 
-def fills(store: Store) -> bool:
-    """Whether `fill_from` reads into the memory itself, and needs no other of that size."""
-    return hasattr(type(store), "fill") or disk_of(store) is not None
-
-
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
     """Fill `view` with bytes of an object, by the least work that its store offers; the etag.
 

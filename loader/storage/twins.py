@@ -12,7 +12,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Forbidden, ObjectNotFound
+from ..errors import Forbidden, ObjectNotFound, StoreError
 from .keys import check_key
 from .object_listing import etag_of
 from .objectstore import RemoteStore
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 _MD5 = re.compile(r'"[0-9a-f]{32}"')
+
+
+def differ(one: str, other: str) -> bool:
+    """Whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
+    return one != other and bool(_MD5.fullmatch(one) and _MD5.fullmatch(other))
 
 
 class TwinStore(RemoteStore):
@@ -42,7 +47,7 @@ class TwinStore(RemoteStore):
     ) -> None:
         """connect, unsigned: make clients whose signature covers payloads, and does not. Raises: as RemoteStore."""
         super().__init__(connect, prefix, spec, url, runtime, delete_keys=delete_keys)
-        self._unsigned, self._twins = unsigned, Lock()
+        self._unsigned, self._twins, self._reading_back = unsigned, Lock(), Lock()
         self._twin_client: Client | None = None
         self._vouches = True
 
@@ -57,9 +62,11 @@ class TwinStore(RemoteStore):
 
     def _put_unsigned(self, key: str, data: bytes | memoryview, etag: str, replace: bool) -> bool:
         """Whether it is there; False where it may not be put so."""
-        path, client, mode = self._prefix + check_key(key), self._twin(), "overwrite" if replace else "create"
+        path, mode = self._prefix + check_key(key), "overwrite" if replace else "create"
 
         def attempt(obstore: Any, _: Client) -> str | None:
+            client = self._twin()  # here: a forked child is refused before it makes one
+
             def put() -> str:
                 return etag_of(obstore.put(client, path, data, mode=mode, use_multipart=False))
 
@@ -67,20 +74,26 @@ class TwinStore(RemoteStore):
 
         try:
             found = self._call("write", key, attempt)
-        except Forbidden:
-            self._vouches = False
+        except StoreError as error:
+            if type(error) not in (StoreError, Forbidden):
+                raise
+            self._vouches = (
+                False  # a server may refuse it by any status; a put that is signed tells whether it was that
+            )
             return False
-        if found not in (None, etag):
-            self._vouches = False
-            if not self._has(key, data):
-                self.put(key, data)
-        return True
-
-    def _has(self, key: str, data: bytes | memoryview) -> bool:
+        if found in (None, etag):
+            return True
+        self._vouches = False
         try:
-            return self.get(key).data == data
+            with self._reading_back:  # one object at a time is held twice
+                is_there = self.get(key).data == data
         except ObjectNotFound:
             return False
+        except Forbidden:  # who may write there may not read
+            is_there = False
+        if not is_there:
+            self.put(key, data)
+        return True
 
     def close(self) -> None:
         with self._twins:

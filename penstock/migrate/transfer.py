@@ -12,18 +12,21 @@ from google_crc32c import extend
 
 from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound
 from loader.storage import ObjectInfo, Store
+from loader.storage.disk import disk_of
 from loader.storage.files import WRITE_BYTES
 from loader.storage.local import LocalStore
+from loader.storage.object_reads import ReadStore
 from loader.storage.objectstore import RemoteStore
 from loader.storage.room import Room
-from loader.storage.stream import MAX_BYTES, Pieces, fill_from, fills
+from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 from loader.storage.threads import DaemonPool
-from loader.storage.twins import TwinStore
+from loader.storage.twins import TwinStore, differ
 
 from .pace import Pace
 
-PIECE_BYTES = 16 * 2**20
-"""Larger objects are read in ranges of so much: a server does more for smaller ones (Ceph 8 % at 4 MiB)."""
+PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
+"""Larger objects are read in ranges of so much: a server does more for smaller ones (Ceph 8 % at 4 MiB). The smaller
+is for stores that give each range in memory of its own."""
 AHEAD = 2
 """Ranges on their way while one is hashed."""
 READERS = 8
@@ -34,8 +37,10 @@ UPLOAD_BYTES = 80 * 2**20
 """What reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
 PART_BYTES = 16 * 2**20
 """What a large object is uploaded in."""
-BESIDE_BYTES = 8 * 2**20
-"""What reading an object takes beside the memory that it is read into, from a store that reads into it."""
+BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
+"""What reading an object takes beside the memory that it is read into."""
+CRC_BYTES = 2**20
+"""A CRC-32C is taken of so much at once: of a copy, as its library takes bytes alone."""
 ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
@@ -77,7 +82,8 @@ class Transfer:
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Other stores' clients take bytes alone, which is a copy of what is held.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
-        self._beside = BESIDE_BYTES if fills(source) else 2 * PIECE_BYTES
+        fills = isinstance(source, ReadStore) or disk_of(source) is not None
+        self._piece = PIECE_BYTES if fills else min(PIECE_BYTES, SMALL_PIECE_BYTES)
 
     def __call__(self, item: Item, *, look: bool = False) -> Copied:
         """look: whether it may be in the target already, which is then asked for its size.
@@ -86,13 +92,9 @@ class Transfer:
         AlreadyExists where the target holds other bytes; what stores raise.
         """
         if look or item.look:
-            self._pace.take(requests=1)
-            try:
-                found = self._target.head(item.path).nbytes
-                if item.nbytes in (None, found):
-                    return Copied(path=item.path, nbytes=found, sha256="", etag=item.etag)
-            except ObjectNotFound:
-                pass  # as it should be
+            found = self._there(item)
+            if found is not None:
+                return Copied(path=item.path, nbytes=found.nbytes, sha256="", etag=item.etag)
         if item.nbytes is None:
             with self._room.for_bytes(BESIDE_BYTES):
                 return self._unknown(item)
@@ -101,6 +103,23 @@ class Transfer:
                 return self._through_a_file(item, item.nbytes)
         return self._held(item, item.nbytes)
 
+    def _there(self, item: Item) -> ObjectInfo | None:
+        """What the target has in the object's place, where it may be the same."""
+        self._pace.take(requests=1)
+        try:
+            found = self._target.head(item.path)
+        except ObjectNotFound:
+            return None  # as it should be
+        if item.nbytes not in (None, found.nbytes):
+            return None
+        if isinstance(
+            self._target, TwinStore
+        ):  # a run that was killed may have left there what broke on the way
+            self._pace.take(requests=1)
+            if differ(self._source.head(item.path).etag, found.etag):
+                return None
+        return found
+
     def _unknown(self, item: Item) -> Copied:
         """A manifest, whose size nobody says."""
         self._pace.take(requests=1)
@@ -108,7 +127,7 @@ class Transfer:
         return self._given(item, read.data, read.etag, hashlib.sha256(read.data).hexdigest(), 0)
 
     def _held(self, item: Item, nbytes: int) -> Copied:
-        beside = min(2 * nbytes, self._beside) + (0 if self._takes_views else nbytes)
+        beside = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
         with self._room.memory(nbytes, beside) as lent:
             etag, sha256, crc = self._read(item, lent.view)
             copied = self._given(item, lent.view, etag, sha256, crc)
@@ -153,13 +172,13 @@ class Transfer:
         """(ETag, sha256, CRC-32C or 0) of an object's bytes, read into `view`: all of one object, whose ETag is
         pinned."""
         digest, crc = hashlib.sha256(), 0
-        pieces = [view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES)] or [view]
+        pieces = [view[at : at + self._piece] for at in range(0, len(view), self._piece)] or [view]
         etag, asked = self._fetch(item.path, 0, pieces[0], item.etag or None), 1
         coming: deque[Future[str]] = deque()
         try:
             for number, piece in enumerate(pieces):
                 while asked < len(pieces) and len(coming) <= AHEAD:
-                    context, at = copy_context(), asked * PIECE_BYTES
+                    context, at = copy_context(), asked * self._piece
                     coming.append(
                         self._readers.submit(context.run, self._fetch, item.path, at, pieces[asked], etag)
                     )
@@ -168,7 +187,7 @@ class Transfer:
                     coming.popleft().result()
                 digest.update(piece)
                 if item.crc32c is not None:
-                    crc = extend(crc, bytes(piece))
+                    crc = _crc32c(crc, piece)
         finally:
             for one in coming:
                 one.cancel()
@@ -193,7 +212,7 @@ class Transfer:
                 self._pace.take(requests=1, nbytes=len(piece))
                 digest.update(piece)
                 if item.crc32c is not None:
-                    crc = extend(crc, bytes(piece))
+                    crc = _crc32c(crc, piece)
                 _write_all(file, piece)
         finally:
             pieces.close()
@@ -234,3 +253,9 @@ def requests_of(nbytes: int | None) -> tuple[int, int]:
 def _write_all(file: "io.FileIO | tempfile._TemporaryFileWrapper[bytes]", view: memoryview) -> None:
     while view:
         view = view[file.write(view[:WRITE_BYTES]) :]
+
+
+def _crc32c(crc: int, view: memoryview) -> int:
+    for at in range(0, len(view), CRC_BYTES):
+        crc = extend(crc, bytes(view[at : at + CRC_BYTES]))
+    return crc

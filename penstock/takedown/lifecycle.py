@@ -15,6 +15,7 @@ import pyarrow as pa
 from loader.dataset.entries import canonical
 from loader.dataset.parquet import parse_table, put_named_table, table_facts
 from loader.storage import Store
+from penstock.stage_records import settled_path
 
 from .cells import OWN, scrubbed, without_rows
 from .edits import Edits
@@ -74,6 +75,8 @@ class _Tables:
 
     def _each(self) -> Iterator[tuple[str, pa.Table]]:
         for info in self._store.list(f"tables/{self._dataset}/"):
+            if info.key == settled_path(self._dataset):
+                continue  # a hint that may be damaged
             if info.key.endswith(".parquet") and f"/{AHEAD}/" not in info.key:
                 yield info.key, parse_table(self._store.get(info.key).data, info.key)
 

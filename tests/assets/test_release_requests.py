@@ -10,11 +10,12 @@ import pytest
 
 import loader
 from assets.settled import NOTED_AT_ONCE
-from assets.stages import StageRecord, append_record
-from assets.version import audit_waiting, publish_batches
+from assets.stages import StageRecord, append_record, found_records, newest_listed
+from assets.version import _publish_passed, audit_waiting, publish_batches
+from assets.version_audit import GATE, Audit
 from benchmarks.scale import publish
 from loader.dataset.publish import open_record
-from loader.errors import StageNotPublished
+from loader.errors import Forbidden, StageNotPublished
 from tests.dataset.stores import Counting
 
 
@@ -120,6 +121,28 @@ def test_a_batch_of_copies_is_settled(root: loader.Root) -> None:
     append_record(root.store, replace(record("000099-x", ""), body={"txn": "", "parts": []}))
     publish_batches(root, "d", "r")
     assert requests_of_a_release(root) == 2
+
+
+def test_a_batch_that_another_release_has_settled_meanwhile_is_taken(root: loader.Root) -> None:
+    grow(root, NOTED_AT_ONCE)
+    (record_of_first, *_) = found_records(root.store, newest_listed(root.store, "d", "samples")).values()
+    verdict = replace(record_of_first, stage="version")
+    audit = Audit(record=verdict, results=(), fresh=True)
+    publish_batches(root, "d", "r")  # remembers it
+    release = _publish_passed(root, "d", "r", [audit], GATE, None)
+    assert release.published == (record_of_first.partition,)
+    assert [one.number for one in release.versions] == [1]
+
+
+def test_a_hint_that_cannot_be_written_stops_nothing(
+    root: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise Forbidden("no right to write there")
+
+    grow(root, NOTED_AT_ONCE)
+    monkeypatch.setattr(root.store, "put", refused)
+    assert publish_batches(root, "d", "r").published == ()
 
 
 def requests_of_a_release(root: loader.Root, store: type[Counting] = Counting) -> int:

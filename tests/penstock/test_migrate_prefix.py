@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.errors import Conflict, Corrupt, InvalidStore
+from loader.errors import AlreadyExists, Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.migrate.journal import Journal
@@ -23,6 +23,7 @@ from penstock.migrate.pace import Pace
 from penstock.migrate.plan import plan_prefix
 from penstock.migrate.prefix import FOLDER, migrate_prefix
 from penstock.migrate.prefix_status import prefix_status
+from penstock.migrate.transfer import Item, Transfer
 from penstock.migrate.verify_prefix import verify_prefix
 
 
@@ -321,3 +322,32 @@ def test_folder_markers_are_left_out(s3, tmp_path):
     assert not prefix_status(source, target).lags
     assert verify_prefix(source, target, full=True).problems == {}
     source.close()
+
+
+def test_from_s3_to_s3_other_bytes_of_the_same_size_are_not_taken_for_a_copy(s3):
+    """As a run leaves them that was killed while it saw that something broke on the way."""
+    with contextlib.ExitStack() as stack:
+        source, target = (
+            stack.enter_context(contextlib.closing(open_store(f"s3://bucket/{name}", s3)))
+            for name in ("twin-from", "twin-to")
+        )
+        for key in ("broken", "same", "new"):
+            source.put(key, key.encode())
+        target.put("broken", b"BROKEN")
+        target.put("same", b"same")
+        report = migrate_prefix(source, target, Pace())
+        assert (report.copied, report.skipped, report.unhashed, list(report.failures)) == (
+            1,
+            1,
+            1,
+            ["broken"],
+        )
+        assert "already holds another object" in report.failures["broken"]
+        assert prefix_status(source, target).lags
+        copy = Transfer(source, target, Pace())
+        assert not copy(Item(path="same", nbytes=4, look=True)).written
+        with pytest.raises(AlreadyExists):
+            copy(Item(path="broken", nbytes=6, look=True))
+        target.delete_many(["broken"])
+        assert migrate_prefix(source, target, Pace()).failures == {}
+        assert there(target)["broken"] == b"broken"

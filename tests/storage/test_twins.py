@@ -1,12 +1,14 @@
 """What S3 is given without hashing it again is there as whole as everything else, or is put again."""
 
 import hashlib
+from contextlib import closing
 from dataclasses import replace as replaced
 
 import pytest
 
 from loader.errors import AlreadyExists, Forbidden
-from loader.storage.twins import TwinStore
+from loader.storage import open_store
+from loader.storage.twins import TwinStore, differ
 
 DATA = bytes(range(256)) * 40
 TWIN = f'"{hashlib.md5(DATA, usedforsecurity=False).hexdigest()}"'
@@ -86,8 +88,11 @@ def test_etags_of_another_kind_are_asked_for_once(faulty, faulty_store, puts, re
 
 
 @either
-def test_a_policy_that_wants_signed_payloads_gets_them(faulty, faulty_store, puts, passing_on, replace):
-    refusal = 403, b"<Error><Code>AccessDenied</Code></Error>", {}
+@pytest.mark.parametrize("status", [400, 403, 501])
+def test_a_policy_that_wants_signed_payloads_gets_them(
+    faulty, faulty_store, puts, passing_on, replace, status
+):
+    refusal = status, b"<Error><Code>AccessDenied</Code></Error>", {}
     passing_on(lambda one: refusal if is_unsigned(one) else one)
     for key in ("k", "l"):
         faulty_store.put_twin(key, DATA, TWIN, replace=replace)
@@ -118,3 +123,43 @@ def test_it_is_tried_again(faulty, faulty_store, replace, fault):
     faulty.faults.extend([fault] * 2)
     faulty_store.put_twin("k", DATA, TWIN, replace=replace)
     assert faulty.origin.held() == {"k": DATA}
+
+
+@either
+def test_who_may_write_and_not_read_writes_again(faulty, faulty_store, puts, passing_on, replace):
+    """As with KMS, whose ETags are no MD5s, and a role that may encrypt and not decrypt."""
+    refusal = 403, b"<Error><Code>AccessDenied</Code></Error>", {}
+    passing_on(lambda one: refusal if one.method == "GET" else one)
+    faulty.faults.append("etag")
+    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    assert puts() == [UNSIGNED, SIGNED]
+
+
+def test_what_went_meanwhile_is_created_as_ever(faulty, faulty_store, puts, passing_on):
+    origin = faulty.origin
+
+    def gone_when_it_is_read(one):
+        if one.method == "GET":
+            origin.objects.clear()
+        return one
+
+    passing_on(gone_when_it_is_read)
+    faulty.faults.append("etag")
+    faulty_store.put_twin("k", DATA, TWIN, replace=False)
+    assert puts() == [UNSIGNED, SIGNED]
+    assert faulty.headers[-1]["if-none-match"] == "*"
+
+
+@pytest.mark.parametrize(("said", "hashes"), [(False, SIGNED), ("true", UNSIGNED)])
+def test_whoever_says_what_is_signed_decides(faulty, faulty_options, puts, said, hashes):
+    with closing(open_store("s3://bucket", {**faulty_options, "unsigned_payload": said})) as store:
+        store.put_twin("k", DATA, TWIN, replace=False)
+    assert puts() == [hashes]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wanted"),
+    [(TWIN, TWIN, False), (TWIN, f'"{"0" * 32}"', True), (TWIN, '"another"', False), ("", TWIN, False)],
+)
+def test_only_two_md5s_tell_objects_apart(protocol, one, other, wanted):
+    assert differ(one, other) == differ(other, one) == wanted

@@ -22,8 +22,8 @@ from assets.spec import DatasetSpec
 from assets.stages import StageRecord, current_record
 from assets.units import units_stage
 from assets.validation import media_stage
-from assets.version import publish_batches
-from assets.version_audit import Gate, candidate
+from assets.version import audit_waiting, publish_batches
+from assets.version_audit import Gate, audit_batch, candidate
 from loader.dataset.denied import Target
 from loader.errors import StageNotPublished
 from loader.storage import open_store
@@ -156,6 +156,37 @@ def test_what_was_there_before_stands_below_by_kind(root: loader.Root, cut: Stag
     raw_key = images[0].facts["raw_key"]
     root.log.deny([Target(kind="raw", value=raw_key)], "ticket 6", "privacy desk")
     assert raw_key not in [one.facts["raw_key"] for _, one in before_of(root, baseline, shown)]
+
+
+def test_a_picture_that_cannot_be_drawn_stops_no_verdict(
+    root: loader.Root, cut: StageRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish_batches(root, "demo", "r", Gate(suite=()))
+    baseline = baseline_of(root, root.open("demo@1"))
+    shown = shown_of(root, cut, candidate(root, cut), [found("videos/clip.mp4")])
+    root.store.delete_many([info.key for info in root.store.list("data/") if info.key.endswith(".tar")])
+    assert before_of(root, baseline, shown) == []
+    assert "is not drawn" in caplog.text
+
+
+def test_pictures_of_before_are_of_the_same_dataset(
+    root: loader.Root, cut: StageRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A takedown deletes the pages of the datasets that have a sample."""
+    asked: list[str] = []
+
+    def told(root: loader.Root, baseline: Any, shown: Any) -> list[Any]:
+        asked.append(baseline.version.dataset)
+        return []
+
+    monkeypatch.setattr("assets.version_audit.before_of", told)
+    with root.write("other") as out:
+        out.add("e/1", {"x.txt": b"x"}, source={"raw_sha256": "0" * 64})
+    audit_waiting(root, "demo", "r", Gate(suite=(), baseline="other@1"))
+    assert asked == []
+    publish_batches(root, "demo", "r", Gate(suite=(), thresholds=None))
+    audit_batch(root, cut, Gate(suite=(), version="2"), "r")
+    assert asked == ["demo"]
 
 
 def test_pictures_of_before_are_bounded(

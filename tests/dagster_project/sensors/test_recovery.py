@@ -149,6 +149,15 @@ def test_a_retry_that_was_promised_and_never_came_is_asked_for(instance: dg.Dags
     assert lost(instance, "cats_ingest", late) == []
 
 
+def test_a_promise_that_was_kept_or_taken_back_is_left_alone(instance: dg.DagsterInstance) -> None:
+    late = time.time() + PROMISE_S + 5
+    other = go(instance)
+    go(instance, store="yes", **{WILL_RETRY: "true", "dagster/auto_retry_run_id": other.run_id})
+    assert lost(instance, "cats_ingest", late) == []
+    go(instance, store="yes", **{WILL_RETRY: "true", "dagster/backfill": "gone"})
+    assert lost(instance, "cats_ingest", late) == []
+
+
 def test_attempts_wait_longer_each_time_and_end(instance: dg.DagsterInstance) -> None:
     for attempt, pause_s in enumerate(PAUSES_S, 1):
         before = time.time()

@@ -48,9 +48,14 @@ def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[i
 
 
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
-    """The verdict on every batch that was cut well and is in no version, oldest first; written where it is new."""
+    """The verdict on every batch that was cut well and is in no version, oldest first; written where it is new.
+
+    One that passed keeps its verdict here, though others were published since: it is judged again just before it is
+    published. So a release that was killed among many has not to judge all of them again before its first version.
+    """
     records, state = _cut(root, dataset).values(), root.state
-    return [audit_batch(root, record, gate, run_id) for record in records if _is_waiting(state, record)]
+    waiting = [record for record in records if _is_waiting(state, record)]
+    return [audit_batch(root, record, gate, run_id, once=True) for record in waiting]
 
 
 def publish_batches(
@@ -196,15 +201,15 @@ def _take(
 ) -> _Taken:
     """Publish a batch onto the version that it was judged against; it is judged again when another came first.
 
-    Raises: StageNotPublished when it was cut again while it was audited; Conflict, also after `ATTEMPTS` overtakings;
-    DuplicateKey; Fenced.
+    Raises: Conflict, also after `ATTEMPTS` overtakings; DuplicateKey; Fenced.
     """
     for attempt in range(1, ATTEMPTS + 1):
         if known := root.state.committed(record.body["txn"]):  # by another release
             return _Taken(audit=audit, version=root.open(known.id))
         if reason := _unfit(root, record):
             return _Taken(audit=audit, reason=reason)
-        _require_of(record, audit.record)
+        if reason := _cut_again(record, audit.record):
+            return _Taken(audit=audit, reason=reason)
         if samples_stage.outdated(root, record):
             if spec is None:
                 return _Taken(audit=audit, reason=_not_compared(record))
@@ -232,13 +237,14 @@ def _not_compared(record: StageRecord) -> str:
     )
 
 
-def _require_of(record: StageRecord, verdict: StageRecord) -> None:
-    """Raises: StageNotPublished when the verdict is of another samples record."""
-    if verdict.upstream[0].r != record.r:
-        raise StageNotPublished(
-            f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
-            f"verdict is of {verdict.upstream[0].r}): run the release again"
-        )
+def _cut_again(record: StageRecord, verdict: StageRecord) -> str:
+    """Why a batch has to wait whose verdict is of another samples record, or ""."""
+    if verdict.upstream[0].r == record.r:
+        return ""
+    return (
+        f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
+        f"verdict is of {verdict.upstream[0].r}): run the release again"
+    )
 
 
 def _refusal(root: loader.Root, dataset: str, partition: str) -> str:

@@ -117,18 +117,25 @@ class Audit:
         return self.record.verdict == "published"
 
 
-def audit_batch(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str) -> Audit:
+def audit_batch(
+    root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, *, once: bool = False
+) -> Audit:
     """The verdict on publishing what a samples record holds; made now, unless it stands already.
 
     A verdict stands when it is of this samples record under this gate, and no check was broken; one that the batch
-    passed, while the versions that it was compared with are the newest. Whatever goes wrong while checking is a failed
+    passed, while the versions that it was compared with are the newest. once: that one stands too whatever came since,
+    for whoever asks again before he publishes. Whatever goes wrong while checking is a failed
     verdict, written down: nothing is published because a check did not run. A batch that failed a check is fenced: it
     has to be cut again, under whatever gate.
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
     known = newest is not None and newest.fingerprint == wanted and not newest.body["broken"]
-    if newest is not None and known and (newest.verdict == "failed" or not overtaken(root, newest, gate)):
+    if (
+        newest is not None
+        and known
+        and (newest.verdict == "failed" or once or not overtaken(root, newest, gate))
+    ):
         results = tuple(CheckResult.from_json(body) for body in newest.body["checks"])
         return Audit(record=newest, results=results, fresh=False)
     against = compared_with(root, samples.dataset, gate)

@@ -88,6 +88,30 @@ def test_somebody_publishes_a_leak_after_the_verdict(
     assert verdict_of(dataset.root, mine).verdict == "failed"
 
 
+def test_a_release_goes_on_where_another_was_killed(
+    dataset: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch is judged again before it is its turn: each verdict is followed by its version."""
+    batches = [dataset.batch(SPEC, {f"{n}.jpg": make.jpeg(make.scene(n))}) for n in (1, 2, 3)]
+    real, verdicts = version._publish, list[list[int]]()
+
+    def then_killed(*args: Any) -> Any:
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(version, "_publish", then_killed)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.release(SPEC)
+
+    def told(*args: Any) -> Any:
+        verdicts.append([verdict_of(dataset.root, batch).r for batch in batches])
+        return real(*args)
+
+    monkeypatch.setattr(version, "_publish", told)
+    assert dataset.release(SPEC).published == tuple(batches[1:])
+    assert verdicts == [[1, 2, 1], [1, 2, 2]]
+
+
 def test_a_protected_version_that_grew_after_the_verdict(dataset: Any, make: Any) -> None:
     gate = Gate(suite=(), thresholds=Thresholds(), protected=("eval@latest",))
     spec = replace(SPEC, gate=gate)

@@ -11,10 +11,11 @@ import pytest
 import loader
 
 TRAIN = """
-import faulthandler, json, os, sys, threading
+import faulthandler, json, os, signal, sys, threading
 import loader
 
 faulthandler.dump_traceback_later(25)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
 
 url, options, workers, how = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 plan = loader.plan({"photos": loader.Root(url, options=options).open("photos@1")}, seed=8, global_batch=5)

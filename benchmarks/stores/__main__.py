@@ -35,10 +35,10 @@ SHA-256 takes 0.57 here (1.9 GB/s: the processor's own instructions, outside the
   save 0.1 to 0.2, but was slower by the clock, with one answer on its way at a time.
 - Up: reading 0.1, SHA-256 twice (the caller's, and the client's for its signature), sending 0.2. Into new memory
   reading takes 0.6 to 0.7, and up to 3 where a virtual machine's free memory goes back to its host.
-- From bucket to bucket: the program's imports take 0.5 s, whatever the amount; then receiving, SHA-256, sending. A server
-  that has not to hash the payload for its signature takes a third less.
-- Ranges: nginx and the client share the cores. obstore's answer with ETag and size is two waits for the interpreter's lock
-  in place of one, among 16 threads 0.75 to 0.85 of the rate of bytes alone.
+- From bucket to bucket: the program's imports take 0.5 s, whatever the amount; then receiving, SHA-256, sending. A
+  server that has not to hash the payload for its signature takes a third less.
+- Ranges: nginx and the client share the cores. obstore's answer with ETag and size is two waits for the interpreter's
+  lock in place of one, among 16 threads 0.75 to 0.85 of the rate of bytes alone.
 """
 
 

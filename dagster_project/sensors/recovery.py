@@ -4,7 +4,8 @@ again.
 Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Three cases are left,
 each seen when a code server was killed: a run that was on stays "Started" for ever, since its launcher cannot be asked
 for the health of a process; one that was taken from the queue meanwhile fails; and a retry that is asked for meanwhile
-is given up. A step that failed because the store did not answer is not started again by anybody. And a retry that
+is given up. A step that failed because the store, or Dagster's own database, did not answer is not started again by
+anybody. And a retry that
 Dagster has promised may never come: it looks at each failure once, and passes over one whose run is not written down
 as failed in that moment. Each would leave a batch behind until a person looks.
 """
@@ -36,7 +37,8 @@ _MAX_RUNS = 100
 _REASON = "dagster/failure_reason"
 _RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
 _OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
-_OF_THE_STORE = {Throttled.__name__, Transient.__name__}
+_NO_ANSWER = {Throttled.__name__, Transient.__name__, "OperationalError", "InterfaceError"}
+"""Of the store; and what the driver of Dagster's database raises in a step that tells what it made."""
 _PID = re.compile(r"\(pid: (\d+)\)")
 
 
@@ -83,17 +85,18 @@ def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether a run failed without a word of its steps, or with one that the store did not answer."""
+    """Whether a run failed without a word of its steps, or with one that the store, or Dagster's database, did not
+    answer."""
     if run.tags.get(_REASON) not in _OF_THE_RUN:
         return True
     failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
-    return any(_names_the_store(event.event_log_entry.get_dagster_event()) for event in failures)
+    return any(_was_not_answered(event.event_log_entry.get_dagster_event()) for event in failures)
 
 
-def _names_the_store(event: dg.DagsterEvent) -> bool:
+def _was_not_answered(event: dg.DagsterEvent) -> bool:
     error = event.step_failure_data.error
     while error is not None:
-        if error.cls_name in _OF_THE_STORE:
+        if error.cls_name in _NO_ANSWER:
             return True
         error = error.cause
     return False

@@ -10,6 +10,7 @@ from pathlib import Path
 import dagster as dg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy.exc import OperationalError
 
 from dagster_project.sensors.recovery import (
     ATTEMPT,
@@ -37,6 +38,8 @@ def made(context: dg.AssetExecutionContext) -> None:
             raise Transient("the store does not answer")
         except Transient as error:
             raise RuntimeError("reading failed") from error
+    if "database" in context.run.tags:
+        raise OperationalError("INSERT", {}, Exception("server closed the connection unexpectedly"))
 
 
 JOB = dg.define_asset_job("cats_ingest", [made])
@@ -170,6 +173,12 @@ def test_attempts_wait_longer_each_time_and_end(instance: dg.DagsterInstance) ->
     last = go(instance, store="yes", **{ATTEMPT: str(len(PAUSES_S) + 1)})
     assert lost(instance, "cats_ingest", time.time() + 20 * HOUR_S) == []
     assert not will_start_again(instance, last)
+
+
+def test_a_step_that_could_not_tell_dagsters_database_is_asked_for(instance: dg.DagsterInstance) -> None:
+    run = go(instance, database="yes")
+    assert run.tags.get("dagster/failure_reason") == "STEP_FAILURE"
+    assert [found.run_id for found in lost(instance, "cats_ingest", time.time() + 1)] == [run.run_id]
 
 
 def test_each_is_asked_for_with_the_next_attempt(instance: dg.DagsterInstance) -> None:

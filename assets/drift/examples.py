@@ -3,11 +3,12 @@ as on the dataset's card, and bounded."""
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.dataset.address import SampleAddress
 from loader.dataset.denied import DenyList
 from loader.dataset.part_extension import part_address
 from loader.errors import MissingDependency, StoreError
@@ -152,14 +153,19 @@ def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFra
 
 def _example(root: loader.Root, part: loader.Part, row: dict[str, Any]) -> Example:
     fields = {name for shard in part.shards for name in shard.field_nbytes}
-    modality = modality_of(fields)
-    find = partial(part_address, root.store, part, int(row["row"]))
-    return example_of(root.store, str(row.get("kind") or modality), modality, fields, find, row)
+    return _drawn(root, fields, partial(part_address, root.store, part, int(row["row"])), row)
 
 
 def _of_version(root: loader.Root, version: loader.Version, row: dict[str, Any]) -> Example:
     place = version.parts.position(row["part"]), int(row["row"])
-    fields = part_fields(version, place[0])
+    return _drawn(root, part_fields(version, place[0]), partial(address_at, version, place), row)
+
+
+def _drawn(
+    root: loader.Root,
+    fields: frozenset[str] | set[str],
+    find: Callable[[Sequence[str]], SampleAddress],
+    row: dict[str, Any],
+) -> Example:
     modality = modality_of(fields)
-    find = partial(address_at, version, place)
     return example_of(root.store, str(row.get("kind") or modality), modality, fields, find, row)

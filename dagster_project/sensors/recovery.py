@@ -5,9 +5,8 @@ Dagster starts a crashed run again (`run_retries`), and its monitor ends one tha
 each seen when a code server was killed: a run that was on stays "Started" for ever, since its launcher cannot be asked
 for the health of a process; one that was taken from the queue meanwhile fails; and a retry that is asked for meanwhile
 is given up. A step that failed because the store, or Dagster's own database, did not answer is not started again by
-anybody. And a retry that
-Dagster has promised may never come: it looks at each failure once, and passes over one whose run is not written down
-as failed in that moment. Each would leave a batch behind until a person looks.
+anybody. And a retry that Dagster has promised may never come: it looks at each failure once, and passes over one whose
+run is not written down as failed in that moment. Each would leave a batch behind until a person looks.
 """
 
 import os

@@ -77,9 +77,8 @@ class TwinStore(RemoteStore):
         except StoreError as error:
             if type(error) not in (StoreError, Forbidden):
                 raise
-            self._vouches = (
-                False  # a server may refuse it by any status; a put that is signed tells whether it was that
-            )
+            # A server may refuse it by any status: a put that is signed tells whether it was that.
+            self._vouches = False
             return False
         if found in (None, etag):
             return True

@@ -116,10 +116,10 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
     if there is None:
         return Item(path=info.key, nbytes=info.nbytes, etag=info.etag)
     if noted is None:
-        if there.nbytes == info.nbytes and not differ(info.etag, there.etag):
-            return None
-        if there.nbytes == info.nbytes:  # what is there is read: nobody noted it, as when its run was killed
-            return Item(path=info.key, nbytes=info.nbytes, etag=info.etag)
+        if there.nbytes == info.nbytes:
+            # Of two that differ what is there is read: nobody noted it, as when its run was killed.
+            other = differ(info.etag, there.etag)
+            return Item(path=info.key, nbytes=info.nbytes, etag=info.etag) if other else None
         raise AlreadyExists(
             f"it has {there.nbytes} bytes at the target and {info.nbytes} at the source: another tool wrote there, or "
             "not all of it; move that object away, then run this again"

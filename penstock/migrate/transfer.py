@@ -112,9 +112,8 @@ class Transfer:
             return None  # as it should be
         if item.nbytes not in (None, found.nbytes):
             return None
-        if isinstance(
-            self._target, TwinStore
-        ):  # a run that was killed may have left there what broke on the way
+        if isinstance(self._target, TwinStore):
+            # A run that was killed may have left there what broke on the way.
             self._pace.take(requests=1)
             if differ(self._source.head(item.path).etag, found.etag):
                 return None

@@ -36,7 +36,8 @@ def reopened(plan):
 def test_quarantined_slots_hold_their_substitutes(properties, sizes, seed, start, step, data):
     views = {f"s{i}": source(synthetic(n, f"s{i}"), chunk=2, lanes=4) for i, n in enumerate(sizes)}
     bad = {name: data.draw(st.sets(st.integers(0, sizes[i] - 1), max_size=5)) for i, name in enumerate(views)}
-    properties.quarantines_by_the_rule(views, seed, start, step, bad)
+    for one in {max(start - 1, 0), start, step}:
+        properties.quarantines_by_the_rule(views, seed, start, one, bad)
 
 
 def test_buckets_are_quarantined_by_their_sources_name():

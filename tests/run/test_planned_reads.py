@@ -77,12 +77,17 @@ def test_nothing_is_read_until_the_first_batch_is(ahead_of, wait_for):
     """Nor looked up; and the batches after the first wait."""
     source = Steps()
     source.gate.set()
-    ahead, counts = ahead_of(source)
+    ahead, counts = ahead_of(source, in_flight=64)  # the horizon alone ends its planning
     assert ahead.begin([0])
     assert ahead.begin([0])  # a second look changes nothing
     second = threading.Thread(target=ahead.begin, args=([1],))
     second.start()
-    wait_for(lambda: ahead._begun == {0, 1} and not ahead._planning)
+
+    def waits():
+        with ahead._lock:
+            return ahead._begun == {0, 1} and not ahead._planning
+
+    wait_for(waits)
     assert (source.claimed, source.told, ahead._last) == ([], [], 0)
     ahead.done(0)
     second.join()
@@ -111,11 +116,15 @@ def test_a_seek_drops_what_was_planned(ahead_of, wait_for):
 
 def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of, wait_for):
     source = Steps()
-    source.gate.set()
-    ahead, counts = ahead_of(source)
+    ahead, counts = ahead_of(source, in_flight=8)
     ahead.begin([10])
     ahead.done(10)
-    wait_for(lambda: counts["ahead_failed"] == 1)
+    wait_for(lambda: counts["ahead_failed"] == 1)  # six units before it are claimed, and wait
+    source.gate.set()
+    wait_for(lambda: counts["ahead_bytes"] == 6)
+    ahead._wake()  # it looks once more at what there is to plan
+    wait_for(lambda: not ahead._planning)
+    assert counts["ahead_failed"] == 1
     for step in range(11, 14):
         ahead.begin([step])
         ahead.done(step)
@@ -129,7 +138,7 @@ def test_it_ends_where_the_run_ends(ahead_of, wait_for):
     ahead, _ = ahead_of(source)
     ahead.begin([0])
     ahead.done(0)
-    wait_for(lambda: not ahead._planning and len(source.fetched) == 6)
+    wait_for(lambda: ahead._ended and not ahead._planning and len(source.fetched) == 6)
     assert {step for step, _ in source.fetched} == {1, 2}
 
 

@@ -304,12 +304,13 @@ def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memo
     store = watched(memory_root)
     plan = plan_of(memory_root)
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=2**20) as batches:
+        ahead = batches._assembler._reads._ahead
         for step in range(0, 400, 4):
             batches.seek(step)
             assert len(numbers(next(batches))) == 8
-            wait_for(lambda: not batches._assembler._reads._ahead._busy)  # it has read as far as it wants to
-        ahead = batches._assembler._reads._ahead._source
-        assert ahead._wasted <= ahead._used + 256 + 16 * 8
+            wait_for(lambda: not ahead._planning and not ahead._busy)  # it has read as far as it wants to
+        source = ahead._source
+        assert source._wasted <= source._used + 256 + 16 * 8
     assert store.nbytes["get_ranges"] <= (100 * 8 + 100 * 8 + 512) * SAMPLE
 
 

@@ -83,9 +83,12 @@ def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, se
 
     reader = threading.Thread(target=first_batch, daemon=True)
     reader.start()
-    for one in rounds:
-        server.rounds.answer(Counter(one))
-    reader.join()
+    try:
+        for one in rounds:
+            server.rounds.answer(Counter(one))
+    finally:
+        server.rounds.free()
+        reader.join()
     assert len(rounds) == 6
     assert [len(data) for data in got[0]["bin"]] == [ROW_BYTES] * BATCH
 

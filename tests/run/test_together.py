@@ -108,6 +108,7 @@ def test_a_corrupt_sample_in_the_midst(memory_root, samples, watched):
 def test_an_error_comes_at_its_own_step(local, samples, in_workers, executor, monkeypatch):
     """After the batches before it, however many were begun together; asked again, it comes again."""
     monkeypatch.setattr("loader.run.prefetch.MAX_AHEAD", 4)  # so that steps are soon made together
+    monkeypatch.setattr("loader.run.stride.SECONDS", 1e9)  # and as many, however slow they are
     made = loader.plan({"photos": local["photos"].select("cls")}, seed=1, global_batch=1)
     bad = 37
     transform = in_workers.FailsOn(samples.number(made.batch_ids(bad)[0][1]))

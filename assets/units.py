@@ -83,7 +83,9 @@ def units_stage(
     require_read(media, landed)
     raws = {row["key"]: row for row in read_table(store, landed.files[landing_stage.STAGE])}
     audits = read_table(store, media.files[validation.STAGE])
-    txn = root.begin(spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"))
+    txn = root.begin(
+        spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"), gated=True
+    )
     with root.heartbeat(txn), tempfile.TemporaryDirectory(prefix="penstock-cut-") as scratch:
         cut, refusals = cut_objects(
             landing,

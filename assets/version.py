@@ -283,6 +283,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         exclude=record.body["exclude"],
         supersede=record.body.get("supersede"),
         onto=_onto(record, verdict),
+        verdict=verdict.path,
         producer=producer,
     )
 

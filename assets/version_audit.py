@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.dataset import gated
 from loader.dataset.history import State
 from loader.dataset.names import resolve
 from loader.dataset.parquet import get_table_bytes
@@ -130,7 +131,13 @@ def audit_batch(
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
-    known = newest is not None and newest.fingerprint == wanted and not newest.body["broken"]
+    publishes = publishes_of(samples)
+    known = (
+        newest is not None
+        and newest.fingerprint == wanted
+        and newest.body.get("publishes") == publishes  # a takedown may have changed what is left out
+        and not newest.body["broken"]
+    )
     if (
         newest is not None
         and known
@@ -166,6 +173,8 @@ def audit_batch(
             "against": against,
             "report": _report(root, samples, table, results, compared, picture, run_id),
             "approval": _overridden(approval, stopping),
+            "txn": samples.body["txn"],
+            "publishes": publishes,
         },
     )
     audit = Audit(record=append_record(root.store, record), results=results, fresh=True, picture=picture)
@@ -173,6 +182,12 @@ def audit_batch(
         # So that nobody commits these parts by hand either. A check that could not run is tried again instead.
         root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
     return audit
+
+
+def publishes_of(samples: StageRecord) -> str:
+    """sha256 hex of what publishing a samples record adds and leaves out, which the verdict is of."""
+    parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
+    return gated.publishes(parts, samples.body["exclude"], samples.body.get("supersede") or {})
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Conflict, InvalidSample, PenstockError
 from .annotate import Annotated, Annotating, write_annotation
+from .decide import ungated
 from .exclude import StillLive, find_superseded, write_exclusions
+from .gated import check_verdict, publishes
 from .group_writer import write_group
 from .manifest import Change
 from .names import resolve
@@ -36,6 +38,7 @@ def publish_parts(
     producer: Producer,
     supersede: Mapping[str, str],
     onto: str | None,
+    verdict: str,
 ) -> Version:
     """See `Root.publish`."""
     txn = check_parts(parts)
@@ -48,6 +51,11 @@ def publish_parts(
         raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
     if known is not None and known.number is not None:
         return root.open(f"{dataset}@{known.number}")
+    checks: list[Check] = [] if onto is None else [Onto(onto)]
+    if verdict:
+        checks += check_verdict(root.store, dataset, txn, verdict, publishes(parts, exclude, supersede))
+    elif known is not None and known.gated and known.status == "open":
+        raise ungated(txn, "no verdict was given")
     newest = state.newest(dataset)
     base = open_record(root.store, newest) if newest else None
     columns = base.manifest["columns"] if base else {}
@@ -56,8 +64,9 @@ def publish_parts(
     with root.heartbeat(txn):
         superseded = find_superseded(base, supersede)
         change, keys = write_run(root.store, prefix, parts, earlier, exclude, superseded)
-        pending = Pending(dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts)
-        checks: list[Check] = [] if onto is None else [Onto(onto)]
+        pending = Pending(
+            dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts, verdict=verdict
+        )
         checks += [superseded.still_live()] if supersede else []
         return commit(root.store, root.log, pending, *checks, NewKeys(root.store, keys))
 

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..errors import Conflict, Fenced, InvalidName, TransactionNotFound, VersionNotFound, VersionRetired
+from ..errors import (
+    Conflict,
+    Fenced,
+    InvalidName,
+    StageNotPublished,
+    TransactionNotFound,
+    VersionNotFound,
+    VersionRetired,
+)
 from .denied import Target, hashes
 from .history import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
 from .names import check_dataset_name, check_ref_name, what_there_is
@@ -46,13 +54,15 @@ class ApplyDenies:
 class CommitBody:
     """A manifest that was uploaded. id: 'v-' + 64 hex; manifest: its path in the root; sha256: of its bytes;
     parent: the id of the version it was built on (None: the first); denies: number of the last deny entry
-    that was applied to it (`state.last_deny`). Raises: InvalidName."""
+    that was applied to it (`state.last_deny`); verdict: path of the record that a gated transaction shows.
+    Raises: InvalidName."""
 
     id: str
     manifest: str
     sha256: str
     parent: str | None
     denies: int
+    verdict: str = ""
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id) or not _SHA256.fullmatch(self.sha256):
@@ -61,11 +71,13 @@ class CommitBody:
             )
 
 
-def decide_begin(state: State, txn: str, dataset: str, parent: str | None) -> Body | Done[Txn]:
+def decide_begin(
+    state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
+) -> Body | Done[Txn]:
     """Begin `txn`, pinning the version id `parent`. Beginning it again gives what was begun.
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict when it
-    belongs to another dataset.
+    belongs to another dataset, or was begun without a gate and is to have one.
     """
     check_dataset_name(dataset)
     known = state.txns.get(txn)
@@ -74,13 +86,16 @@ def decide_begin(state: State, txn: str, dataset: str, parent: str | None) -> Bo
             raise Conflict(f"transaction {txn} was begun for {known.dataset}, not for {dataset}: use another")
         if known.status == "aborted":
             raise _fenced(known)
+        if gated and not known.gated:
+            raise Conflict(f"transaction {txn} was begun without a gate: begin another")
         return Done(known)
     if parent is not None:
         record = state.by_id(parent)
         if record is None or record.dataset != dataset:
             raise VersionNotFound(f"{parent} is no version of {dataset}: {what_there_is(state, dataset)}")
         _refuse_retired(state, record)
-    return {"kind": "begin", "txn": txn, "dataset": dataset, "parent": parent}
+    body: Body = {"kind": "begin", "txn": txn, "dataset": dataset, "parent": parent}
+    return {**body, "gated": True} if gated else body
 
 
 def decide_commit(
@@ -89,7 +104,8 @@ def decide_commit(
     """Commit `txn` with the manifest `body`; None asks what to build it on.
 
     A transaction that was committed, by whichever attempt, gives its version.
-    Raises: TransactionNotFound; Fenced when it was aborted; Conflict when the id is another version's.
+    Raises: TransactionNotFound; Fenced when it was aborted; StageNotPublished when it is gated and the manifest comes
+    without a verdict; Conflict when the id is another version's.
     """
     known = _txn(state, txn)
     committed = state.committed(txn)
@@ -102,6 +118,8 @@ def decide_commit(
         return Rebase(newest)
     if body.denies != state.last_deny:
         return ApplyDenies(tuple(d for d in state.denies if d.n > body.denies))
+    if known.gated and not body.verdict:
+        raise ungated(txn, "no verdict was given")
     same = state.by_id(body.id)
     if same is not None:
         raise Conflict(f"{body.id} is already {same.name}: a manifest names its transaction and parent")
@@ -115,6 +133,7 @@ def decide_commit(
         "sha256": body.sha256,
         "parent": body.parent,
         "denies": body.denies,
+        **({"verdict": body.verdict} if body.verdict else {}),
     }
 
 
@@ -299,6 +318,14 @@ def _version(state: State, dataset: str, number: int) -> VersionRecord:
 def _fenced(txn: Txn) -> Fenced:
     return Fenced(
         f"transaction {txn.txn} for {txn.dataset} was aborted ({txn.reason}); begin a new one and write again"
+    )
+
+
+def ungated(txn: str, why: str) -> StageNotPublished:
+    """The error of whoever commits a gated transaction without its verdict."""
+    return StageNotPublished(
+        f"the parts of transaction {txn} wait for their gate: {why}. The release job of their dataset judges and "
+        "publishes them; `penstock approve` lets pass what it stops"
     )
 
 

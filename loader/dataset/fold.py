@@ -103,7 +103,10 @@ def _begin(d: _Draft, e: Entry) -> None:
             _refuse(e, f"parent {parent} is no version of {dataset}")
         if d.versions(of)[number - 1].retired is not None:
             _refuse(e, f"parent {of}@{number} was retired")
-    d.txns[txn] = Txn(txn=txn, dataset=dataset, parent=parent, status="open", n=e.n)
+    gated = e.body.get("gated", False)
+    if type(gated) is not bool:
+        _refuse(e, f"gated is {gated!r}, expected true or false")
+    d.txns[txn] = Txn(txn=txn, dataset=dataset, parent=parent, status="open", n=e.n, gated=gated)
 
 
 def _check_commit(d: _Draft, e: Entry, record: VersionRecord) -> None:
@@ -113,6 +116,8 @@ def _check_commit(d: _Draft, e: Entry, record: VersionRecord) -> None:
     last_deny = d.denies[-1].n if d.denies else 0
     if txn.status != "open":
         _refuse(e, f"transaction {txn.txn} is {txn.status}, not open")
+    if txn.gated and not _optional_text(e, "verdict"):
+        _refuse(e, f"transaction {txn.txn} is gated, and it names no verdict")
     if txn.dataset != record.dataset:
         _refuse(e, f"transaction {txn.txn} belongs to {txn.dataset}, not {record.dataset}")
     if record.number != len(d.versions(record.dataset)) + 1:

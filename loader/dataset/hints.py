@@ -41,7 +41,7 @@ def dump_state(state: State) -> bytes:
     body = {
         "n": state.n,
         "prev": state.prev,
-        "txns": _plain(state.txns.values(), Txn),
+        "txns": [_without_false(row) for row in _plain(state.txns.values(), Txn)],
         "versions": _plain(chain.from_iterable(state.datasets.values()), VersionRecord),
         "refs": _plain(state.refs.values(), Ref),
         "denies": _plain(state.denies, Deny),
@@ -63,6 +63,11 @@ def _head(checksum: str, written_by: int) -> bytes:
 def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
     names = [f.name for f in fields(kind)]
     return [{name: getattr(row, name) for name in names} for row in rows]
+
+
+def _without_false(txn: dict[str, object]) -> dict[str, object]:
+    """Of a log without gates the hints are what they were before there were any."""
+    return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
 def load_state(data: bytes) -> State:

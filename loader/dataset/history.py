@@ -15,7 +15,8 @@ RefKind = Literal["tag", "alias"]
 class Txn:
     """A transaction: the dataset it will add a version to and the version id it pinned as its parent.
 
-    number: of the version it committed, else None; reason: why it was aborted, else None; n: its begin entry.
+    number: of the version it committed, else None; reason: why it was aborted, else None; n: its begin entry;
+    gated: its commit has to name a verdict (`gated.py`).
     """
 
     txn: str
@@ -25,6 +26,7 @@ class Txn:
     number: int | None = None
     reason: str | None = None
     n: int
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

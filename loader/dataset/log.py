@@ -132,9 +132,12 @@ class Log:
             write_hint(self._store, state)
         return outcome
 
-    def begin(self, dataset: str, parent: str | None = LATEST, txn: str | None = None) -> Txn:
+    def begin(
+        self, dataset: str, parent: str | None = LATEST, txn: str | None = None, *, gated: bool = False
+    ) -> Txn:
         """Begin a transaction on the version id `parent` (None: on nothing; "latest": on the newest version,
         or on nothing when there is none). A given `txn` may be begun again, by a retry: it is the same one.
+        gated: its commit has to name a verdict.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
@@ -143,7 +146,7 @@ class Log:
         def decide(state: State) -> Mapping[str, object] | Done[object]:
             newest = state.newest(dataset) if parent == LATEST else None
             pinned = (newest.id if newest else None) if parent == LATEST else parent
-            return rules.decide_begin(state, name, dataset, pinned)
+            return rules.decide_begin(state, name, dataset, pinned, gated=gated)
 
         return self.append(decide).state.txns[name]
 

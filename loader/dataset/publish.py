@@ -37,7 +37,7 @@ Check = Callable[[Version | None], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """A change whose files are uploaded and that waits for its log entry. complete: what is added to it once it is
-    known which version it is laid on, and what is left of it there."""
+    known which version it is laid on, and what is left of it there; verdict: path of the record that lets it pass."""
 
     dataset: str
     txn: str
@@ -45,6 +45,7 @@ class Pending:
     change: Change
     producer: Mapping[str, Any]
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
+    verdict: str = ""
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
@@ -105,6 +106,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             sha256=sha256,
             parent=body["parent"],
             denies=body["denies"],
+            verdict=pending.verdict,
         )
 
     record = log.commit(pending.txn, build)

@@ -155,11 +155,14 @@ class Root:
             producer=producer,
         )
 
-    def begin(self, dataset: str, parent: str | None = None, txn: str | None = None) -> str:
+    def begin(
+        self, dataset: str, parent: str | None = None, txn: str | None = None, *, gated: bool = False
+    ) -> str:
         """A transaction for the dataset's next version; its name is what `write_part` and `publish` need.
 
         parent: the ref that the work is based on (pinned; default: the newest). txn: a name of the caller's for a
-        step that may be retried: beginning it again gives the same transaction. Raises: VersionRetired; Fenced.
+        step that may be retried: beginning it again gives the same transaction. gated: nobody publishes its parts
+        without a gate's verdict on them. Raises: VersionRetired; Fenced.
         """
         self.create()
         state = self._log.state
@@ -167,7 +170,7 @@ class Root:
         record = resolve(state, parent) if parent else newest
         if record is not None and record.dataset != dataset:
             raise Conflict(f"parent {record.name} is not a version of {dataset!r}")
-        return self._log.begin(dataset, record.id if record else None, txn=txn).txn
+        return self._log.begin(dataset, record.id if record else None, txn=txn, gated=gated).txn
 
     def abort(self, txn: str, reason: str) -> None:
         """Give a transaction up; nobody can commit it afterwards."""
@@ -186,6 +189,7 @@ class Root:
         exclude: Mapping[str, str] | None = None,
         supersede: Mapping[str, str] | None = None,
         onto: str | None = None,
+        verdict: str = "",
         producer: Mapping[str, Any] | None = None,
     ) -> Version:
         """One version from parts that any number of workers wrote with one transaction.
@@ -196,11 +200,14 @@ class Root:
         supersede: key -> reason, samples of the newest version that this one leaves out, because these parts have
         better ones: one log entry does both, so that no version has both or neither. onto: the id of the version
         that this must become the next of, "" for none yet; another newest one is a Conflict.
+        verdict: path of the stage record that let exactly these parts pass, which those of a gated transaction need.
         producer: facts for the manifest (run id, code version). Raises: DuplicateKey; FieldMismatch; Fenced;
-        Conflict, also when somebody excluded a superseded sample meanwhile; VersionNotFound for one that is not
-        there; EmptyVersion.
+        StageNotPublished for gated parts without that verdict; Conflict, also when somebody excluded a superseded
+        sample meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
-        return publish_parts(self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto)
+        return publish_parts(
+            self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict
+        )
 
     def add_group(
         self,

@@ -22,7 +22,7 @@ from assets.stages import current_record
 from assets.version import version_asset
 from assets.version_audit import Gate
 from dagster_project.definitions import batches_of, build_defs
-from loader.errors import Fenced
+from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
@@ -149,6 +149,38 @@ def test_a_check_that_is_overwritten_by_hand_opens_nothing(
     assert ingest.execute_in_process(instance=instance, partition_key=failed[0]).success  # cut anew
     assert release_job().execute_in_process(instance=instance, raise_on_error=False).success
     assert [one.number for one in root.state.versions("demo")] == [1]
+
+
+def test_parts_are_not_published_by_hand_before_a_gate_has_looked_at_them(
+    root: loader.Root,
+    landing: Path,
+    arrive: Callable[[Path], str],
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor after, with another batch's verdict: what the release shows is of these parts."""
+    monkeypatch.setenv(ROOT, root.url)
+    monkeypatch.setenv(LANDING, str(landing))
+    batch = arrive(landing)
+    instance.add_dynamic_partitions(str(batches_of(SPEC).name), [batch])
+    ingest = definitions().resolve_job_def("demo_ingest")
+    assert ingest.execute_in_process(instance=instance, partition_key=batch).success
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    parts = [loader.Part.from_json(body) for body in record.body["parts"]]
+    with pytest.raises(StageNotPublished, match="wait for their gate"):
+        root.publish("demo", parts, exclude=record.body["exclude"])
+    with pytest.raises(
+        StageNotPublished, match="of other parts"
+    ):  # the samples' record is no verdict on them
+        root.publish("demo", parts, exclude=record.body["exclude"], verdict=record.path)
+    assert not root.state.versions("demo")
+    assert release_job().execute_in_process(instance=instance, raise_on_error=False).success
+    verdict = current_record(root.store, "demo", "version", batch)
+    assert verdict is not None
+    assert [one.number for one in root.state.versions("demo")] == [1]
+    commit = root.store.get(f"log/{root.state.versions('demo')[0].n:012d}.json").data
+    assert f'"verdict":"{verdict.path}"'.encode() in commit
 
 
 def photo(seed: int, *, torn: bool = False) -> bytes:

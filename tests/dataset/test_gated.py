@@ -1,0 +1,163 @@
+"""Parts that wait for a gate: what publishes them, and what does not."""
+
+import hashlib
+
+import pytest
+
+import loader
+from loader.dataset import gated
+from loader.dataset.decide import CommitBody
+from loader.dataset.entries import canonical, seal
+from loader.dataset.fold import fold
+from loader.dataset.hints import dump_state, load_state
+from loader.errors import Conflict, Corrupt, StageNotPublished
+
+FOLDER = "stages/photos/version/000001-a"
+
+
+def parts_of(root, txn, n=3):
+    return [loader.write_part(root, txn, [(f"{txn[:4]}-{i}", {"cls": i})], name=f"p{i}") for i in range(n)]
+
+
+def verdict(root, parts, *, says="published", exclude=None, supersede=None, r=1, against=(), **other):
+    """Path of a gate's record on these parts."""
+    body = {
+        "txn": parts[0].txn,
+        "publishes": gated.publishes(parts, exclude or {}, supersede or {}),
+        "against": list(against),
+        **other,
+    }
+    path = f"{FOLDER}/{r:012d}.json"
+    root.store.put_if_absent(path, canonical({"verdict": says, "reason": "because", "body": body}))
+    return path
+
+
+@pytest.fixture
+def waiting(root):
+    """The parts of a gated transaction."""
+    return parts_of(root, root.begin("photos", gated=True))
+
+
+def test_parts_are_published_with_their_verdict(root, waiting):
+    version = root.publish("photos", waiting, verdict=verdict(root, waiting))
+    assert len(version) == 3
+    assert root.publish("photos", waiting).id == version.id  # it is out: again is no change
+    assert loader.Root(root.url).log.verify() == root.state
+
+
+def test_parts_in_another_order_are_the_same_parts(root, waiting):
+    assert len(root.publish("photos", waiting[::-1], verdict=verdict(root, waiting))) == 3
+
+
+def test_nothing_of_it_is_published_without(root, waiting):
+    before = {info.key for info in root.store.list("")}
+    with pytest.raises(StageNotPublished, match=r"no verdict was given.*release job"):
+        root.publish("photos", waiting)
+    assert {info.key for info in root.store.list("")} == before
+    txn = waiting[0].txn
+    hexes = hashlib.sha256(b"").hexdigest()
+    body = CommitBody(id=f"v-{hexes}", manifest="m.json", sha256=hexes, parent=None, denies=0)
+    with pytest.raises(StageNotPublished, match="no verdict was given"):
+        root.log.commit(txn, lambda state: body)
+    assert not root.state.versions("photos")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda parts, found: (parts[:2], {"verdict": found}), "other parts"),
+        (
+            lambda parts, found: (parts, {"verdict": found, "exclude": {parts[0].txn[:4] + "-0": "x"}}),
+            "other",
+        ),
+        (lambda parts, found: (parts, {"verdict": found.replace("001.json", "007.json")}), "there is no"),
+        (lambda parts, found: (parts, {"verdict": "data/x.json"}), "no record of a stage of photos"),
+        (
+            lambda parts, found: (parts, {"verdict": found.replace("photos", "other")}),
+            "no record of a stage of photos",
+        ),
+    ],
+)
+def test_a_verdict_lets_pass_what_it_is_of(root, waiting, change, why):
+    parts, said = change(waiting, verdict(root, waiting))
+    with pytest.raises(StageNotPublished, match=why):
+        root.publish("photos", parts, **said)
+    assert not root.state.versions("photos")
+
+
+def test_the_verdict_on_another_batch_lets_nothing_pass(root, waiting):
+    other = parts_of(root, root.begin("photos", gated=True))
+    with pytest.raises(StageNotPublished, match="of other parts"):
+        root.publish("photos", waiting, verdict=verdict(root, other))
+
+
+def test_a_verdict_that_failed_lets_nothing_pass(root, waiting):
+    with pytest.raises(StageNotPublished, match=r"says 'failed': because"):
+        root.publish("photos", waiting, verdict=verdict(root, waiting, says="failed"))
+
+
+def test_a_verdict_holds_until_the_next(root, waiting):
+    first = verdict(root, waiting)
+    verdict(root, waiting, says="failed", r=2)
+    with pytest.raises(StageNotPublished, match=r"000002\.json came after"):
+        root.publish("photos", waiting, verdict=first)
+
+
+def test_a_verdict_is_of_the_version_that_it_was_made_against(root, waiting):
+    shown = verdict(root, waiting, against=[""])
+    with root.write("photos") as writer:
+        writer.add("other", {"cls": 1})
+    with pytest.raises(Conflict, match="compared with no version"):
+        root.publish("photos", waiting, verdict=shown)
+    again = verdict(root, waiting, against=[writer.version.id], r=2)
+    assert len(root.publish("photos", waiting, verdict=again)) == 4
+
+
+def test_a_verdict_that_is_no_record_is_named(root, waiting):
+    root.store.put_if_absent(f"{FOLDER}/{1:012d}.json", b"[]")
+    with pytest.raises(Corrupt, match="is not a stage record"):
+        root.publish("photos", waiting, verdict=f"{FOLDER}/{1:012d}.json")
+
+
+def test_an_entry_that_commits_without_is_no_entry(root, waiting):
+    """Whoever wrote it, with whatever tool."""
+    state, hexes = root.state, hashlib.sha256(b"").hexdigest()
+    body = {
+        "kind": "commit",
+        "txn": waiting[0].txn,
+        "dataset": "photos",
+        "number": 1,
+        "id": f"v-{hexes}",
+        "manifest": "m.json",
+        "sha256": hexes,
+        "parent": None,
+        "denies": 0,
+    }
+    for more in ({}, {"verdict": ""}, {"verdict": None}):
+        with pytest.raises(Corrupt, match="gated, and it names no verdict"):
+            fold(state, seal(state.n + 1, state.prev, "n", 1, {**body, **more}))
+    named = fold(state, seal(state.n + 1, state.prev, "n", 1, {**body, "verdict": "stages/x"}))
+    assert [one.number for one in named.versions("photos")] == [1]
+    begun = {"kind": "begin", "txn": "t", "dataset": "photos", "parent": None, "gated": 1}
+    with pytest.raises(Corrupt, match="gated is 1"):
+        fold(state, seal(state.n + 1, state.prev, "n", 1, begun))
+
+
+def test_a_gate_stays_with_its_transaction(root):
+    """Begun again, by whoever does not ask for one; remembered by hints; told by the log."""
+    txn = root.begin("photos", gated=True)
+    assert root.begin("photos", txn=txn) == txn
+    assert root.state.txns[txn].gated
+    assert load_state(dump_state(root.state)).txns[txn].gated
+    free = root.begin("photos")
+    with pytest.raises(Conflict, match="without a gate"):
+        root.begin("photos", txn=free, gated=True)
+    assert not load_state(dump_state(root.state)).txns[free].gated
+
+
+def test_a_log_without_gates_has_the_bytes_it_had(root):
+    txn = root.begin("photos", txn="t")
+    root.publish("photos", parts_of(root, txn))
+    assert all(b"gated" not in root.store.get(info.key).data for info in root.store.list("log/"))
+    assert b"gated" not in dump_state(root.state)
+    assert b"verdict" not in root.store.get("log/000000000002.json").data

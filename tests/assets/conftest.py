@@ -14,6 +14,8 @@ from PIL import Image
 import loader
 from assets.discovery import discover
 from assets.spec import DatasetSpec
+from assets.stages import StageRecord
+from assets.version_audit import Gate, audit_batch
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
 from resources.compute import ComputeResource
@@ -200,3 +202,18 @@ def checks_of() -> Callable[[dg.ExecuteInProcessResult], dict[str, bool]]:
 def numbers(root: loader.Root) -> Callable[[], list[int]]:
     """The numbers of the versions that there are."""
     return lambda: [record.number for record in root.state.versions("demo")]
+
+
+@pytest.fixture(scope="session")
+def publish_alone() -> Callable[[loader.Root, StageRecord], loader.Version]:
+    """publish_alone(root, samples record): its parts as the next version, as somebody else's release with a gate that
+    asks for nothing makes it, from a root of its own."""
+
+    def publish(root: loader.Root, record: StageRecord) -> loader.Version:
+        verdict = audit_batch(root, record, Gate(suite=(), thresholds=None), "another").record
+        parts = [loader.Part.from_json(part) for part in record.body["parts"]]
+        return loader.Root(root.url).publish(
+            record.dataset, parts, exclude=record.body["exclude"], verdict=verdict.path
+        )
+
+    return publish

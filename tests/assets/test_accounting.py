@@ -21,6 +21,7 @@ from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
 from resources.compute import Compute, InlineCompute, LocalCompute
 
+Publish = Callable[[loader.Root, StageRecord], loader.Version]
 SPEC = DatasetSpec(
     name="demo",
     features=(
@@ -77,11 +78,6 @@ def cut_again(
     return record, {row["key"]: row for row in objects}
 
 
-def publish(root: loader.Root, record: StageRecord) -> loader.Version:
-    parts = [loader.Part.from_json(body) for body in record.body["parts"]]
-    return root.publish(record.dataset, parts, exclude=record.body["exclude"])
-
-
 @pytest.fixture
 def trouble(landing: Path, make_jpeg: Callable[..., bytes], make_video: Callable[..., bytes]) -> Path:
     """The landing place with everything that goes wrong in one."""
@@ -129,10 +125,10 @@ def test_every_object_has_one_outcome(root: loader.Root, trouble: Path, compute:
 
 
 def test_what_is_published_can_be_trained_and_followed_back(
-    root: loader.Root, trouble: Path, compute: Compute
+    root: loader.Root, trouble: Path, compute: Compute, publish_alone: Publish
 ) -> None:
     record, _ = ingest(root, trouble, compute)
-    version = publish(root, record)
+    version = publish_alone(root, record)
     table = version.samples().collect()
     assert len(table) == record.counts["samples"]
     assert set(table["split"]) <= {"train", "validation"}
@@ -168,7 +164,9 @@ def test_an_object_that_changes_or_goes_after_discovery_is_a_row(
     assert record.counts["landed"] == sum(record.counts[name] for name in ("used", "rejected", "dropped"))
 
 
-def test_a_filter_drops_with_its_reason(root: loader.Root, landing: Path, compute: Compute) -> None:
+def test_a_filter_drops_with_its_reason(
+    root: loader.Root, landing: Path, compute: Compute, publish_alone: Publish
+) -> None:
     spec = DatasetSpec(
         name="demo",
         features=(Feature(name="picture"),),
@@ -179,7 +177,7 @@ def test_a_filter_drops_with_its_reason(root: loader.Root, landing: Path, comput
     assert accounts["photos/dogs/狗.jpg"]["outcome"] == "dropped"
     assert accounts["photos/dogs/狗.jpg"]["reason"] == "width_px = 64 is below 70"
     assert record.counts["left_out"] == len(record.body["exclude"]) == 1
-    assert len(publish(root, record)) == record.counts["samples"]
+    assert len(publish_alone(root, record)) == record.counts["samples"]
 
 
 def test_too_many_damaged_objects_stop_the_batch_for_good(
@@ -215,7 +213,9 @@ def test_taking_the_damaged_files_away_lets_the_batch_through(
     assert record.counts["landed"] == sum(record.counts[name] for name in ("used", "rejected", "dropped"))
 
 
-def test_a_failed_samples_audit_fences_its_parts(root: loader.Root, trouble: Path, compute: Compute) -> None:
+def test_a_failed_samples_audit_fences_its_parts(
+    root: loader.Root, trouble: Path, compute: Compute, publish_alone: Publish
+) -> None:
     store = open_store(str(trouble))
     (batch,) = discover(root.store, store, "demo")
     landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
@@ -228,7 +228,7 @@ def test_a_failed_samples_audit_fences_its_parts(root: loader.Root, trouble: Pat
     record, _ = samples_stage(root, strict, partition=batch, run_id="r")
     assert record.verdict == "failed"
     with pytest.raises(Fenced):
-        publish(root, record)
+        publish_alone(root, record)
 
 
 def test_a_second_run_writes_nothing(root: loader.Root, trouble: Path, compute: Compute) -> None:

@@ -160,7 +160,7 @@ def test_a_published_batch_put_together_again_is_no_copy_of_itself(dataset: Any,
 
 
 def test_somebody_publishes_between_the_comparison_and_the_commit(
-    dataset: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+    dataset: Any, make: Any, publish_alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log takes no batch that was compared with another version than it is laid on: it is compared again."""
     original = make.scene(1)
@@ -172,8 +172,7 @@ def test_somebody_publishes_between_the_comparison_and_the_commit(
 
     def late(*args: Any) -> Any:
         monkeypatch.setattr(version, "_publish", real)
-        parts = [loader.Part.from_json(part) for part in theirs.body["parts"]]
-        loader.Root(dataset.root.url).publish("photos", parts)
+        publish_alone(dataset.root, theirs)
         return real(*args)
 
     monkeypatch.setattr(version, "_publish", late)

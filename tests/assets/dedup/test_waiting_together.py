@@ -33,7 +33,7 @@ def verdict_of(root: loader.Root, batch: str) -> StageRecord:
 
 
 def by_hand(root: loader.Root, record: StageRecord) -> loader.Version:
-    """Published past the gate, as somebody else's release would."""
+    """Published past the gate."""
     return loader.Root(root.url).publish(
         "photos", [loader.Part.from_json(part) for part in record.body["parts"]]
     )
@@ -69,7 +69,7 @@ def test_the_same_bytes_in_two_batches(dataset: Any, make: Any) -> None:
 
 
 def test_somebody_publishes_a_leak_after_the_verdict(
-    dataset: Any, make: Any, of_split: OfSplit, monkeypatch: pytest.MonkeyPatch
+    dataset: Any, make: Any, of_split: OfSplit, publish_alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log refuses the batch that was judged before, and the gate stops it then."""
     picture = make.scene(1)
@@ -79,7 +79,7 @@ def test_somebody_publishes_a_leak_after_the_verdict(
 
     def late(*args: Any) -> Any:
         monkeypatch.setattr(version, "_publish", real)
-        by_hand(dataset.root, theirs)
+        publish_alone(dataset.root, theirs)
         return real(*args)
 
     monkeypatch.setattr(version, "_publish", late)

@@ -237,6 +237,7 @@ def test_a_store_that_does_not_answer_refuses_no_sample(
 def test_from_the_landing_place_through_dagster(
     run: Callable[..., dg.ExecuteInProcessResult],
     failure_of: Callable[[dg.ExecuteInProcessResult], str],
+    publish_alone: Callable[..., loader.Version],
     tmp_path: Path,
 ) -> None:
     landing, weights = tmp_path / "few", tmp_path / "late.safetensors"
@@ -251,5 +252,5 @@ def test_from_the_landing_place_through_dagster(
         two_towers.save_small(weights, seed=3)
         assert run("ingest", spec, arrived, landing).success
         samples = require_published(root.store, "demo", "samples", arrived)
-        made = root.publish("demo", [loader.Part.from_json(part) for part in samples.body["parts"]])
+        made = publish_alone(root, samples)
         assert len(made.select("embedding.npy", where_present=True)) == 2

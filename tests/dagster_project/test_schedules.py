@@ -68,13 +68,13 @@ class Place:
     def tick(self, spec: DatasetSpec, night: datetime = NIGHT) -> Any:
         made = self.defs(spec)
         schedule = made.resolve_schedule_def("notes_refresh_schedule")
-        context = dg.build_schedule_context(
+        with dg.build_schedule_context(
             self.instance,
             scheduled_execution_time=night,
             resources=self.resources,
             repository_def=made.get_repository_def(),
-        )
-        return schedule.evaluate_tick(context)
+        ) as context:
+            return schedule.evaluate_tick(context)
 
 
 @pytest.fixture

@@ -217,14 +217,14 @@ def _take(
             if record.verdict != "published" or not record.body["parts"]:
                 return _Taken(audit=audit, reason=record.reason)  # without parts: nothing but copies now
             audit = audit_batch(root, record, gate, run_id)
-        elif overtaken(root, audit.record, gate):
+        elif overtaken(root, record, audit.record, gate):
             audit = audit_batch(root, record, gate, run_id)
         if not audit.passed:
             return _Taken(audit=audit, reason=audit.record.reason)
         try:
             return _Taken(audit=audit, version=_publish(root, record, audit.record, run_id))
         except Conflict:
-            first = samples_stage.outdated(root, record) or overtaken(root, audit.record, gate)
+            first = samples_stage.outdated(root, record) or overtaken(root, record, audit.record, gate)
             if attempt == ATTEMPTS or not first:
                 raise
     raise AssertionError("unreachable")
@@ -256,8 +256,8 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
 
 
 def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
-    """Raises: Conflict when the newest version is another than the verdict, or the samples, were compared with;
-    DuplicateKey; Fenced."""
+    """Raises: Conflict when the newest version is another than the verdict, or the samples, were compared with, or a
+    later verdict stands; StageNotPublished when it is of something else; DuplicateKey; Fenced."""
     known = published_labels(root, record.dataset)
     labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other: they do not clash
     producer: dict[str, Any] = {
@@ -282,23 +282,12 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         parts,
         exclude=record.body["exclude"],
         supersede=record.body.get("supersede"),
-        onto=_onto(record, verdict),
+        onto=record.body.get(
+            "compared_with"
+        ),  # for near-duplicates; what the verdict was compared with, it says
         verdict=verdict.path,
         producer=producer,
     )
-
-
-def _onto(record: StageRecord, verdict: StageRecord) -> str | None:
-    """Id of the version that samples and verdict were compared with, "" for none yet; None where nothing was compared.
-    Raises: Conflict when they are two."""
-    against = verdict.body.get("against") or [None]
-    bases = {one for one in (against[0], record.body.get("compared_with")) if one is not None}
-    if len(bases) > 1:
-        raise Conflict(
-            f"another version of {record.dataset} was published while batch {record.partition} was compared with the "
-            "newest; run the release again"
-        )
-    return next(iter(bases), None)
 
 
 def _word(check: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from loader.dataset import gated
 from loader.dataset.history import State
 from loader.dataset.names import resolve
 from loader.dataset.parquet import get_table_bytes
-from loader.errors import InvalidName, VersionNotFound, VersionRetired
+from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approve import covering
 
 from .checks import CheckReport, CheckResult, Expectation, run_checks, run_expectations
@@ -124,27 +124,27 @@ def audit_batch(
     """The verdict on publishing what a samples record holds; made now, unless it stands already.
 
     A verdict stands when it is of this samples record under this gate, and no check was broken; one that the batch
-    passed, while the versions that it was compared with are the newest. once: that one stands too whatever came since,
-    for whoever asks again before he publishes. Whatever goes wrong while checking is a failed
-    verdict, written down: nothing is published because a check did not run. A batch that failed a check is fenced: it
-    has to be cut again, under whatever gate.
+    passed, while the versions that it was compared with are the newest, and the record says what it said (a takedown
+    may have changed it). once: it stands too whatever version came since, for whoever asks again before he publishes.
+    Whatever goes wrong while checking is a failed verdict, written down: nothing is published because a check did not
+    run. A batch that failed a check is fenced: it has to be cut again, under whatever gate; so has one that was
+    given up and collected before a gate looked at it.
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
-    publishes = publishes_of(samples)
-    known = (
-        newest is not None
-        and newest.fingerprint == wanted
-        and newest.body.get("publishes") == publishes  # a takedown may have changed what is left out
-        and not newest.body["broken"]
-    )
-    if (
-        newest is not None
-        and known
-        and (newest.verdict == "failed" or once or not overtaken(root, newest, gate))
-    ):
+    if newest is not None and newest.fingerprint == wanted and _stands(root, samples, newest, gate, once):
         results = tuple(CheckResult.from_json(body) for body in newest.body["checks"])
         return Audit(record=newest, results=results, fresh=False)
+    try:
+        return _judged(root, samples, gate, run_id, wanted)
+    except ObjectNotFound:
+        if not _is_given_up(root, samples):
+            raise
+    return _collected(root, samples, gate, run_id, wanted)
+
+
+def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
+    """The verdict, made now and written. wanted: its fingerprint. Raises: ObjectNotFound; Corrupt; StoreError."""
     against = compared_with(root, samples.dataset, gate)
     table = candidate(root, samples)
     results, broken, compared = _run(root, samples, gate, table, against)
@@ -154,40 +154,78 @@ def audit_batch(
     approval = _approval(root, samples, stopping, content)
     passed = not stopping or approval is not None
     picture = plotted(compared, results) if compared else ""
-    record = StageRecord(
-        dataset=samples.dataset,
-        stage=STAGE,
-        partition=samples.partition,
+    record = replace(
+        _verdict(samples, results, reason, run_id, wanted),
         verdict="published" if passed else "failed",
-        reason=reason,
         approved_by=approval.approved_by if approval else "",
-        run_id=run_id,
-        code_version=CODE_VERSION,
-        fingerprint=wanted,
-        upstream=(Upstream(stage=samples.stage, partition=samples.partition, r=samples.r),),
-        counts={"checks": len(results), "failed": len(stopping)},
-        body={
-            "checks": [result.to_json() for result in results],
-            "broken": broken,
-            "content": content,
-            "against": against,
-            "report": _report(root, samples, table, results, compared, picture, run_id),
-            "approval": _overridden(approval, stopping),
-            "txn": samples.body["txn"],
-            "publishes": publishes,
-        },
     )
-    audit = Audit(record=append_record(root.store, record), results=results, fresh=True, picture=picture)
+    told = {
+        "broken": broken,
+        "content": content,
+        "against": against,
+        "report": _report(root, samples, table, results, compared, picture, run_id),
+        "approval": _overridden(approval, stopping),
+    }
+    record = append_record(root.store, replace(record, body={**record.body, **told}))
+    audit = Audit(record=record, results=results, fresh=True, picture=picture)
     if not passed and not broken:
         # So that nobody commits these parts by hand either. A check that could not run is tried again instead.
         root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
     return audit
 
 
-def publishes_of(samples: StageRecord) -> str:
-    """sha256 hex of what publishing a samples record adds and leaves out, which the verdict is of."""
-    parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
-    return gated.publishes(parts, samples.body["exclude"], samples.body.get("supersede") or {})
+def _collected(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
+    """The verdict on a batch of which a collector took something, since nobody was to publish it any more."""
+    reason = (
+        f"its parts were given up ({root.state.txns[samples.body['txn']].reason}) and collected: cut it again"
+    )
+    results = tuple(
+        CheckResult(name=name, passed=False, explanation=reason, approvable=False) for name in gate.names
+    )
+    record = append_record(root.store, _verdict(samples, results, reason, run_id, wanted))
+    return Audit(record=record, results=results, fresh=True)
+
+
+def _verdict(
+    samples: StageRecord, results: Sequence[CheckResult], reason: str, run_id: str, wanted: str
+) -> StageRecord:
+    """A failed one, compared with nothing."""
+    return StageRecord(
+        dataset=samples.dataset,
+        stage=STAGE,
+        partition=samples.partition,
+        verdict="failed",
+        reason=reason,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+        fingerprint=wanted,
+        upstream=(Upstream(stage=samples.stage, partition=samples.partition, r=samples.r),),
+        counts={"checks": len(results), "failed": sum(result.stops for result in results)},
+        body={
+            "checks": [result.to_json() for result in results],
+            "broken": False,
+            "content": "",
+            "against": [],
+            "report": "",
+            "approval": {},
+            "publishes": digest_of(samples),
+        },
+    )
+
+
+def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
+    return root.state.txns[samples.body["txn"]].status == "aborted"
+
+
+def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
+    """Of a verdict on this samples record under this gate."""
+    if verdict.body["broken"]:
+        return False
+    # Parts that were given up are not looked at again: a collector may have taken them.
+    if verdict.verdict == "failed" or _is_given_up(root, samples):
+        return True
+    same = verdict.body.get("publishes") == digest_of(samples)
+    return same and (once or not _is_older(root, verdict, gate))
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
@@ -209,10 +247,27 @@ def _id_of(state: State, ref: str) -> str:
         return ""
 
 
-def overtaken(root: loader.Root, verdict: StageRecord, gate: Gate) -> bool:
-    """Whether a verdict is of other versions than those that the gate compares with now."""
+def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
+    """Whether a verdict that a batch passed cannot be shown any more: it is of other versions than those that the gate
+    compares with now, of something else than the samples record says, or not the newest. Costs a listing and a GET."""
+    newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
+    return (
+        newest is None
+        or newest.r != verdict.r
+        or verdict.body.get("publishes") != digest_of(samples)
+        or _is_older(root, verdict, gate)
+    )
+
+
+def _is_older(root: loader.Root, verdict: StageRecord, gate: Gate) -> bool:
     found: list[str] | None = verdict.body.get("against")
     return found != compared_with(root, verdict.dataset, gate)
+
+
+def digest_of(samples: StageRecord) -> str:
+    """sha256 hex of what publishing a samples record adds and leaves out, which the verdict is of."""
+    parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
+    return gated.digest_of(parts, samples.body["exclude"], samples.body.get("supersede") or {})
 
 
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:

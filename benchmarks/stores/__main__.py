@@ -29,10 +29,10 @@ CEPH_BYTES = 7 * 2**30
 BOUNDS = """What bounds them, in processor seconds per GiB, by getrusage on busy cores; not measured with this page.
 SHA-256 takes 0.57 here (1.9 GB/s: the processor's own instructions, outside the interpreter's lock).
 
-- Down, 24 files: 2.1 in all; without the hash 1.3, without the hash and the file 1.0, of which the start takes 0.3 (0.07 of
-  100 files). s5cmd, which hashes nothing, receives and writes for 0.6: receiving through obstore and Python copies every
-  byte twice more. Ceph, beside either, takes 1.2, so on two cores SHA-256 alone costs a quarter of s5cmd's rate. Larger
-  or smaller requests, chunks and writes, and fewer files at once were no faster.
+- Down, 24 files: 2.1 in all; without the hash 1.3, without the hash and the file 1.0, of which the start takes 0.3
+  (0.07 of 100 files). s5cmd, which hashes nothing, receives and writes for 0.6: receiving through obstore and Python
+  copies every byte twice more. Ceph, beside either, takes 1.2, so on two cores SHA-256 alone costs a quarter of s5cmd's
+  rate. Larger or smaller requests, chunks and writes, and fewer files at once were no faster.
 - Up: reading 0.1, SHA-256 twice (the caller's, and the client's for its signature), sending 0.2. Into new memory
   reading takes 0.6 to 0.7, and up to 3 where a virtual machine's free memory goes back to its host.
 - From bucket to bucket: the program's imports take 0.5 s, whatever the amount; then receiving, SHA-256, sending. A

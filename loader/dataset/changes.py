@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Conflict, InvalidSample, PenstockError
 from .annotate import Annotated, Annotating, write_annotation
-from .decide import ungated
 from .exclude import StillLive, find_superseded, write_exclusions
-from .gated import check_verdict, publishes
+from .gated import check_verdict, digest_of
 from .group_writer import write_group
 from .manifest import Change
 from .names import resolve
@@ -52,10 +51,7 @@ def publish_parts(
     if known is not None and known.number is not None:
         return root.open(f"{dataset}@{known.number}")
     checks: list[Check] = [] if onto is None else [Onto(onto)]
-    if verdict:
-        checks += check_verdict(root.store, dataset, txn, verdict, publishes(parts, exclude, supersede))
-    elif known is not None and known.gated and known.status == "open":
-        raise ungated(txn, "no verdict was given")
+    checks += check_verdict(root.store, known, verdict, digest_of(parts, exclude, supersede))
     newest = state.newest(dataset)
     base = open_record(root.store, newest) if newest else None
     columns = base.manifest["columns"] if base else {}

@@ -7,7 +7,7 @@ An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one obje
     nonce    hex, drawn once per append: how a writer recognises its own write after a lost answer
     prev     sha256 hex of the previous entry's bytes, "" for n = 1: the history is one chain
     at_us    UTC microseconds, for people; nothing is ever decided on it
-    kind     begin commit abort retire ref deny hold mirror primary
+    kind     begin gated commit abort retire ref deny hold mirror primary
     ...      the kind's own fields; unknown further fields are kept and ignored
 
 Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not canonical were not written by us.
@@ -22,7 +22,7 @@ from itertools import pairwise
 from ..errors import Corrupt, FormatTooNew
 
 FORMAT = 1
-KINDS = frozenset({"begin", "commit", "abort", "retire", "ref", "deny", "hold", "mirror", "primary"})
+KINDS = frozenset({"begin", "gated", "commit", "abort", "retire", "ref", "deny", "hold", "mirror", "primary"})
 _ENVELOPE = frozenset({"format", "n", "nonce", "prev", "at_us", "kind"})
 
 

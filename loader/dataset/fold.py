@@ -103,9 +103,7 @@ def _begin(d: _Draft, e: Entry) -> None:
             _refuse(e, f"parent {parent} is no version of {dataset}")
         if d.versions(of)[number - 1].retired is not None:
             _refuse(e, f"parent {of}@{number} was retired")
-    gated = e.body.get("gated", False)
-    if type(gated) is not bool:
-        _refuse(e, f"gated is {gated!r}, expected true or false")
+    gated = e.kind == "gated"
     d.txns[txn] = Txn(txn=txn, dataset=dataset, parent=parent, status="open", n=e.n, gated=gated)
 
 
@@ -238,6 +236,7 @@ def _primary(d: _Draft, e: Entry) -> None:
 
 _FOLDS: dict[str, Callable[[_Draft, Entry], None]] = {
     "begin": _begin,
+    "gated": _begin,
     "commit": _commit,
     "abort": _abort,
     "retire": _retire,

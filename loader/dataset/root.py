@@ -162,7 +162,8 @@ class Root:
 
         parent: the ref that the work is based on (pinned; default: the newest). txn: a name of the caller's for a
         step that may be retried: beginning it again gives the same transaction. gated: nobody publishes its parts
-        without a gate's verdict on them. Raises: VersionRetired; Fenced.
+        without a gate's verdict on them. Raises: VersionRetired; Fenced; Conflict for a txn of another dataset, or
+        that was begun without the gate.
         """
         self.create()
         state = self._log.state

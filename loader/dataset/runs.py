@@ -19,7 +19,8 @@ from .stats import column_stats
 def check_parts(parts: Sequence[Part]) -> str:
     """The transaction that all parts belong to.
 
-    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for parts of several transactions.
+    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for parts of several transactions, or of
+    another than their ids say.
     """
     if not parts:
         raise EmptyVersion("there is nothing to publish: no parts were given")
@@ -31,6 +32,8 @@ def check_parts(parts: Sequence[Part]) -> str:
         )
     seen: set[str] = set()
     for part in parts:
+        if not part.id.startswith(f"{part.txn}-"):  # parts that wait for a gate wait whatever they are called
+            raise InvalidSample(f"part {part.id} was not written with transaction {part.txn}")
         if part.id in seen:
             raise Conflict(f"part {part.id} was given twice; publish one attempt of each part")
         seen.add(part.id)

@@ -11,12 +11,22 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import cast
 
-from ..errors import InvalidStore
+from ..errors import InvalidStore, ObjectNotFound
 from .disk import disk_of
 from .spec import StoreSpec, spec_of
 from .store import Blob, ObjectInfo, RangeReader, Span, Store
 
-__all__ = ["Blob", "ObjectInfo", "RangeReader", "Span", "Store", "StoreSpec", "is_local", "open_store"]
+__all__ = [
+    "Blob",
+    "ObjectInfo",
+    "RangeReader",
+    "Span",
+    "Store",
+    "StoreSpec",
+    "is_local",
+    "is_there",
+    "open_store",
+]
 
 # scheme -> "module:function"; the function takes (url, options, spec). Clients are imported on first use.
 BACKENDS = {
@@ -57,6 +67,15 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
 def is_local(store: RangeReader) -> bool:
     """Whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
     return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
+
+
+def is_there(store: Store, key: str) -> bool:
+    """Whether there is an object, by one request. Raises: StoreError."""
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def open_spec(spec: StoreSpec) -> Store:

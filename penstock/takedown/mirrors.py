@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from loader import Root
 from loader.dataset.marker import root_id
 from loader.errors import InvalidRuntime, PenstockError
-from loader.storage import Store, open_store
+from loader.storage import Store, is_there, open_store
 
 from .record import Place, Record
-from .whole import is_there
 
 DATA = "data/"
 

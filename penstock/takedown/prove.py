@@ -13,7 +13,7 @@ from typing import Any
 from loader import Root
 from loader.dataset.history import Deny
 from loader.errors import ObjectNotFound, PenstockError
-from loader.storage import Store
+from loader.storage import Store, is_there
 
 from ..progress import progress
 from .caches import cache_places
@@ -23,7 +23,6 @@ from .noncurrent import noncurrent
 from .record import Place, Record, read_record
 from .run import deny_entry
 from .scan import scanned
-from .whole import is_there
 
 FORMAT = 1
 Proof = dict[str, Any]

@@ -13,6 +13,7 @@ from loader import Root
 from loader.dataset.history import Deny
 from loader.dataset.publish import open_record
 from loader.errors import VersionNotFound
+from loader.storage import is_there
 
 from ..progress import progress
 from .derived import derived_edits, page_edits
@@ -23,7 +24,7 @@ from .lifecycle import lifecycle_edits
 from .marks import Marks, mark, marks_of
 from .record import Place, Record, add_to_record, read_record
 from .rewrite import publish_redacted, zeroed
-from .whole import Whole, is_there, over_whole
+from .whole import Whole, over_whole
 
 
 @dataclass(slots=True)

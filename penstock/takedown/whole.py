@@ -9,21 +9,12 @@ from loader.dataset.history import VersionRecord
 from loader.dataset.publish import open_record
 from loader.dataset.references import table_references
 from loader.errors import ObjectNotFound
-from loader.storage import Store
+from loader.storage import is_there
 
 READ_AHEAD = 32
 Whole = Sequence[tuple[VersionRecord, Version]]
 """Versions of a dataset, oldest first."""
 T = TypeVar("T")
-
-
-def is_there(store: Store, path: str) -> bool:
-    """Whether there is an object. Raises: StoreError."""
-    try:
-        store.head(path)
-    except ObjectNotFound:
-        return False
-    return True
 
 
 def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:

@@ -170,9 +170,8 @@ def test_parts_are_not_published_by_hand_before_a_gate_has_looked_at_them(
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     with pytest.raises(StageNotPublished, match="wait for their gate"):
         root.publish("demo", parts, exclude=record.body["exclude"])
-    with pytest.raises(
-        StageNotPublished, match="of other parts"
-    ):  # the samples' record is no verdict on them
+    # The samples' record is no verdict on them.
+    with pytest.raises(StageNotPublished, match="of other parts"):
         root.publish("demo", parts, exclude=record.body["exclude"], verdict=record.path)
     assert not root.state.versions("demo")
     assert release_job().execute_in_process(instance=instance, raise_on_error=False).success

@@ -1,24 +1,29 @@
 """The gate before a version: expectations and checks over what would be published, closed when anything breaks."""
 
+import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import polars as pl
 import pytest
 
 import loader
+from assets import version
 from assets.checks import CheckResult, Expectation, audio_rate, counts
 from assets.discovery import discover
 from assets.landing import land
 from assets.samples import samples_stage
 from assets.spec import DatasetSpec
-from assets.stages import StageRecord, current_record, require_published
+from assets.stages import StageRecord, append_record, current_record, require_published
 from assets.units import units_stage
 from assets.validation import media_stage
-from assets.version import publish_batches, version_asset
-from assets.version_audit import SUITE, Gate
+from assets.version import audit_waiting, publish_batches, version_asset
+from assets.version_audit import SUITE, Gate, candidate
+from loader.dataset.entries import canonical
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store
 from resources.compute import InlineCompute
@@ -263,3 +268,108 @@ def test_samples_cut_again_while_they_were_audited(
     assert numbers(root) == []
     assert release(Gate()).success
     assert numbers(root) == [1]
+
+
+def verdict_of(root: loader.Root, batch: str) -> StageRecord:
+    found = current_record(root.store, "demo", "version", batch)
+    assert found is not None
+    return found
+
+
+def edit(root: loader.Root, record: StageRecord, change: Callable[[dict[str, Any]], object]) -> None:
+    """Another body under the same path, as a takedown puts it."""
+    body = json.loads(root.store.get(record.path).data)
+    change(body["body"])
+    root.store.put(record.path, canonical(body))
+
+
+def collect(root: loader.Root, batch: str) -> None:
+    """What a collector takes of a transaction that was given up."""
+    prefix = f"data/{samples_of(root, batch).body['txn']}/"
+    gone = [info.key for info in root.store.list(prefix)]
+    assert gone
+    root.store.delete_many(gone)
+
+
+@pytest.fixture
+def good(root: loader.Root, tmp_path: Path, make_jpeg: Callable[..., bytes]) -> Callable[[], str]:
+    """good(): another batch, of one photo; its key."""
+
+    def arrive() -> str:
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other/a.jpg").write_bytes(make_jpeg(44, 44))
+        return cut(root, tmp_path / "other")
+
+    return arrive
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["", "of a package before gated transactions"])
+def test_a_batch_that_was_stopped_and_collected_holds_nothing_up(
+    root: loader.Root, landing: Path, release: Release, good: Callable[[], str], earlier: bool
+) -> None:
+    """Nor a takedown in it: what was given up is not looked at again."""
+    bad = cut(root, landing)
+    gate = Gate(suite=(*SUITE, WRONG))
+    assert not release(gate).success
+    if earlier:
+        edit(root, verdict_of(root, bad), lambda body: body.pop("publishes"))
+    edit(root, samples_of(root, bad), lambda body: body["exclude"].update({"x": "taken down"}))
+    collect(root, bad)
+    published = good()
+    done = release(gate)
+    assert done.success, failure_of(done)
+    (event,) = done.asset_materializations_for_node("demo__version")
+    assert event.metadata["published_batches"].value == published
+    assert event.metadata["held_back_batches"].value == bad
+    assert verdict_of(root, bad).r == 1
+
+
+def test_a_batch_that_was_collected_before_a_gate_looked_at_it(
+    root: loader.Root, landing: Path, release: Release, good: Callable[[], str]
+) -> None:
+    """It waited for longer than a collector does: that is said once, and the others go."""
+    lost = cut(root, landing)
+    root.abort(samples_of(root, lost).body["txn"], "no heartbeat for 72 hours")
+    collect(root, lost)
+    published = good()
+    stopped = release(Gate())
+    assert "were given up (no heartbeat for 72 hours) and collected: cut it again" in failure_of(stopped)
+    done = release(Gate())
+    assert done.success, failure_of(done)
+    (event,) = done.asset_materializations_for_node("demo__version")
+    assert event.metadata["published_batches"].value == published
+    cut_again(root, landing, lost, 0.0)
+    assert release(Gate()).success
+    assert numbers(root) == [1, 2]
+
+
+def test_a_record_that_says_something_else_than_the_verdict_is_of(root: loader.Root, landing: Path) -> None:
+    """A takedown changed what is left out since: the batch is judged again, and published."""
+    batch = cut(root, landing)
+    (audit,) = audit_waiting(root, "demo", "r", Gate())
+    assert audit.passed
+    samples = samples_of(root, batch)
+    table = candidate(root, samples)
+    edit(root, samples, lambda body: body["exclude"].update({table["key"][0]: "taken down"}))
+    done = publish_batches(root, "demo", "r", Gate())
+    assert done.published == (batch,)
+    assert verdict_of(root, batch).r == 2
+    assert len(done.version) == len(table) - 1
+
+
+def test_a_verdict_that_another_release_renews_meanwhile(
+    root: loader.Root, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = cut(root, landing)
+    real = version._publish
+
+    def late(*args: Any) -> loader.Version:
+        monkeypatch.setattr(version, "_publish", real)
+        append_record(root.store, replace(verdict_of(root, batch), run_id="another"))
+        return real(*args)
+
+    monkeypatch.setattr(version, "_publish", late)
+    done = publish_batches(root, "demo", "r", Gate())
+    assert done.published == (batch,)
+    assert done.version.manifest["producer"]["audit_record"] == verdict_of(root, batch).path
+    assert verdict_of(root, batch).run_id == "another"

@@ -1,6 +1,8 @@
 """Parts that wait for a gate: what publishes them, and what does not."""
 
 import hashlib
+import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,7 @@ from loader.dataset.decide import CommitBody
 from loader.dataset.entries import canonical, seal
 from loader.dataset.fold import fold
 from loader.dataset.hints import dump_state, load_state
-from loader.errors import Conflict, Corrupt, StageNotPublished
+from loader.errors import Conflict, Corrupt, Fenced, InvalidSample, StageNotPublished
 
 FOLDER = "stages/photos/version/000001-a"
 
@@ -22,8 +24,7 @@ def parts_of(root, txn, n=3):
 def verdict(root, parts, *, says="published", exclude=None, supersede=None, r=1, against=(), **other):
     """Path of a gate's record on these parts."""
     body = {
-        "txn": parts[0].txn,
-        "publishes": gated.publishes(parts, exclude or {}, supersede or {}),
+        "publishes": gated.digest_of(parts, exclude or {}, supersede or {}),
         "against": list(against),
         **other,
     }
@@ -91,6 +92,35 @@ def test_the_verdict_on_another_batch_lets_nothing_pass(root, waiting):
         root.publish("photos", waiting, verdict=verdict(root, other))
 
 
+def test_a_verdict_is_of_what_is_left_out_of_earlier_versions_too(root, waiting):
+    with root.write("photos") as writer:
+        writer.add("worse", {"cls": 1})
+    shown = verdict(root, waiting, supersede={"worse": "x"})
+    with pytest.raises(StageNotPublished, match="other samples to leave out"):
+        root.publish("photos", waiting, verdict=shown)
+    assert len(root.publish("photos", waiting, supersede={"worse": "x"}, verdict=shown)) == 3
+
+
+def test_parts_under_the_name_of_a_free_transaction(root, waiting):
+    free = root.begin("photos")
+    with pytest.raises(InvalidSample, match="was not written with transaction"):
+        root.publish("photos", [replace(part, txn=free) for part in waiting])
+
+
+def test_parts_that_were_given_up_stay_so(root, waiting):
+    shown = verdict(root, waiting)
+    root.abort(waiting[0].txn, "stopped")
+    for said in ({}, {"verdict": shown}):
+        with pytest.raises(Fenced, match="stopped"):
+            root.publish("photos", waiting, **said)
+
+
+def test_a_package_that_knows_no_gates_reads_no_further(root, waiting):
+    """An entry of a kind that it does not know ends its reading, as `entries.parse` does it."""
+    kinds = [json.loads(root.store.get(info.key).data)["kind"] for info in root.store.list("log/0")]
+    assert kinds == ["gated"]
+
+
 def test_a_verdict_that_failed_lets_nothing_pass(root, waiting):
     with pytest.raises(StageNotPublished, match=r"says 'failed': because"):
         root.publish("photos", waiting, verdict=verdict(root, waiting, says="failed"))
@@ -99,7 +129,7 @@ def test_a_verdict_that_failed_lets_nothing_pass(root, waiting):
 def test_a_verdict_holds_until_the_next(root, waiting):
     first = verdict(root, waiting)
     verdict(root, waiting, says="failed", r=2)
-    with pytest.raises(StageNotPublished, match=r"000002\.json came after"):
+    with pytest.raises(Conflict, match=r"000002\.json came after"):
         root.publish("photos", waiting, verdict=first)
 
 
@@ -138,9 +168,6 @@ def test_an_entry_that_commits_without_is_no_entry(root, waiting):
             fold(state, seal(state.n + 1, state.prev, "n", 1, {**body, **more}))
     named = fold(state, seal(state.n + 1, state.prev, "n", 1, {**body, "verdict": "stages/x"}))
     assert [one.number for one in named.versions("photos")] == [1]
-    begun = {"kind": "begin", "txn": "t", "dataset": "photos", "parent": None, "gated": 1}
-    with pytest.raises(Corrupt, match="gated is 1"):
-        fold(state, seal(state.n + 1, state.prev, "n", 1, begun))
 
 
 def test_a_gate_stays_with_its_transaction(root):

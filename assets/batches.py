@@ -111,17 +111,21 @@ class Batches:
 
 def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
     """(where a batch stands, what stopped it or "")."""
-    cut = records.get(samples_stage.STAGE)
+    cut, transaction = records.get(samples_stage.STAGE), None
     if cut is not None and cut.verdict == "published":
         transaction = state.txns.get(cut.body["txn"])
-        if transaction is not None and transaction.status == "committed":
-            return "published", ""
+    if transaction is not None and transaction.status == "committed":
+        return "published", ""
     newest = max(records.values(), key=lambda record: record.at_us)
     if newest.verdict == "failed":
         return "stopped", f"{newest.stage}: {newest.reason}"
     if cut is None or cut.verdict != "published" or newest.stage not in (samples_stage.STAGE, AUDIT):
         return "in_progress", ""
-    return ("ready", "") if cut.body["parts"] else ("nothing_new", "")
+    if not cut.body["parts"]:
+        return "nothing_new", ""
+    if transaction is not None and transaction.status == "aborted":
+        return "stopped", f"its parts were given up ({transaction.reason}): run the batch again"
+    return "ready", ""
 
 
 def backlog(batches: Sequence[Batch]) -> list[Batch]:

@@ -86,7 +86,7 @@ def refusal_of(audits: list[Audit]) -> str:
         return ""
     named = "; ".join(f"batch {record.partition} ({record.path}): {record.reason}" for record in failed)
     return (
-        f"nothing was published: {named}. Repair what it names and materialize the batch's samples again; "
+        f"nothing was published: {named}. Repair what it names and run the batch's ingest again; "
         "batches that passed are published by the next release"
     )
 
@@ -201,7 +201,8 @@ def _take(
 ) -> _Taken:
     """Publish a batch onto the version that it was judged against; it is judged again when another came first.
 
-    Raises: Conflict, also after `ATTEMPTS` overtakings; DuplicateKey; Fenced.
+    Raises: Conflict, also after `ATTEMPTS` overtakings; StageNotPublished where the batch's records were changed in
+    that moment; DuplicateKey; Fenced.
     """
     for attempt in range(1, ATTEMPTS + 1):
         if known := root.state.committed(record.body["txn"]):  # by another release
@@ -216,9 +217,8 @@ def _take(
             record, _ = samples_stage.samples_stage(root, spec, partition=record.partition, run_id=run_id)
             if record.verdict != "published" or not record.body["parts"]:
                 return _Taken(audit=audit, reason=record.reason)  # without parts: nothing but copies now
-            audit = audit_batch(root, record, gate, run_id)
-        elif overtaken(root, record, audit.record, gate):
-            audit = audit_batch(root, record, gate, run_id)
+        found = audit_batch(root, record, gate, run_id)
+        audit = audit if found.record == audit.record else found  # which has its picture, where it is fresh
         if not audit.passed:
             return _Taken(audit=audit, reason=audit.record.reason)
         try:

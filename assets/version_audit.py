@@ -126,9 +126,10 @@ def audit_batch(
     A verdict stands when it is of this samples record under this gate, and no check was broken; one that the batch
     passed, while the versions that it was compared with are the newest, and the record says what it said (a takedown
     may have changed it). once: it stands too whatever version came since, for whoever asks again before he publishes.
-    Whatever goes wrong while checking is a failed verdict, written down: nothing is published because a check did not
+    Whatever goes wrong in a check is a failed verdict, written down: nothing is published because a check did not
     run. A batch that failed a check is fenced: it has to be cut again, under whatever gate; so has one that was
-    given up and collected before a gate looked at it.
+    given up and collected before a gate looked at it. Raises: ObjectNotFound, Corrupt for the batch's own tables;
+    Conflict where somebody published a batch that fails now; StoreError.
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
@@ -154,11 +155,6 @@ def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wa
     approval = _approval(root, samples, stopping, content)
     passed = not stopping or approval is not None
     picture = plotted(compared, results) if compared else ""
-    record = replace(
-        _verdict(samples, results, reason, run_id, wanted),
-        verdict="published" if passed else "failed",
-        approved_by=approval.approved_by if approval else "",
-    )
     told = {
         "broken": broken,
         "content": content,
@@ -166,12 +162,14 @@ def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wa
         "report": _report(root, samples, table, results, compared, picture, run_id),
         "approval": _overridden(approval, stopping),
     }
-    record = append_record(root.store, replace(record, body={**record.body, **told}))
-    audit = Audit(record=record, results=results, fresh=True, picture=picture)
+    record = _verdict(samples, results, reason, run_id, wanted, **told)
+    record = replace(record, approved_by=approval.approved_by if approval else "")
     if not passed and not broken:
-        # So that nobody commits these parts by hand either. A check that could not run is tried again instead.
+        # Nobody publishes these parts any more. First: with the verdict alone, whoever dies here leaves a batch that
+        # nobody may cut again. A check that could not run is tried again instead.
         root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
-    return audit
+    record = append_record(root.store, replace(record, verdict="published" if passed else "failed"))
+    return Audit(record=record, results=results, fresh=True, picture=picture)
 
 
 def _collected(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
@@ -187,9 +185,14 @@ def _collected(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str,
 
 
 def _verdict(
-    samples: StageRecord, results: Sequence[CheckResult], reason: str, run_id: str, wanted: str
+    samples: StageRecord,
+    results: Sequence[CheckResult],
+    reason: str,
+    run_id: str,
+    wanted: str,
+    **told: Any,
 ) -> StageRecord:
-    """A failed one, compared with nothing."""
+    """A failed one. told: more of its body; without, it was compared with nothing."""
     return StageRecord(
         dataset=samples.dataset,
         stage=STAGE,
@@ -209,6 +212,7 @@ def _verdict(
             "report": "",
             "approval": {},
             "publishes": digest_of(samples),
+            **told,
         },
     )
 
@@ -219,13 +223,15 @@ def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
 
 def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
     """Of a verdict on this samples record under this gate."""
+    # Parts that were given up are not looked at again: a collector may have taken them.
+    if _is_given_up(root, samples):
+        return True
     if verdict.body["broken"]:
         return False
-    # Parts that were given up are not looked at again: a collector may have taken them.
-    if verdict.verdict == "failed" or _is_given_up(root, samples):
+    if verdict.verdict == "failed":
         return True
     same = verdict.body.get("publishes") == digest_of(samples)
-    return same and (once or not _is_older(root, verdict, gate))
+    return same and (once or verdict.body.get("against") == compared_with(root, verdict.dataset, gate))
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
@@ -248,20 +254,10 @@ def _id_of(state: State, ref: str) -> str:
 
 
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
-    """Whether a verdict that a batch passed cannot be shown any more: it is of other versions than those that the gate
-    compares with now, of something else than the samples record says, or not the newest. Costs a listing and a GET."""
+    """Whether a verdict that a batch passed cannot be shown any more: it does not stand, or another came after it.
+    Costs a listing and two GETs."""
     newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
-    return (
-        newest is None
-        or newest.r != verdict.r
-        or verdict.body.get("publishes") != digest_of(samples)
-        or _is_older(root, verdict, gate)
-    )
-
-
-def _is_older(root: loader.Root, verdict: StageRecord, gate: Gate) -> bool:
-    found: list[str] | None = verdict.body.get("against")
-    return found != compared_with(root, verdict.dataset, gate)
+    return newest is None or newest.r != verdict.r or not _stands(root, samples, verdict, gate, once=False)
 
 
 def digest_of(samples: StageRecord) -> str:

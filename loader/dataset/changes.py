@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Conflict, InvalidSample, PenstockError
 from .annotate import Annotated, Annotating, write_annotation
+from .decide import not_aborted
 from .exclude import StillLive, find_superseded, write_exclusions
-from .gated import check_verdict, digest_of
+from .gated import check_verdict
 from .group_writer import write_group
 from .manifest import Change
 from .names import resolve
@@ -45,13 +46,13 @@ def publish_parts(
     state = root.log.state
     if parent is not None and resolve(state, parent).dataset != dataset:
         raise Conflict(f"parent {parent} is not a version of {dataset!r}")
-    known = state.txns.get(txn)
-    if known is not None and known.dataset != dataset:
+    known = not_aborted(state, txn)
+    if known.dataset != dataset:
         raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
-    if known is not None and known.number is not None:
+    if known.number is not None:
         return root.open(f"{dataset}@{known.number}")
     checks: list[Check] = [] if onto is None else [Onto(onto)]
-    checks += check_verdict(root.store, known, verdict, digest_of(parts, exclude, supersede))
+    checks += check_verdict(root.store, known, verdict, parts, exclude, supersede)
     newest = state.newest(dataset)
     base = open_record(root.store, newest) if newest else None
     columns = base.manifest["columns"] if base else {}

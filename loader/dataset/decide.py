@@ -107,12 +107,10 @@ def decide_commit(
     Raises: TransactionNotFound; Fenced when it was aborted; StageNotPublished when it is gated and the manifest comes
     without a verdict; Conflict when the id is another version's.
     """
-    known = _txn(state, txn)
+    known = not_aborted(state, txn)
     committed = state.committed(txn)
     if committed is not None:
         return Done(committed)
-    if known.status == "aborted":
-        raise _fenced(known)
     newest = state.newest(known.dataset)
     if body is None or body.parent != (newest.id if newest else None):
         return Rebase(newest)
@@ -313,6 +311,14 @@ def _version(state: State, dataset: str, number: int) -> VersionRecord:
     if record is None:
         raise VersionNotFound(f"no {dataset}@{number}: {what_there_is(state, dataset)}")
     return record
+
+
+def not_aborted(state: State, txn: str) -> Txn:
+    """A transaction that was committed or may be. Raises: TransactionNotFound; Fenced."""
+    known = _txn(state, txn)
+    if known.status == "aborted":
+        raise _fenced(known)
+    return known
 
 
 def _fenced(txn: Txn) -> Fenced:

@@ -29,15 +29,22 @@ def digest_of(parts: Sequence[Part], exclude: Mapping[str, str], supersede: Mapp
     return hashlib.sha256(canonical([bodies, dict(exclude), dict(supersede)])).hexdigest()
 
 
-def check_verdict(store: Store, txn: Txn | None, verdict: str, digest: str) -> list[Onto]:
-    """What else a publish has to keep to that shows this verdict; "" shows none. digest: of what is published. Costs
-    two requests.
+def check_verdict(
+    store: Store,
+    txn: Txn,
+    verdict: str,
+    parts: Sequence[Part],
+    exclude: Mapping[str, str],
+    supersede: Mapping[str, str],
+) -> list[Onto]:
+    """What else a publish in an open transaction has to keep to that shows this verdict; "" shows none. Costs two
+    requests where one is shown.
 
     Raises: StageNotPublished for a verdict that is not there, was not `published` or is of something else, and for none
     where the transaction is gated; Conflict where a later verdict stands; Corrupt.
     """
-    if not verdict or txn is None:
-        if txn is not None and txn.gated and txn.status == "open":
+    if not verdict:
+        if txn.gated:
             raise ungated(txn.txn, "no verdict was given")
         return []
     name = _RECORD.fullmatch(verdict)
@@ -46,7 +53,7 @@ def check_verdict(store: Store, txn: Txn | None, verdict: str, digest: str) -> l
     record = _record(store, txn, verdict)
     if record["verdict"] != "published":
         raise ungated(txn.txn, f"{verdict} says {record['verdict']!r}: {record.get('reason', '')}")
-    if record["body"].get("publishes") != digest:
+    if record["body"].get("publishes") != digest_of(parts, exclude, supersede):
         raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
     later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"
     if is_there(store, later):

@@ -202,9 +202,12 @@ class Root:
         better ones: one log entry does both, so that no version has both or neither. onto: the id of the version
         that this must become the next of, "" for none yet; another newest one is a Conflict.
         verdict: path of the stage record that let exactly these parts pass, which those of a gated transaction need.
-        producer: facts for the manifest (run id, code version). Raises: DuplicateKey; FieldMismatch; Fenced;
-        StageNotPublished for gated parts without that verdict; Conflict, also when somebody excluded a superseded
-        sample meanwhile; VersionNotFound for one that is not there; EmptyVersion.
+        producer: facts for the manifest (run id, code version).
+
+        Raises: DuplicateKey; FieldMismatch; InvalidSample for parts whose files another transaction wrote;
+        TransactionNotFound; Fenced; StageNotPublished for gated parts without a verdict, and for one that is of
+        something else; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
+        meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
         return publish_parts(
             self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict

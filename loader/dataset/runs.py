@@ -19,8 +19,8 @@ from .stats import column_stats
 def check_parts(parts: Sequence[Part]) -> str:
     """The transaction that all parts belong to.
 
-    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for parts of several transactions, or of
-    another than their ids say.
+    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for parts of several transactions, or whose
+    files were written with another.
     """
     if not parts:
         raise EmptyVersion("there is nothing to publish: no parts were given")
@@ -32,7 +32,7 @@ def check_parts(parts: Sequence[Part]) -> str:
         )
     seen: set[str] = set()
     for part in parts:
-        if not part.id.startswith(f"{part.txn}-"):  # parts that wait for a gate wait whatever they are called
+        if not _is_written_by(part):  # what waits for a gate waits under whatever name
             raise InvalidSample(f"part {part.id} was not written with transaction {part.txn}")
         if part.id in seen:
             raise Conflict(f"part {part.id} was given twice; publish one attempt of each part")
@@ -40,6 +40,15 @@ def check_parts(parts: Sequence[Part]) -> str:
     if not sum(part.n_rows for part in parts):
         raise EmptyVersion("there is nothing to publish: the parts have no samples")
     return txns[0]
+
+
+def _is_written_by(part: Part) -> bool:
+    """Whether all files of a part lie where its transaction writes, and are of this part."""
+    paths = [path for shard in part.shards for path in (shard.path, shard.index_path)]
+    paths += [part.samples.path] if part.samples else []
+    return all(path.startswith(f"data/{part.txn}/") for path in paths) and all(
+        shard.part == part.id for shard in part.shards
+    )
 
 
 def write_run(

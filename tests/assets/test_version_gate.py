@@ -324,6 +324,49 @@ def test_a_batch_that_was_stopped_and_collected_holds_nothing_up(
     assert verdict_of(root, bad).r == 1
 
 
+def test_a_batch_that_was_given_up_while_its_gate_was_broken_holds_nothing_up(
+    root: loader.Root, landing: Path, release: Release, good: Callable[[], str]
+) -> None:
+    bad = cut(root, landing)
+
+    def broken(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        raise RuntimeError("no network")
+
+    assert not release(Gate(checks={"own": broken})).success
+    root.abort(samples_of(root, bad).body["txn"], "no heartbeat for 72 hours")
+    published = good()
+
+    def mended(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        return CheckResult(name="own", passed=True)
+
+    done = release(Gate(checks={"own": mended}))
+    assert done.success, failure_of(done)
+    (event,) = done.asset_materializations_for_node("demo__version")
+    assert event.metadata["published_batches"].value == published
+    assert event.metadata["held_back_batches"].value == bad
+
+
+def test_a_release_that_is_killed_while_it_stops_a_batch(
+    root: loader.Root, landing: Path, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are given up first: a batch that was stopped can be cut again."""
+    batch = cut(root, landing)
+    gate = Gate(suite=(*SUITE, WRONG))
+
+    def killed(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("assets.version_audit.append_record", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish_batches(root, "demo", "r", gate)
+    assert root.state.txns[samples_of(root, batch).body["txn"]].status == "aborted"
+    assert not release(gate).success
+    assert verdict_of(root, batch).verdict == "failed"
+    cut_again(root, landing, batch, 0.0)
+    assert release(Gate()).success
+
+
 def test_a_batch_that_was_collected_before_a_gate_looked_at_it(
     root: loader.Root, landing: Path, release: Release, good: Callable[[], str]
 ) -> None:

@@ -35,7 +35,7 @@ def store():
     return open_store(f"memory://log-{uuid4().hex}/root")
 
 
-def builder(txn, calls=None):
+def builder(txn, calls=None, verdict=""):
     def build(state):
         newest = state.newest(state.txns[txn].dataset)
         parent = newest.id if newest else None
@@ -43,15 +43,20 @@ def builder(txn, calls=None):
         if calls is not None:
             calls.append((parent, state.last_deny))
         return CommitBody(
-            id=f"v-{sha256}", manifest="m.json", sha256=sha256, parent=parent, denies=state.last_deny
+            id=f"v-{sha256}",
+            manifest="m.json",
+            sha256=sha256,
+            parent=parent,
+            denies=state.last_deny,
+            verdict=verdict,
         )
 
     return build
 
 
-def publish(log, dataset="photos"):
-    txn = log.begin(dataset).txn
-    return log.commit(txn, builder(txn))
+def publish(log, dataset="photos", gated=False):
+    txn = log.begin(dataset, gated=gated).txn
+    return log.commit(txn, builder(txn, verdict="stages/x" if gated else ""))
 
 
 def deny(state):
@@ -458,7 +463,7 @@ def test_readers_refuse_holds_that_break_a_rule(store):
 
 # --- folding is one function of the entries
 
-VERBS = {"publish", "begin", "abort", "retire", "tag", "deny", "hold", "release"}
+VERBS = {"publish", "begin", "gated", "abort", "retire", "tag", "deny", "hold", "release"}
 
 
 @settings(max_examples=25, derandomize=True, deadline=None)
@@ -474,6 +479,8 @@ def test_any_cut_of_any_history_folds_to_the_same_state(data):
             publish(log, dataset)
         elif verb == "begin":
             log.begin(dataset)
+        elif verb == "gated":
+            publish(log, dataset, gated=True)
         elif verb == "abort":
             log.abort(log.begin(dataset).txn, "ü")
         elif verb == "retire" and newest:

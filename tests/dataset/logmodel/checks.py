@@ -15,7 +15,7 @@ def check_log(entries: list[Entry]) -> None:
         raise Violation("one append was written twice")
     if entry.kind == "commit":
         _check_commit(before, entry)
-    if entry.kind == "abort" and any(_of(e, entry) and e.kind != "begin" for e in before):
+    if entry.kind == "abort" and any(_of(e, entry) and e.kind in ("commit", "abort") for e in before):
         raise Violation("a settled transaction was aborted")
     if entry.kind == "ref":
         moves = [e.body["number"] for e in before if e.kind == "ref" and e.body["name"] == entry.body["name"]]

@@ -61,6 +61,7 @@ import functools, os, signal, sys
 sys.path.insert(0, sys.argv[4])
 import loader, worker_transforms
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
 plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
 how, folder = sys.argv[3], sys.argv[5]
 gated = functools.partial(worker_transforms.gated, folder=folder)

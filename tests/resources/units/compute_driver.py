@@ -1,6 +1,7 @@
 """A program that maps over units that never come back, for a test that ends it. `hold` or `hold_the_lock`, FIFO."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import compute_units
 from resources.compute import LocalCompute
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
     engine = LocalCompute(1)
     function = getattr(compute_units, sys.argv[1])
     outcomes = engine.map(function, [sys.argv[2]], timeout_s=600)

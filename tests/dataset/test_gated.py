@@ -7,10 +7,12 @@ import pytest
 
 import loader
 from loader.dataset import gated
-from loader.dataset.decide import CommitBody
+from loader.dataset.decide import CommitBody, decide_begin
 from loader.dataset.entries import KINDS, canonical, seal
 from loader.dataset.fold import fold
 from loader.dataset.hints import dump_state, load_state
+from loader.dataset.history import State
+from loader.dataset.part import ShardFile
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
 
 FOLDER = "stages/photos/version/000001-a"
@@ -193,3 +195,31 @@ def test_a_log_without_gates_has_the_bytes_it_had(root):
     assert all(b"gated" not in root.store.get(info.key).data for info in root.store.list("log/"))
     assert b"gated" not in dump_state(root.state)
     assert b"verdict" not in root.store.get("log/000000000002.json").data
+
+
+def test_the_bytes_of_it():
+    """What other tools read, and other releases of this one."""
+    begun = seal(1, "", "n", 5, decide_begin(State(), "t", "d", None, gated=True))
+    assert begun.data == (
+        b'{"at_us":5,"dataset":"d","format":1,"kind":"gated","n":1,"nonce":"n","parent":null,"prev":"","txn":"t"}'
+    )
+    shard = ShardFile(
+        part="t-p",
+        group="g",
+        path="data/t/p.tar",
+        nbytes=1,
+        sha256="00",
+        n_rows=2,
+        index_path="data/t/p.parquet",
+        index_nbytes=3,
+        index_crc32c=4,
+        index_footer_crc32c=5,
+        field_nbytes={"cls": 1},
+    )
+    part = loader.Part(id="t-p", txn="t", n_rows=2, shards=(shard,), samples=None)
+    told = (
+        b'[[{"id":"t-p","n_rows":2,"samples":null,"shards":[{"field_nbytes":{"cls":1},"group":"g","index_crc32c":4,'
+        b'"index_footer_crc32c":5,"index_nbytes":3,"index_path":"data/t/p.parquet","n_rows":2,"nbytes":1,"part":"t-p",'
+        b'"path":"data/t/p.tar","sha256":"00"}],"txn":"t"}],{"a":"x"},{"b":"y"}]'
+    )
+    assert gated.digest_of([part], {"a": "x"}, {"b": "y"}) == hashlib.sha256(told).hexdigest()

@@ -10,7 +10,9 @@ import compute_units
 from resources.compute import LocalCompute
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # in the background of a script it would be ignored
     engine = LocalCompute(1)
     function = getattr(compute_units, sys.argv[1])
     outcomes = engine.map(function, [sys.argv[2]], timeout_s=600)

@@ -124,7 +124,8 @@ class _Run:
     """Batches taken one after another for some seconds."""
 
     def __init__(self, plan: loader.Plan, workers: int | Literal["auto"], start: int, seconds: float) -> None:
-        with loader.Loader(plan, 0, 1, workers=workers, framework="numpy") as batches:
+        # Damage ends it, at the first batch that has some: a substitute would be a report to the pipeline.
+        with loader.Loader(plan, 0, 1, workers=workers, framework="numpy", on_corrupt="raise") as batches:
             self.threads = batches.workers
             batches.seek(start)
             next(batches)

@@ -282,9 +282,8 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         parts,
         exclude=record.body["exclude"],
         supersede=record.body.get("supersede"),
-        onto=record.body.get(
-            "compared_with"
-        ),  # for near-duplicates; what the verdict was compared with, it says
+        # For near-duplicates; what the verdict was compared with, it says itself.
+        onto=record.body.get("compared_with"),
         verdict=verdict.path,
         producer=producer,
     )

@@ -145,7 +145,7 @@ def audit_batch(
 
 
 def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
-    """The verdict, made now and written. wanted: its fingerprint. Raises: ObjectNotFound; Corrupt; StoreError."""
+    """The verdict, made now and written. wanted: its fingerprint. Raises: as `audit_batch`."""
     against = compared_with(root, samples.dataset, gate)
     table = candidate(root, samples)
     results, broken, compared = _run(root, samples, gate, table, against)
@@ -223,13 +223,14 @@ def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
 
 def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
     """Of a verdict on this samples record under this gate."""
+    # Asked first, and of the log nothing: batches that were stopped pile up, and every release comes by them.
+    if verdict.verdict == "failed" and not verdict.body["broken"]:
+        return True
     # Parts that were given up are not looked at again: a collector may have taken them.
     if _is_given_up(root, samples):
         return True
     if verdict.body["broken"]:
         return False
-    if verdict.verdict == "failed":
-        return True
     same = verdict.body.get("publishes") == digest_of(samples)
     return same and (once or verdict.body.get("against") == compared_with(root, verdict.dataset, gate))
 

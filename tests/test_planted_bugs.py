@@ -1231,8 +1231,11 @@ GATED = [
         "what was given up and collected is judged again",
         "assets/version_audit.py",
         "if _is_given_up(root, samples):\n        return True",
-        "if verdict.body.get('publishes') != digest_of(samples):\n        return False",
-        ("tests/assets/test_version_gate.py::test_a_batch_that_was_stopped_and_collected_holds_nothing_up",),
+        "if False:\n        return True",
+        (
+            "tests/assets/test_version_gate.py::"
+            "test_a_batch_that_was_given_up_while_its_gate_was_broken_holds_nothing_up",
+        ),
     ),
     Bug(
         "a verdict stands whatever its record says by now",

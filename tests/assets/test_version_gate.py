@@ -334,6 +334,7 @@ def test_a_batch_that_was_given_up_while_its_gate_was_broken_holds_nothing_up(
 
     assert not release(Gate(checks={"own": broken})).success
     root.abort(samples_of(root, bad).body["txn"], "no heartbeat for 72 hours")
+    collect(root, bad)
     published = good()
 
     def mended(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:

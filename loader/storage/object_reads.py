@@ -14,11 +14,13 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Changed, Corrupt, Forbidden, Transient
+from .answers import Answer, NativeAnswer
 from .connection import Connection, client_errors
+from .direct import Direct
 from .keys import check_key, check_span
 from .missing_rights import explained
 from .object_errors import is_past_end
-from .object_listing import etag_of, info_of
+from .object_listing import info_of
 from .options import Runtime
 from .ranges import plan_reads, slice_reads
 from .spec import Opened, StoreSpec
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and uploaded in such pieces
-CHUNK_BYTES = 2**18  # of a body, handed on as it arrives: memory of this size stays with the process
 WHOLE_READ_TRIES = 5
 
 Fill = Callable[[int, memoryview], object]
@@ -47,9 +48,14 @@ class ReadStore(Opened):
         spec: StoreSpec,
         url: str,
         runtime: Runtime,
+        direct: Direct | None = None,
     ) -> None:
-        """Raises: ForkedStore; InvalidStore when the client refuses its configuration."""
+        """direct: what ranges are read by, as far as it goes.
+
+        Raises: ForkedStore; InvalidStore when the client refuses its configuration.
+        """
         super().__init__(spec, url)
+        self._direct = direct
         self._prefix = f"{prefix}/" if prefix else ""
         self._connection = Connection(connect, url, spec, runtime)
         self._call = self._connection.call
@@ -82,7 +88,7 @@ class ReadStore(Opened):
 
         def attempt(obstore: Any, client: Client) -> Blob:
             answer, found = self._asked(obstore, client, key, path, offset, nbytes, etag)
-            data = answer.bytes().to_bytes()
+            data = answer.all()
             self._whole(key, len(data), nbytes)
             return Blob(data, found)
 
@@ -132,11 +138,8 @@ class ReadStore(Opened):
             if done < len(view):
                 at = offset + done, len(view) - done
                 answer, found = self._asked(obstore, client, key, path, *at, found)
-                for piece in answer.stream(min_chunk_size=CHUNK_BYTES):
-                    if len(piece) > len(view) - done:
-                        self._whole(key, done + len(piece), len(view))
-                    view[done : done + len(piece)] = piece
-                    done += len(piece)
+                for count in answer.into(view[done:]):
+                    done += count
             self._whole(key, done, len(view))
             return str(found)
 
@@ -153,14 +156,14 @@ class ReadStore(Opened):
 
         def attempt(obstore: Any, client: Client) -> tuple[Blob, int] | None:
             try:
-                answer = obstore.get(client, path, options={"range": (0, BOUNDED_BYTES)})
+                answer = self._answer(obstore, client, path, 0, BOUNDED_BYTES)
             except client_errors() as error:
                 if is_past_end(error):
                     return None  # there is no byte to ask for
                 raise
-            data, nbytes = answer.bytes().to_bytes(), int(answer.meta["size"])
-            self._whole(key, len(data), min(nbytes, BOUNDED_BYTES))
-            return Blob(data, etag_of(answer.meta)), nbytes
+            data = answer.all()
+            self._whole(key, len(data), min(answer.size, BOUNDED_BYTES))
+            return Blob(data, answer.etag), answer.size
 
         found = self._reading(key, attempt)
         if found is None:
@@ -172,23 +175,30 @@ class ReadStore(Opened):
 
     def _asked(
         self, obstore: Any, client: Client, key: str, path: str, offset: int, nbytes: int, etag: str | None
-    ) -> tuple[Any, str]:
+    ) -> tuple[Answer, str]:
         """An answer whose bytes are still to come, and the object's etag."""
         try:
-            answer = obstore.get(client, path, options={"range": (offset, offset + nbytes)})
+            answer = self._answer(obstore, client, path, offset, offset + nbytes)
         except client_errors() as error:
             if is_past_end(error):
                 raise self._short(key, offset, nbytes) from None
             raise
-        meta = answer.meta
         try:
-            found = self._pinned(key, etag_of(meta), etag)
-            if meta["size"] < offset + nbytes:
-                raise self._short(key, offset, nbytes, meta["size"])
+            found = self._pinned(key, answer.etag, etag)
+            if answer.size < offset + nbytes:
+                raise self._short(key, offset, nbytes, answer.size)
         except (Changed, Corrupt):
             del answer  # whoever holds the error holds this frame: not its connection, too
             raise
         return answer, found
+
+    def _answer(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Answer:
+        """Bytes [start, stop), or as many as the object has of these. Raises: what obstore raises."""
+        if self._direct is not None:
+            answer = self._direct.ask(obstore, client, path, start, stop)
+            if answer is not None:
+                return answer
+        return NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
 
     def _reading(self, key: str, attempt: Callable[[Any, Client], T]) -> T:
         try:

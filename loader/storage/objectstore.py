@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from ..errors import AlreadyExists, Transient
 from .connection import client_errors
+from .direct import Direct
 from .disk_errors import upload_size
 from .files import put_held
 from .keys import check_key, check_prefix
@@ -46,12 +47,13 @@ class RemoteStore(ReadStore):
         runtime: Runtime,
         *,
         delete_keys: int,
+        direct: Direct | None = None,
     ) -> None:
-        """delete_keys: how many keys the provider deletes in one request.
+        """delete_keys: how many keys the provider deletes in one request; direct: as for `ReadStore`.
 
         Raises: ForkedStore; InvalidStore when the client refuses its configuration.
         """
-        super().__init__(connect, prefix, spec, url, runtime)
+        super().__init__(connect, prefix, spec, url, runtime, direct)
         self._delete_keys = delete_keys
 
     def put(self, key: str, data: bytes | memoryview) -> None:
@@ -104,6 +106,8 @@ class RemoteStore(ReadStore):
 
     def close(self) -> None:
         self._connection.close()
+        if self._direct is not None:
+            self._direct.close()
 
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]

@@ -3,6 +3,7 @@
 Options: those of `options.py`, obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
 anon, profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}.
 `credential_provider` is a function that returns obstore's S3Credential; it pickles by its import path.
+`direct_reads` (true): ranges by requests of our own (`direct.py`), where that goes; false asks obstore for all.
 
 Credentials are found as `s3_credentials.py` says; explicit keys are not mixed with the environment's token. Endpoint
 and region: options, AWS_* variables, the profile, then us-east-1.
@@ -16,7 +17,8 @@ from typing import Any
 
 from ..errors import InvalidStore
 from .connection import connector
-from .options import bucket_and_prefix, runtime_of, translate_options
+from .direct import Direct
+from .options import Runtime, bucket_and_prefix, runtime_of, translate_options
 from .s3_credentials import credential_provider, profile_settings
 from .spec import StoreSpec
 from .store import Store
@@ -44,7 +46,9 @@ NAMES = {
     "requester_pays": "request_payer",
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_OURS = ("profile", "client_kwargs", "credential_provider")
+_OURS = ("profile", "client_kwargs", "credential_provider", "direct_reads")
+_NOT_DIRECT = ("skip_signature", "sse_customer_key_base64", "s3_express")
+"""What an address that obstore signs does not have, or does not need."""
 
 
 def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
@@ -58,7 +62,11 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     if "unsigned_payload" not in config:  # whoever says so decides for everything
         unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
-    return TwinStore(connect, unsigned, prefix, spec, shown, runtime, delete_keys=delete_keys)
+    return TwinStore(
+        *(connect, unsigned, prefix, spec, shown, runtime),
+        delete_keys=delete_keys,
+        direct=_direct(shown, options, config, runtime),
+    )
 
 
 def s3_config(
@@ -92,3 +100,15 @@ def s3_config(
     region = config.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     config["region"] = region or settings.get("region") or "us-east-1"
     return config, provider
+
+
+def _direct(
+    url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
+) -> Direct | None:
+    """None for a store that is not read so. Raises: InvalidStore."""
+    wanted = options.get("direct_reads", True)
+    if wanted not in (True, False):
+        raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
+    if not wanted or runtime.client.get("proxy_url") or any(config.get(name) for name in _NOT_DIRECT):
+        return None
+    return Direct(runtime)

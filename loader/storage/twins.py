@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Forbidden, ObjectNotFound, StoreError
+from .direct import Direct
 from .keys import check_key
 from .object_listing import etag_of
 from .objectstore import RemoteStore
@@ -44,9 +45,10 @@ class TwinStore(RemoteStore):
         runtime: Runtime,
         *,
         delete_keys: int,
+        direct: Direct | None = None,
     ) -> None:
         """connect, unsigned: make clients whose signature covers payloads, and does not. Raises: as RemoteStore."""
-        super().__init__(connect, prefix, spec, url, runtime, delete_keys=delete_keys)
+        super().__init__(connect, prefix, spec, url, runtime, delete_keys=delete_keys, direct=direct)
         self._unsigned, self._twins, self._reading_back = unsigned, Lock(), Lock()
         self._twin_client: Client | None = None
         self._vouches = True

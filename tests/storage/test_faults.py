@@ -64,11 +64,13 @@ def test_the_budget_ends(faulty, fault, leaf):
 @pytest.mark.parametrize(
     ("fault", "leaf"), [(403, Forbidden), (401, Forbidden), (400, StoreError), (501, StoreError)]
 )
-def test_a_refusal_is_not_tried_again(faulty, faulty_store, fault, leaf):
-    faulty.faults.append(fault)
+def test_a_refusal_is_not_tried_again(faulty, faulty_store, protocol, fault, leaf):
+    """S3 is asked once more, with the signature in a header: some policies refuse it in the address."""
+    asked = 2 if protocol == "s3" else 1
+    faulty.faults.extend([fault] * asked)
     with pytest.raises(leaf):
         faulty_store.get("k")
-    assert len(faulty.requests) == 1
+    assert len(faulty.requests) == asked
 
 
 def test_a_server_that_is_not_there_is_transient():

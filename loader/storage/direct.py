@@ -1,0 +1,185 @@
+"""Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `wire.py`.
+
+A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies and
+for waking threads. What is asked for here is the plain case alone. `None` says that the answer was another one:
+obstore, which knows all others, is to be asked. So no rule of S3's is written down twice.
+
+The signature is part of the address and good for one object, for 15 minutes. Not for stores without credentials, with
+keys of the customer's own, of S3 Express, and behind a proxy.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import deque
+from contextlib import suppress
+from datetime import timedelta
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from .connection import client_errors
+from .options import Runtime
+from .traffic import count_request
+from .wire import PLAIN, Broken, Place, Wire
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+SIGNED_FOR = timedelta(minutes=15)
+SIGNED_AGAIN_S = 450.0
+"""Half of it: an answer may take its time, and clocks differ."""
+SIGNED_KEYS = 4096
+"""That many addresses are kept (0.7 KiB each), then none of them."""
+IDLE_S = 15.0
+"""A connection that is idle for longer is not used again: servers close them after 20 s and more."""
+REFUSALS = 3
+"""After so many in a row that obstore then does not meet..."""
+PAUSE_S = 60.0
+"""...nothing is asked for here for so long."""
+
+_NO_KEY = b"<Code>NoSuchKey</Code>"
+_ANYHOW = {408, 416, 429, 500, 502, 503, 504}
+
+
+class Signed(NamedTuple):
+    """A request but for its range."""
+
+    place: Place
+    text: bytes
+    until: float
+
+
+class Direct:
+    """Of one store. Thread-safe; its connections are kept for the next request."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = Lock()
+        self._idle: deque[Wire] = deque()
+        self._signed: dict[str, Signed] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._is_proxied: bool | None = None
+        self._refusals, self._resumes = 0, 0.0
+
+    def ask(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Wire | None:
+        """Bytes [start, stop) of an object, or as many as it has of these; None where obstore is to be asked.
+
+        Raises: OSError, with a text as obstore's errors have (`object_errors.translate`).
+        """
+        if time.monotonic() < self._resumes:
+            return None
+        signed = self._signed.get(path)
+        if signed is None or signed.until < time.monotonic():
+            signed = self._sign(obstore, client, path)
+            if signed is None:
+                self._refused()
+                return None
+        request = b"%s%d-%d\r\n\r\n" % (signed.text, start, stop - 1)
+        try:
+            wire = self._sent(signed.place, request)
+        except ssl.SSLError:
+            self._refused()  # obstore has certificates of its own
+            return None
+        if wire.status == PLAIN and wire.first == start and start + wire.nbytes <= stop:
+            self._refusals = 0
+            return wire
+        wire.leave()
+        if meant := _meant(wire):
+            raise meant
+        self._signed.clear()  # of credentials that may have expired
+        self._refused()
+        count_request()  # this one; whoever asks obstore has counted one
+        return None
+
+    def close(self) -> None:
+        """Let go of idle connections, and of signatures."""
+        self._signed.clear()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _sent(self, place: Place, request: bytes) -> Wire:
+        """What the answer comes over. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
+        oldest = time.monotonic() - IDLE_S
+        with suppress(IndexError):
+            while True:
+                wire = self._idle.pop()
+                if wire.idle_since < oldest:
+                    wire.close()
+                    continue
+                try:
+                    wire.ask(request, self._keep)
+                except Broken as error:
+                    if not error.at_once:
+                        raise
+                    count_request(
+                        retry=True
+                    )  # it was closed while it was idle: that says nothing of this request
+                else:
+                    return wire
+        wire = Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
+        wire.ask(request, self._keep)
+        return wire
+
+    def _keep(self, wire: Wire) -> None:
+        wire.idle_since = time.monotonic()
+        self._idle.append(wire)
+
+    def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
+        """None where obstore cannot sign, or the server may not be reached as `wire.py` does."""
+        now = time.monotonic()
+        try:
+            address = urlsplit(obstore.sign(client, "GET", path, SIGNED_FOR))
+        except client_errors():
+            return None  # asked for the object it says why
+        host, is_tls = address.hostname, address.scheme == "https"
+        if self._is_proxied is None:
+            self._is_proxied = _is_proxied(address.scheme, address.netloc)
+        if not host or self._is_proxied:
+            return None
+        place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
+        text = (
+            f"GET {address.path}?{address.query} HTTP/1.1\r\nHost: {address.netloc}\r\n"
+            "User-Agent: penstock\r\nAccept: */*\r\nRange: bytes="
+        )
+        made = Signed(place, text.encode("ascii"), now + SIGNED_AGAIN_S)
+        if len(self._signed) >= SIGNED_KEYS:
+            self._signed.clear()
+        self._signed[path] = made
+        return made
+
+    def _context(self) -> ssl.SSLContext:
+        with self._lock:
+            if self._tls is None:
+                self._tls = ssl.create_default_context()
+                self._tls.set_alpn_protocols(["http/1.1"])
+                if given := self._runtime.client.get("root_certificate"):
+                    self._tls.load_verify_locations(cadata=given)
+            return self._tls
+
+    def _refused(self) -> None:
+        """Once is by the way, as for credentials that have just expired."""
+        self._refusals += 1
+        if self._refusals >= REFUSALS:
+            self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S
+
+
+def _is_proxied(scheme: str, netloc: str) -> bool:
+    found = getproxies()
+    return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)
+
+
+def _meant(wire: Wire) -> Exception | None:
+    """What obstore would raise: of answers whose meaning does not depend on how the request was signed."""
+    text = f"status code: {wire.status} {wire.text.decode('utf-8', 'replace')}"
+    if wire.status == 404 and _NO_KEY in wire.text:
+        return FileNotFoundError(text)
+    if wire.status in _ANYHOW:
+        return OSError(text)
+    return None

@@ -1,0 +1,251 @@
+"""One connection to an HTTP/1.1 server, for what reading ranges needs of it: GET, and a body of a known length.
+
+The body goes from the socket into the caller's memory: one copy, by one system call for a range, with the interpreter's
+lock let go. What is not the plain answer to a range is not understood here: whoever asked asks again by another way.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from errno import ECONNRESET
+from io import BytesIO
+from typing import NamedTuple
+
+HEAD_BYTES = 16 * 2**10
+"""A longer head is not looked at."""
+USUAL_BYTES = 1024
+"""At first: S3's heads are of half a KiB, and what comes with one of the body is copied once more."""
+JOINED_BYTES = 2**17
+"""A body up to here is received into memory of its own: that copies a part of it, and clears none before."""
+PLAIN = 206
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})[ \r]")
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r", re.IGNORECASE)
+_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d+)-(\d+)/(\d+)[ \t]*\r", re.IGNORECASE)
+_ETAG = re.compile(rb"\r\netag:([^\r]*)\r", re.IGNORECASE)
+_CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r", re.IGNORECASE)
+_CODED = re.compile(rb"\r\n(?:transfer-encoding|content-encoding):", re.IGNORECASE)
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+_NOTHING = memoryview(b"")
+
+
+class Broken(OSError):
+    """The connection ended, or said nothing for too long. at_once: before a byte of the answer came."""
+
+    def __init__(self, why: str, *, at_once: bool = False) -> None:
+        super().__init__(f"HTTP error: {why}")  # in obstore's words: `object_errors.translate` knows them
+        self.at_once = at_once
+
+
+class Place(NamedTuple):
+    """Where to connect to; tls: None for plain http."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+
+
+Keep = Callable[["Wire"], object]
+
+
+class Wire:
+    """A connection, and the answer that comes over it (`answers.Answer`): used by one thread at a time.
+
+    status: of the last answer. Where it is PLAIN, `first`, `nbytes`: which of the object's bytes the body has; `size`,
+    `etag`: of the object. Otherwise `text`: the body, as far as there is memory for it.
+    One that an error came out of is closed. So is one whose answer nobody reads, by its end.
+    """
+
+    __slots__ = (
+        *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
+        *("_socket", "_timeout_s", "_flags", "_keep", "_memory", "_view", "_held", "_left", "_lasts"),
+    )
+
+    def __init__(self, place: Place, connect_timeout_s: float, timeout_s: float) -> None:
+        """timeout_s: for which the server may say nothing. Raises: ssl.SSLError; Broken."""
+        self._timeout_s = timeout_s
+        self._keep: Keep | None = None  # while it is asked: what keeps it holds no cycle
+        self._memory = bytearray(HEAD_BYTES)
+        self._view = memoryview(self._memory)
+        self._held = _NOTHING  # of the body: what came with the head
+        self._left = 0  # of the body: what was not taken yet
+        self._lasts = True
+        self.status, self.text, self.idle_since = 0, b"", 0.0
+        self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
+
+    def ask(self, request: bytes, keep: Keep) -> int:
+        """Send a GET, and read what the answer begins with; its status. keep: is given it when it can be asked again.
+
+        Raises: Broken.
+        """
+        self._keep, come, end = keep, 0, -1
+        try:
+            self._socket.sendall(request)
+            while end < 0 and come < HEAD_BYTES:
+                most = USUAL_BYTES if come < USUAL_BYTES else HEAD_BYTES
+                count = self._socket.recv_into(self._view[come:most])
+                if not count:
+                    raise ConnectionResetError(ECONNRESET, "closed by the server")
+                begin, come = max(0, come - 3), come + count
+                end = self._memory.find(b"\r\n\r\n", begin, come)
+        except OSError as error:
+            raise self._broken(error, at_once=not come) from None
+        except BaseException:
+            self.close()
+            raise
+        return self._understand(end, come)
+
+    def all(self) -> bytes:
+        """What is left of the body. Raises: Broken."""
+        if self._left > JOINED_BYTES:
+            made = BytesIO()  # which gives away its memory as bytes, without a copy
+            made.seek(self._left - 1)
+            made.write(b"\0")
+            with made.getbuffer() as view:
+                for _ in self.into(view):
+                    pass
+            return made.getvalue()
+        pieces = [bytes(self._held)] if self._held else []
+        self._left -= len(self._held)
+        self._held = _NOTHING
+        until = time.monotonic() + self._timeout_s
+        try:
+            while self._left:
+                pieces.append(self._socket.recv(self._left, self._flags))
+                self._took(len(pieces[-1]), until)
+        except OSError as error:
+            raise self._broken(error) from None
+        except BaseException:
+            self.close()
+            raise
+        self._end()
+        return b"".join(pieces)
+
+    def into(self, view: memoryview) -> Iterator[int]:
+        """Fill `view` with what comes next of the body; how many bytes came, each time that some came. It may end
+        before `view`; what is behind `view` can be asked for next. Raises: Broken."""
+        view = view[: self._left]
+        try:
+            if self._held:
+                count = min(len(self._held), len(view))
+                view[:count] = self._held[:count]
+                self._held, view = self._held[count:], view[count:]
+                self._left -= count
+                yield count
+            until = time.monotonic() + self._timeout_s
+            while view:
+                count = self._socket.recv_into(view, len(view), self._flags)
+                self._took(count, until)
+                view = view[count:]
+                yield count
+        except OSError as error:
+            raise self._broken(error) from None
+        except BaseException:
+            self.close()
+            raise
+        self._end()
+
+    def leave(self) -> None:
+        """The answer is of no use. Never raises."""
+        if not self._left:
+            self._end()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Never raises."""
+        self._lasts = False
+        self._socket.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    def _understand(self, end: int, come: int) -> int:
+        head = bytes(self._view[: end + 2]) if end >= 0 else b""
+        self._lasts, self._held, self._left = False, _NOTHING, 0
+        if not (found := _STATUS.match(head)):
+            raise self._broken(OSError(0, "the answer is not HTTP"))
+        self.status = int(found[2])
+        # "in" is much quicker than a pattern without regard to case, and nearly always says no.
+        lasts = found[1] == b"1" and not (b"lose" in head and _CLOSES.search(head))
+        length, span, etag = _LENGTH.search(head), _RANGE.search(head), _ETAG.search(head)
+        is_coded = b"oding:" in head and _CODED.search(head)
+        if self.status != PLAIN or is_coded or not (length and span and etag):
+            self.status = 0 if self.status == PLAIN else self.status
+            self._lasts = self._read_text(end + 4, come, int(length[1]) if length else None) and lasts
+            return self.status
+        first, last, size = span.groups()
+        self.first, self.nbytes, self.size = int(first), int(length[1]), int(size)
+        self.etag = etag[1].strip().decode("latin-1")
+        if self.nbytes > int(last) + 1 - self.first or come - end - 4 > self.nbytes:
+            raise self._broken(OSError(0, "more bytes come than were asked for"))
+        self._held, self._left, self._lasts = self._view[end + 4 : come], self.nbytes, lasts
+        return PLAIN
+
+    def _read_text(self, begin: int, come: int, nbytes: int | None) -> bool:
+        """Of another answer; whether that is all of it. nbytes: None where its end is marked, by a chunk of none."""
+        end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
+        with suppress(OSError):
+            while come < end and not (nbytes is None and self._memory.endswith(_LAST_CHUNK, begin, come)):
+                count = self._socket.recv_into(self._view[come:end])
+                if not count:
+                    break
+                come += count
+        self.text = bytes(self._view[begin:come])
+        return self.text.endswith(_LAST_CHUNK) if nbytes is None else len(self.text) == nbytes
+
+    def _took(self, count: int, until: float) -> None:
+        """So many bytes of a body."""
+        if not count:
+            raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
+        self._left -= count
+        if self._left and time.monotonic() > until:
+            raise TimeoutError
+
+    def _end(self) -> None:
+        if self._left:
+            return
+        keep, self._keep = self._keep, None
+        if self._lasts and keep is not None:
+            keep(self)
+        else:
+            self.close()
+
+    def _broken(self, error: OSError, *, at_once: bool = False) -> Broken:
+        self.close()
+        # EAGAIN is how the kernel says that its own time is over.
+        if isinstance(error, (BlockingIOError, TimeoutError)):
+            return Broken(f"it took longer than {self._timeout_s:g} s")
+        return Broken(f"the connection broke: {error.strerror or type(error).__name__}", at_once=at_once)
+
+
+def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
+    """A socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
+    try:
+        made = socket.create_connection((place.host, place.port), timeout=connect_timeout_s)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if place.tls is not None:
+                made = place.tls.wrap_socket(made, server_hostname=place.host)
+                made.settimeout(timeout_s)
+                return made, 0
+            # The kernel keeps the time: Python's own timeouts ask it twice for every piece.
+            made.settimeout(None)
+            limit = struct.pack("@ll", int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            return made, socket.MSG_WAITALL
+        except BaseException:
+            made.close()
+            raise
+    except ssl.SSLError:
+        raise
+    except OSError as error:
+        raise Broken(f"no connection: {error.strerror or type(error).__name__}") from None

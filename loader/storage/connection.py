@@ -42,11 +42,9 @@ class Connection:
 
         Errors of ours that `attempt` raises pass through: Transient is tried again, Changed is not.
         """
-        import obstore
-
         fork.check(self._token, self._url)
         client = self._client or self._reconnect()
-        errors = client_errors()
+        obstore, errors = _native(), client_errors()
 
         def once() -> T:
             try:
@@ -121,6 +119,14 @@ def connector(
         return cast("Client", made)
 
     return connect
+
+
+@cache
+def _native() -> Any:
+    """obstore, without the time of an import statement at every request."""
+    import obstore
+
+    return obstore
 
 
 @cache

@@ -79,7 +79,7 @@ class Direct:
                 return None
         request = b"%s%d-%d\r\n\r\n" % (signed.text, start, stop - 1)
         try:
-            wire = self._sent(signed.place, request)
+            wire = self._sent(signed.place, request, stop - start)
         except ssl.SSLError:
             self._refused()  # obstore has certificates of its own
             return None
@@ -104,27 +104,28 @@ class Direct:
     def __del__(self) -> None:
         self.close()
 
-    def _sent(self, place: Place, request: bytes) -> Wire:
+    def _sent(self, place: Place, request: bytes, nbytes: int) -> Wire:
         """What the answer comes over. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
-        oldest = time.monotonic() - IDLE_S
-        with suppress(IndexError):
-            while True:
+        while self._idle:
+            try:
                 wire = self._idle.pop()
-                if wire.idle_since < oldest:
-                    wire.close()
-                    continue
-                try:
-                    wire.ask(request, self._keep)
-                except Broken as error:
-                    if not error.at_once:
-                        raise
-                    count_request(
-                        retry=True
-                    )  # it was closed while it was idle: that says nothing of this request
-                else:
-                    return wire
+            except IndexError:
+                break  # another thread took the last one
+            if wire.idle_since + IDLE_S < time.monotonic():
+                wire.close()
+                continue
+            try:
+                wire.ask(request, nbytes, self._keep)
+            except Broken as error:
+                if not error.at_once:
+                    raise
+                count_request(
+                    retry=True
+                )  # it was closed while it was idle: that says nothing of this request
+            else:
+                return wire
         wire = Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
-        wire.ask(request, self._keep)
+        wire.ask(request, nbytes, self._keep)
         return wire
 
     def _keep(self, wire: Wire) -> None:

@@ -194,11 +194,9 @@ class ReadStore(Opened):
 
     def _answer(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Answer:
         """Bytes [start, stop), or as many as the object has of these. Raises: what obstore raises."""
-        if self._direct is not None:
-            answer = self._direct.ask(obstore, client, path, start, stop)
-            if answer is not None:
-                return answer
-        return NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
+        direct = self._direct
+        answer: Answer | None = None if direct is None else direct.ask(obstore, client, path, start, stop)
+        return answer or NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
 
     def _reading(self, key: str, attempt: Callable[[Any, Client], T]) -> T:
         try:

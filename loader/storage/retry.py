@@ -147,8 +147,16 @@ class Retrier:
         started_s = self._clock()
         tries = 0
         while True:
+            token, throttled = self.limiter.acquire(), False
+            count_request(retry=tries > 0)
             try:
-                return self._once(attempt, retry=tries > 0)
+                try:
+                    return attempt()
+                except Throttled:
+                    throttled = True
+                    raise
+                finally:
+                    self.limiter.release(token, throttled=throttled)
             except (Throttled, Transient) as error:
                 tries += 1
                 spent_s, worth = self._clock() - started_s, _worth.get()
@@ -158,18 +166,6 @@ class Retrier:
                 if spent_s + pause_s >= self.budget.deadline_s:
                     raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
             self._sleep(pause_s)
-
-    def _once(self, attempt: Callable[[], T], *, retry: bool) -> T:
-        token = self.limiter.acquire()
-        count_request(retry=retry)
-        throttled = False
-        try:
-            return attempt()
-        except Throttled:
-            throttled = True
-            raise
-        finally:
-            self.limiter.release(token, throttled=throttled)
 
 
 def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> StoreError:

@@ -18,21 +18,19 @@ from io import BytesIO
 from typing import NamedTuple
 
 HEAD_BYTES = 16 * 2**10
-"""A longer head is not looked at."""
-USUAL_BYTES = 1024
-"""At first: S3's heads are of half a KiB, and what comes with one of the body is copied once more."""
-JOINED_BYTES = 2**17
-"""A body up to here is received into memory of its own: that copies a part of it, and clears none before."""
+"""A longer head is not looked at; S3's are of half a KiB."""
+SMALL_BYTES = 2**17
+"""A body up to here comes with its head, into memory of the connection's own, and is copied out of it. That is quicker
+than new memory, and often spares a system call."""
 PLAIN = 206
 
-_STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})[ \r]")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r", re.IGNORECASE)
 _RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d+)-(\d+)/(\d+)[ \t]*\r", re.IGNORECASE)
 _ETAG = re.compile(rb"\r\netag:([^\r]*)\r", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r", re.IGNORECASE)
 _CODED = re.compile(rb"\r\n(?:transfer-encoding|content-encoding):", re.IGNORECASE)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_NOTHING = memoryview(b"")
+_BEGINNING = 1024  # of the answer with a large body, of which little shall come with the head
 
 
 class Broken(OSError):
@@ -64,36 +62,38 @@ class Wire:
 
     __slots__ = (
         *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
-        *("_socket", "_timeout_s", "_flags", "_keep", "_memory", "_view", "_held", "_left", "_lasts"),
+        *("_socket", "_timeout_s", "_flags", "_keep", "_lasts"),
+        *("_memory", "_view", "_at", "_come", "_left"),
     )
 
     def __init__(self, place: Place, connect_timeout_s: float, timeout_s: float) -> None:
         """timeout_s: for which the server may say nothing. Raises: ssl.SSLError; Broken."""
         self._timeout_s = timeout_s
         self._keep: Keep | None = None  # while it is asked: what keeps it holds no cycle
-        self._memory = bytearray(HEAD_BYTES)
+        self._memory = bytearray(SMALL_BYTES + HEAD_BYTES)
         self._view = memoryview(self._memory)
-        self._held = _NOTHING  # of the body: what came with the head
-        self._left = 0  # of the body: what was not taken yet
+        self._at = self._come = 0  # of the memory: what of the body came with the head, and was not taken yet
+        self._left = 0  # of the body: so much was not taken yet
         self._lasts = True
         self.status, self.text, self.idle_since = 0, b"", 0.0
         self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
 
-    def ask(self, request: bytes, keep: Keep) -> int:
-        """Send a GET, and read what the answer begins with; its status. keep: is given it when it can be asked again.
+    def ask(self, request: bytes, nbytes: int, keep: Keep) -> int:
+        """Send a GET, and read what the answer begins with; its status.
 
-        Raises: Broken.
+        nbytes: which the body may have; keep: is given it when it can be asked again. Raises: Broken.
         """
         self._keep, come, end = keep, 0, -1
+        most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
         try:
             self._socket.sendall(request)
             while end < 0 and come < HEAD_BYTES:
-                most = USUAL_BYTES if come < USUAL_BYTES else HEAD_BYTES
                 count = self._socket.recv_into(self._view[come:most])
                 if not count:
                     raise ConnectionResetError(ECONNRESET, "closed by the server")
                 begin, come = max(0, come - 3), come + count
                 end = self._memory.find(b"\r\n\r\n", begin, come)
+                most = max(most, HEAD_BYTES)
         except OSError as error:
             raise self._broken(error, at_once=not come) from None
         except BaseException:
@@ -103,7 +103,8 @@ class Wire:
 
     def all(self) -> bytes:
         """What is left of the body. Raises: Broken."""
-        if self._left > JOINED_BYTES:
+        end = self._at + self._left
+        if end > len(self._memory):
             made = BytesIO()  # which gives away its memory as bytes, without a copy
             made.seek(self._left - 1)
             made.write(b"\0")
@@ -111,32 +112,32 @@ class Wire:
                 for _ in self.into(view):
                     pass
             return made.getvalue()
-        pieces = [bytes(self._held)] if self._held else []
-        self._left -= len(self._held)
-        self._held = _NOTHING
-        until = time.monotonic() + self._timeout_s
+        begin, come, until = self._at, self._come, time.monotonic() + self._timeout_s
         try:
-            while self._left:
-                pieces.append(self._socket.recv(self._left, self._flags))
-                self._took(len(pieces[-1]), until)
+            self._left = end - come
+            while come < end:
+                count = self._socket.recv_into(self._view[come:end], end - come, self._flags)
+                self._took(count, until)
+                come += count
         except OSError as error:
             raise self._broken(error) from None
         except BaseException:
             self.close()
             raise
+        data = bytes(self._view[begin:end])
         self._end()
-        return b"".join(pieces)
+        return data
 
     def into(self, view: memoryview) -> Iterator[int]:
         """Fill `view` with what comes next of the body; how many bytes came, each time that some came. It may end
         before `view`; what is behind `view` can be asked for next. Raises: Broken."""
         view = view[: self._left]
         try:
-            if self._held:
-                count = min(len(self._held), len(view))
-                view[:count] = self._held[:count]
-                self._held, view = self._held[count:], view[count:]
+            if count := min(self._come - self._at, len(view)):
+                view[:count] = self._view[self._at : self._at + count]
+                self._at += count
                 self._left -= count
+                view = view[count:]
                 yield count
             until = time.monotonic() + self._timeout_s
             while view:
@@ -169,12 +170,12 @@ class Wire:
 
     def _understand(self, end: int, come: int) -> int:
         head = bytes(self._view[: end + 2]) if end >= 0 else b""
-        self._lasts, self._held, self._left = False, _NOTHING, 0
-        if not (found := _STATUS.match(head)):
+        self._lasts, self._at, self._come, self._left = False, 0, 0, 0
+        if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
             raise self._broken(OSError(0, "the answer is not HTTP"))
-        self.status = int(found[2])
+        self.status = int(head[9:12])
         # "in" is much quicker than a pattern without regard to case, and nearly always says no.
-        lasts = found[1] == b"1" and not (b"lose" in head and _CLOSES.search(head))
+        lasts = head[7:8] == b"1" and not (b"lose" in head and _CLOSES.search(head))
         length, span, etag = _LENGTH.search(head), _RANGE.search(head), _ETAG.search(head)
         is_coded = b"oding:" in head and _CODED.search(head)
         if self.status != PLAIN or is_coded or not (length and span and etag):
@@ -186,7 +187,7 @@ class Wire:
         self.etag = etag[1].strip().decode("latin-1")
         if self.nbytes > int(last) + 1 - self.first or come - end - 4 > self.nbytes:
             raise self._broken(OSError(0, "more bytes come than were asked for"))
-        self._held, self._left, self._lasts = self._view[end + 4 : come], self.nbytes, lasts
+        self._at, self._come, self._left, self._lasts = end + 4, come, self.nbytes, lasts
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None) -> bool:

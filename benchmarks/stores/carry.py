@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google_crc32c import extend
 
 from loader.storage import ObjectInfo, Store, open_store
@@ -26,7 +27,7 @@ class Crc32c:
         self._value = 0
 
     def update(self, data: memoryview) -> None:
-        self._value = extend(self._value, bytes(data))
+        self._value = extend(self._value, np.frombuffer(data, np.uint8))
 
     def hexdigest(self) -> str:
         return f"{self._value:08x}"

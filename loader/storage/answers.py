@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from .object_listing import etag_of
-from .wire import Broken
+from .wire import Broken, Wire
 
 CHUNK_BYTES = (
     2**18
@@ -49,3 +49,26 @@ class NativeAnswer:
             view[: len(piece)] = piece
             view = view[len(piece) :]
             yield len(piece)
+
+
+class Following:
+    """Reads of one object that follow each other, up to `stop`: an answer may go on behind what is wanted now, so that
+    the next read asks for nothing. What is hashed then is still in the processor's cache.
+
+    Who is slow to go on lets the server wait; when that hangs up, the next read asks for the rest. Not thread-safe.
+    """
+
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
+        self._wire: Wire | None = None
+        self._at = 0
+
+    def take(self, at: int) -> Wire | None:
+        """The answer whose next byte is the object's byte `at`, if there is one; nobody else has it then."""
+        wire, self._wire = self._wire, None
+        return wire if self._at == at else None
+
+    def leave(self, answer: Answer, at: int) -> None:
+        """What is behind `at` of an answer is for the next read."""
+        if isinstance(answer, Wire) and at < self.stop:
+            self._wire, self._at = answer, at

@@ -64,12 +64,17 @@ class Direct:
         self._is_proxied: bool | None = None
         self._refusals, self._resumes = 0, 0.0
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is asked for here now."""
+        return time.monotonic() >= self._resumes
+
     def ask(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Wire | None:
         """Bytes [start, stop) of an object, or as many as it has of these; None where obstore is to be asked.
 
         Raises: OSError, with a text as obstore's errors have (`object_errors.translate`).
         """
-        if time.monotonic() < self._resumes:
+        if not self.is_on:
             return None
         signed = self._signed.get(path)
         if signed is None or signed.until < time.monotonic():

@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Changed, Corrupt, Forbidden, Transient
-from .answers import Answer, NativeAnswer
+from .answers import Answer, Following, NativeAnswer
 from .connection import Connection, client_errors
 from .direct import Direct
 from .keys import check_key, check_span
@@ -123,8 +123,22 @@ class ReadStore(Opened):
         pieces = slice_reads(spans, reads, [blob.data for blob in blobs])
         return [Blob(piece, found) for piece in pieces]
 
-    def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
+    @property
+    def follows(self) -> bool:
+        """Whether `fill` makes anything of `following`."""
+        return self._direct is not None and self._direct.is_on
+
+    def fill(
+        self,
+        key: str,
+        offset: int,
+        view: memoryview,
+        etag: str | None = None,
+        following: Following | None = None,
+    ) -> str:
         """Read into `view`, which is of bytes; the etag. An answer that breaks off is taken up where it broke.
+
+        following: of the reads of this object that this one is one of, with one etag.
 
         Raises: as `get_range`; also Changed where the object is replaced between an answer and the next.
         """
@@ -132,14 +146,20 @@ class ReadStore(Opened):
         if not view:
             return self._empty(key, offset, etag).etag
         path, done, found = self._prefix + check_key(key), 0, etag
+        end = offset + len(view)
+        stop = end if following is None else max(end, following.stop)
 
         def attempt(obstore: Any, client: Client) -> str:
             nonlocal done, found
             if done < len(view):
-                at = offset + done, len(view) - done
-                answer, found = self._asked(obstore, client, key, path, *at, found)
+                at = offset + done
+                answer: Answer | None = None if following is None else following.take(at)
+                if answer is None:
+                    answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
                 for count in answer.into(view[done:]):
                     done += count
+                if following is not None and done == len(view):
+                    following.leave(answer, end)
             self._whole(key, done, len(view))
             return str(found)
 
@@ -174,11 +194,19 @@ class ReadStore(Opened):
         return found
 
     def _asked(
-        self, obstore: Any, client: Client, key: str, path: str, offset: int, nbytes: int, etag: str | None
+        self,
+        obstore: Any,
+        client: Client,
+        key: str,
+        path: str,
+        offset: int,
+        nbytes: int,
+        etag: str | None,
+        beyond: int = 0,
     ) -> tuple[Answer, str]:
-        """An answer whose bytes are still to come, and the object's etag."""
+        """An answer whose bytes are still to come, and the object's etag. beyond: as for `_answer`."""
         try:
-            answer = self._answer(obstore, client, path, offset, offset + nbytes)
+            answer = self._answer(obstore, client, path, offset, offset + nbytes, beyond)
         except client_errors() as error:
             if is_past_end(error):
                 raise self._short(key, offset, nbytes) from None
@@ -192,11 +220,18 @@ class ReadStore(Opened):
             raise
         return answer, found
 
-    def _answer(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Answer:
-        """Bytes [start, stop), or as many as the object has of these. Raises: what obstore raises."""
-        direct = self._direct
-        answer: Answer | None = None if direct is None else direct.ask(obstore, client, path, start, stop)
-        return answer or NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
+    def _answer(
+        self, obstore: Any, client: Client, path: str, start: int, stop: int, beyond: int = 0
+    ) -> Answer:
+        """Bytes [start, stop), or as many as the object has of these; of one that is read directly, so many `beyond`.
+
+        Raises: what obstore raises.
+        """
+        if self._direct is not None:
+            answer = self._direct.ask(obstore, client, path, start, stop + beyond)
+            if answer is not None:
+                return answer
+        return NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
 
     def _reading(self, key: str, attempt: Callable[[Any, Client], T]) -> T:
         try:

@@ -3,23 +3,34 @@
 A native response stream that is consumed slowly dies (its timeout covers the whole body); bounded ranges
 fetched at full speed into memory do not, and each can be retried alone. While a reader works on one range the next
 two are on their way: a store far away answers several requests faster than one after the other.
+
+Where many are read at once that gains nothing, and costs: memory that is not in the processor's cache any more when it
+is looked at. There each is read by one connection, as it comes, if the store can wait for a slow reader (`Following`).
 """
 
 import io
 from collections import deque
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from weakref import WeakSet
 
 from . import fork
+from .answers import Following
 from .disk import disk_of
 from .store import ObjectInfo, Store
 from .threads import DaemonPool
+
+if TYPE_CHECKING:
+    from .object_reads import ReadStore
 
 FIRST_BYTES = 2**20  # readers of a header alone fetch no more than this
 MAX_BYTES = (
     4 * 2**20
 )  # then each range doubles, up to here: larger ones cost more new memory than they save requests
+CROWD = 4  # more objects than that at once, in this process, are many
+BODY_BYTES = 16 * 2**20  # one answer that is read as it comes...
+LOOK_BYTES = 2**18  # ...in pieces of so much
 AHEAD = 2  # ranges on their way while one is looked at; a reader holds (AHEAD + 1) * MAX_BYTES, 12 MiB
 
 
@@ -30,11 +41,14 @@ class Filling(Protocol):
         """Fill `view` (bytes) from `offset`; the object's etag. Raises: as `get_range`."""
 
 
+_open: WeakSet["Pieces"] = WeakSet()
+
+
 class Pieces:
     """One object in pieces of at most MAX_BYTES, front to back, pinned to the etag that was seen first.
 
     Not thread-safe. Memory is used again: a piece is good until the next one is asked for. Requests: one for each
-    MAX_BYTES, and two more.
+    MAX_BYTES, and two more, at most.
     """
 
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
@@ -47,6 +61,8 @@ class Pieces:
         self._spare: list[bytearray] = []
         self._given = memoryview(b"")
         self._pool: DaemonPool | None = None
+        self._following: Following | None = None
+        _open.add(self)
 
     def next(self) -> memoryview:
         """The next piece; empty at the end. Asked again after an error it begins where that was.
@@ -57,7 +73,9 @@ class Pieces:
         if self._given:
             self._spare.append(cast(bytearray, self._given.obj))
         self._given = memoryview(b"")
-        if not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
+        if self._is_crowded():
+            piece = self._as_it_comes()
+        elif not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
             piece = self._alone()  # the first, or the only one that is left
         else:
             piece = self._of_several()
@@ -66,14 +84,38 @@ class Pieces:
 
     def close(self) -> None:
         """Leave what is on its way."""
+        _open.discard(self)
+        self._following = None
         if self._pool is not None:
             self._pool.dismiss()
+
+    def _is_crowded(self) -> bool:
+        """Whether the next piece is one of an answer that is read as it comes."""
+        if self._following is not None and self._asked < self._following.stop:
+            return True
+        self._following = None
+        if (
+            self._coming
+            or not self._asked
+            or len(_open) <= CROWD
+            or not getattr(self._store, "follows", False)
+        ):
+            return False
+        self._following = Following(min(self._asked + BODY_BYTES, self.info.nbytes))
+        return self._asked < self._following.stop
+
+    def _as_it_comes(self) -> memoryview:
+        following = cast(Following, self._following)
+        piece = self._memory(min(LOOK_BYTES, following.stop - self._asked))
+        cast("ReadStore", self._store).fill(self._key, self._asked, piece, self.info.etag, following)
+        self._asked += len(piece)
+        return piece
 
     def _alone(self) -> memoryview:
         if self._asked == self.info.nbytes:
             return memoryview(b"")
         offset = self._asked
-        piece = self._fetch(offset, self._memory())
+        piece = self._fetch(offset, self._memory(self._next_bytes()))
         self._took(piece)
         return piece
 
@@ -81,7 +123,7 @@ class Pieces:
         if self._pool is None:
             self._pool = DaemonPool(AHEAD + 1, "penstock-stream")
         while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
-            memory, offset = self._memory(), self._asked
+            memory, offset = self._memory(self._next_bytes()), self._asked
             future = self._pool.submit(copy_context().run, self._fetch, offset, memory)
             self._coming.append((offset, future))
             self._took(memory)
@@ -96,8 +138,10 @@ class Pieces:
             self._asked = offset  # memory of what is still under way is not used again
             raise
 
-    def _memory(self) -> memoryview:
-        nbytes = min(self._size, self.info.nbytes - self._asked)
+    def _next_bytes(self) -> int:
+        return min(self._size, self.info.nbytes - self._asked)
+
+    def _memory(self, nbytes: int) -> memoryview:
         for number, spare in enumerate(self._spare):
             if len(spare) >= nbytes:
                 return memoryview(self._spare.pop(number))[:nbytes]

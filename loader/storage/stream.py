@@ -3,34 +3,25 @@
 A native response stream that is consumed slowly dies (its timeout covers the whole body); bounded ranges
 fetched at full speed into memory do not, and each can be retried alone. While a reader works on one range the next
 two are on their way: a store far away answers several requests faster than one after the other.
-
-Where many are read at once that gains nothing, and costs: memory that is not in the processor's cache any more when it
-is looked at. There each is read by one connection, as it comes, if the store can wait for a slow reader (`Following`).
+Of many objects at once each is read by one connection instead (`in_order.py`).
 """
 
 import io
 from collections import deque
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
-from weakref import WeakSet
+from typing import BinaryIO, Protocol, cast
 
 from . import fork
-from .answers import Following
 from .disk import disk_of
+from .in_order import InOrder
 from .store import ObjectInfo, Store
 from .threads import DaemonPool
-
-if TYPE_CHECKING:
-    from .object_reads import ReadStore
 
 FIRST_BYTES = 2**20  # readers of a header alone fetch no more than this
 MAX_BYTES = (
     4 * 2**20
 )  # then each range doubles, up to here: larger ones cost more new memory than they save requests
-CROWD = 4  # more objects than that at once, in this process, are many
-BODY_BYTES = 16 * 2**20  # one answer that is read as it comes...
-LOOK_BYTES = 2**18  # ...in pieces of so much
 AHEAD = 2  # ranges on their way while one is looked at; a reader holds (AHEAD + 1) * MAX_BYTES, 12 MiB
 
 
@@ -39,9 +30,6 @@ class Filling(Protocol):
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
         """Fill `view` (bytes) from `offset`; the object's etag. Raises: as `get_range`."""
-
-
-_open: WeakSet["Pieces"] = WeakSet()
 
 
 class Pieces:
@@ -61,8 +49,7 @@ class Pieces:
         self._spare: list[bytearray] = []
         self._given = memoryview(b"")
         self._pool: DaemonPool | None = None
-        self._following: Following | None = None
-        _open.add(self)
+        self._in_order = InOrder(store, key, self.info.nbytes)
 
     def next(self) -> memoryview:
         """The next piece; empty at the end. Asked again after an error it begins where that was.
@@ -73,8 +60,8 @@ class Pieces:
         if self._given:
             self._spare.append(cast(bytearray, self._given.obj))
         self._given = memoryview(b"")
-        if self._is_crowded():
-            piece = self._as_it_comes()
+        if self._asked and not self._coming and (nbytes := self._in_order.next_bytes(self._asked)):
+            piece = self._as_it_comes(nbytes)
         elif not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
             piece = self._alone()  # the first, or the only one that is left
         else:
@@ -84,31 +71,14 @@ class Pieces:
 
     def close(self) -> None:
         """Leave what is on its way."""
-        _open.discard(self)
-        self._following = None
+        self._in_order.close()
         if self._pool is not None:
             self._pool.dismiss()
 
-    def _is_crowded(self) -> bool:
-        """Whether the next piece is one of an answer that is read as it comes."""
-        if self._following is not None and self._asked < self._following.stop:
-            return True
-        self._following = None
-        if (
-            self._coming
-            or not self._asked
-            or len(_open) <= CROWD
-            or not getattr(self._store, "follows", False)
-        ):
-            return False
-        self._following = Following(min(self._asked + BODY_BYTES, self.info.nbytes))
-        return self._asked < self._following.stop
-
-    def _as_it_comes(self) -> memoryview:
-        following = cast(Following, self._following)
-        piece = self._memory(min(LOOK_BYTES, following.stop - self._asked))
-        cast("ReadStore", self._store).fill(self._key, self._asked, piece, self.info.etag, following)
-        self._asked += len(piece)
+    def _as_it_comes(self, nbytes: int) -> memoryview:
+        piece = self._memory(nbytes)
+        self._in_order.fill(self._asked, piece, self.info.etag)
+        self._asked += nbytes
         return piece
 
     def _alone(self) -> memoryview:

@@ -8,12 +8,14 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
 
+import numpy as np
 from google_crc32c import extend
 
 from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk import disk_of
 from loader.storage.files import WRITE_BYTES
+from loader.storage.in_order import BODY_BYTES, InOrder
 from loader.storage.local import LocalStore
 from loader.storage.object_reads import ReadStore
 from loader.storage.objectstore import RemoteStore
@@ -39,8 +41,6 @@ PART_BYTES = 16 * 2**20
 """What a large object is uploaded in."""
 BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
 """What reading an object takes beside the memory that it is read into."""
-CRC_BYTES = 2**20
-"""A CRC-32C is taken of so much at once: of a copy, as its library takes bytes alone."""
 ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
@@ -71,6 +71,20 @@ class Copied:
     sha256: str
     etag: str = ""
     written: bool = False
+
+
+class Hashes:
+    """Of the bytes of an item. crc32c: 0 where nobody has said what it must be."""
+
+    def __init__(self, item: Item) -> None:
+        self.sha256, self.crc32c = hashlib.sha256(), 0
+        self._takes_crc = item.crc32c is not None
+
+    def update(self, piece: memoryview) -> None:
+        """The next bytes, of any length."""
+        self.sha256.update(piece)
+        if self._takes_crc:
+            self.crc32c = extend(self.crc32c, np.frombuffer(piece, np.uint8))  # it takes no view
 
 
 class Transfer:
@@ -170,27 +184,42 @@ class Transfer:
     def _read(self, item: Item, view: memoryview) -> tuple[str, str, int]:
         """(ETag, sha256, CRC-32C or 0) of an object's bytes, read into `view`: all of one object, whose ETag is
         pinned."""
-        digest, crc = hashlib.sha256(), 0
-        pieces = [view[at : at + self._piece] for at in range(0, len(view), self._piece)] or [view]
-        etag, asked = self._fetch(item.path, 0, pieces[0], item.etag or None), 1
+        hashes, etag, at = Hashes(item), item.etag or None, 0
+        in_order = InOrder(self._source, item.path, len(view))
+        try:
+            while nbytes := in_order.next_bytes(at):
+                self._pace.take(requests=int(at % BODY_BYTES == 0), nbytes=nbytes)
+                etag = in_order.fill(at, view[at : at + nbytes], etag)
+                hashes.update(view[at : at + nbytes])
+                at += nbytes
+            if etag is None or at < len(view):
+                etag = self._read_ahead(item, view, at, etag, hashes)
+        finally:
+            in_order.close()
+        return etag, hashes.sha256.hexdigest(), hashes.crc32c
+
+    def _read_ahead(
+        self, item: Item, view: memoryview, begin: int, pinned: str | None, hashes: "Hashes"
+    ) -> str:
+        """From `begin` on, in large pieces, of which some are on their way while one is hashed; the ETag."""
+        pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
+        etag, asked = self._fetch(item.path, begin, pieces[0], pinned), 1
         coming: deque[Future[str]] = deque()
         try:
             for number, piece in enumerate(pieces):
                 while asked < len(pieces) and len(coming) <= AHEAD:
-                    context, at = copy_context(), asked * self._piece
+                    context, at = copy_context(), begin + asked * self._piece
                     coming.append(
                         self._readers.submit(context.run, self._fetch, item.path, at, pieces[asked], etag)
                     )
                     asked += 1
                 if number:
                     coming.popleft().result()
-                digest.update(piece)
-                if item.crc32c is not None:
-                    crc = _crc32c(crc, piece)
+                hashes.update(piece)
         finally:
             for one in coming:
                 one.cancel()
-        return etag, digest.hexdigest(), crc
+        return etag
 
     def _fetch(self, path: str, offset: int, view: memoryview, etag: str | None) -> str:
         self._pace.take(requests=1, nbytes=len(view))
@@ -203,19 +232,17 @@ class Transfer:
     ) -> tuple[str, int]:
         """The same of an object that goes into a file."""
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
-        pieces, digest, crc = Pieces(self._source, item.path, info), hashlib.sha256(), 0
+        pieces, hashes = Pieces(self._source, item.path, info), Hashes(item)
         if pieces.info.nbytes != nbytes:
             return hashlib.sha256().hexdigest(), 0
         try:
             while piece := pieces.next():
                 self._pace.take(requests=1, nbytes=len(piece))
-                digest.update(piece)
-                if item.crc32c is not None:
-                    crc = _crc32c(crc, piece)
+                hashes.update(piece)
                 _write_all(file, piece)
         finally:
             pieces.close()
-        return digest.hexdigest(), crc
+        return hashes.sha256.hexdigest(), hashes.crc32c
 
     def _is_needed(self, item: Item, sha256: str) -> bool:
         """Raises: Changed for an object that became another one since it was copied, and may not be replaced."""
@@ -252,9 +279,3 @@ def requests_of(nbytes: int | None) -> tuple[int, int]:
 def _write_all(file: "io.FileIO | tempfile._TemporaryFileWrapper[bytes]", view: memoryview) -> None:
     while view:
         view = view[file.write(view[:WRITE_BYTES]) :]
-
-
-def _crc32c(crc: int, view: memoryview) -> int:
-    for at in range(0, len(view), CRC_BYTES):
-        crc = extend(crc, bytes(view[at : at + CRC_BYTES]))
-    return crc

@@ -1,0 +1,50 @@
+"""One of many objects, read by one connection as it comes: what is hashed next is still in the processor's cache.
+
+Ranges on their way ahead of a reader hide how far away a store is. Where many objects are read at once the others do
+that, and what was fetched ahead is out of the cache when its turn comes (0.4 s of processor per GiB).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+from weakref import WeakSet
+
+from .answers import Following
+from .store import Store
+
+if TYPE_CHECKING:
+    from .object_reads import ReadStore
+
+MANY = 4  # more objects than that at once, in this process
+BODY_BYTES = 16 * 2**20  # one answer
+LOOK_BYTES = 2**18  # what is read of it at once
+
+
+class InOrder:
+    """One reader of one object, which counts as one of many until it is closed, or gone. Not thread-safe."""
+
+    def __init__(self, store: Store, key: str, nbytes: int) -> None:
+        """nbytes: of the object."""
+        self._store, self._key, self._nbytes = store, key, nbytes
+        self._following = Following(0)
+        _readers.add(self)
+
+    def next_bytes(self, at: int) -> int:
+        """How many bytes from `at` on `fill` shall read; 0 where another way is better, or the store has none such."""
+        if at >= self._following.stop:
+            if len(_readers) <= MANY or not getattr(self._store, "follows", False):
+                return 0
+            self._following = Following(min(at + BODY_BYTES, self._nbytes))
+        return min(LOOK_BYTES, self._following.stop - at)
+
+    def fill(self, at: int, view: memoryview, etag: str | None) -> str:
+        """Read so many bytes into `view`; the object's etag. Raises: as `ReadStore.fill`."""
+        return cast("ReadStore", self._store).fill(self._key, at, view, etag, self._following)
+
+    def close(self) -> None:
+        """Leave what is on its way."""
+        _readers.discard(self)
+        self._following = Following(0)
+
+
+_readers: WeakSet[InOrder] = WeakSet()

@@ -27,18 +27,17 @@ CEPH_BYTES = 7 * 2**30
 """What scripts/start-ceph.sh gives it, 8 GiB, less what it needs itself."""
 
 BOUNDS = """What bounds them, in processor seconds per GiB, by getrusage on busy cores; not measured with this page.
-SHA-256 takes 0.57 here (1.9 GB/s: the processor's own instructions, outside the interpreter's lock).
+SHA-256 takes 0.57 to 0.92 here (the processor's own instructions, outside the interpreter's lock), CRC-32C 0.09.
 
-- Down, 24 files: 2.1 in all; without the hash 1.3, without the hash and the file 1.0, of which the start takes 0.3
-  (0.07 of 100 files). s5cmd, which hashes nothing, receives and writes for 0.6: receiving through obstore and Python
-  copies every byte twice more. Ceph, beside either, takes 1.2, so on two cores SHA-256 alone costs a quarter of s5cmd's
-  rate. Larger or smaller requests, chunks and writes, and fewer files at once were no faster.
+- Down, of files in cache: receiving and writing takes s5cmd 0.6, and penstock without a hash 0.5 and its start 0.3 s.
+  What s5cmd and Ceph (1.2) take together on two cores is increased by SHA-256 by a third to a half, by CRC-32C by 0.05.
 - Up: reading 0.1, SHA-256 twice (the caller's, and the client's for its signature), sending 0.2. Into new memory
   reading takes 0.6 to 0.7, and up to 3 where a virtual machine's free memory goes back to its host.
-- From bucket to bucket: the program's imports take 0.5 s, whatever the amount; then receiving, SHA-256, sending. A
-  server that has not to hash the payload for its signature takes a third less.
-- Ranges: nginx and the client share the cores. obstore's answer with ETag and size is two waits for the interpreter's
-  lock in place of one, among 16 threads 0.75 to 0.85 of the rate of bytes alone.
+- From bucket to bucket: the program's imports take 0.5 s, whatever the amount; then receiving, SHA-256, sending. Ceph
+  takes 4.5 to 5.5 for both ways of a byte. With a core of its own it is what bounds rclone, and penstock but for its
+  start and end.
+- Ranges: nginx and the client share the cores. At 16 at once threads wait for the interpreter's lock: what is left of
+  a request is 12 us of Python, and the system's copy.
 """
 
 

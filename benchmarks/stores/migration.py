@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from loader.storage import open_store
 from .. import page
 from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
 from ..throughput import say
-from .servers import BUCKET, KEY, SECRET, ceph, freed
+from .servers import APART, BUCKET, KEY, SECRET, SHARED, ceph, cores, freed
 from .transfers import CREDENTIALS, make_bucket
 
 AT_ONCE = 8
@@ -72,8 +73,8 @@ def remotes(endpoint: str) -> dict[str, str]:
 
 
 def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
-    """ "PROGRAM SIZE" -> turns, and "import" -> one. Raises: NoServer; PeerError for a program that is missing or
-    fails."""
+    """ "PROGRAM SIZE, CORES" -> turns, and "import" -> one. Raises: NoServer; PeerError for a program that is missing
+    or fails."""
     if failed := failure_of("transfer"):
         raise PeerError(failed)
     turns: dict[str, list[Mapping[str, Any]]] = {}
@@ -84,12 +85,12 @@ def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
         for name, nbytes in SIZES.items():
             _fill(endpoint, f"from-{nbytes}", counts[name], nbytes)
         for number in range(rounds):
-            for name, nbytes in SIZES.items():
+            for (name, nbytes), had in product(SIZES.items(), (SHARED, APART)):
                 programs = commands(endpoint, f"from-{nbytes}", f"to-{nbytes}")
                 for program in [*programs][:: -1 if number % 2 else 1]:
-                    turns.setdefault(f"{program} {name}", []).append(
-                        _timed(programs[program], counts[name], remotes(endpoint))
-                    )
+                    with cores(had) as before:
+                        turn = _timed([*before, *programs[program]], counts[name], remotes(endpoint))
+                    turns.setdefault(f"{program} {name}, {had}", []).append(turn)
                     _compare_and_empty(endpoint, f"from-{nbytes}", f"to-{nbytes}")
                     freed(folder / "ceph")
             say(f"migration: round {number + 1} of {rounds}")
@@ -110,32 +111,35 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
         "compared after each turn.\n"
     )
     yield (
-        "| objects | program | MB/s | processor s/GiB | peak MiB | penstock is faster by |\n"
-        "| --- | --- | --- | --- | --- | --- |"
+        "| cores | objects | program | MB/s | processor s/GiB | peak MiB | penstock is faster by |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |"
     )
-    for name, nbytes in SIZES.items():
+    for had, (name, nbytes) in product((SHARED, APART), SIZES.items()):
         for program in ("penstock", "rclone"):
-            found = turns[f"{program} {name}"]
+            found = turns[f"{program} {name}, {had}"]
             rates = [page.rate(turn) * nbytes / 1e6 for turn in found]
             cpu = [turn["cpu_s"] / (turn["samples"] * nbytes) * 2**30 for turn in found]
             peak = [turn["peak_bytes"] / 2**20 for turn in found]
             ratio = (
                 ""
                 if program == "penstock"
-                else page.shown(page.ratios(turns, f"penstock {name}", f"rclone {name}"))
+                else page.shown(page.ratios(turns, f"penstock {name}, {had}", f"rclone {name}, {had}"))
             )
             shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 2)} | {page.shown(peak, 0)}"
-            yield f"| {name} | {program} | {shown} | {ratio} |"
+            yield f"| {had} | {name} | {program} | {shown} | {ratio} |"
     yield f"\nThe import alone peaks at {_imported_mib(turns):.0f} MiB.\n"
 
 
 def verdicts(turns: page.Turns) -> Iterator[str]:
     """Rows of the page's table of aims."""
-    for name in SIZES:
-        found = page.ratios(turns, f"penstock {name}", f"rclone {name}")
+    for had, name in product((SHARED, APART), SIZES):
+        found = page.ratios(turns, f"penstock {name}, {had}", f"rclone {name}, {had}")
         reached = "yes" if statistics.median(found) >= AIM else "no"
-        yield f"| objects of {name}, bucket to bucket | rclone | {AIM:.1f} | {page.shown(found)} | {reached} |"
-        peak = max(turn["peak_bytes"] for turn in turns[f"penstock {name}"]) / 2**20 - _imported_mib(turns)
+        what = f"objects of {name}, bucket to bucket, {had}"
+        yield f"| {what} | rclone | {AIM:.1f} | {page.shown(found)} | {reached} |"
+        peak = max(turn["peak_bytes"] for turn in turns[f"penstock {name}, {had}"]) / 2**20 - _imported_mib(
+            turns
+        )
         reached = "yes" if peak <= MOST_MIB else "no"
         yield f"| the same, MiB above the import | {MOST_MIB} | at most | {peak:.0f} | {reached} |"
 

@@ -5,8 +5,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.servers.ports import free_port
@@ -81,6 +81,29 @@ def _start_ceph(folder: Path) -> int:
     command = [START_CEPH, folder, str(port), KEY, SECRET]
     subprocess.run(command, check=True, timeout=180, stdout=subprocess.DEVNULL)
     return port
+
+
+SHARED, APART = "both cores for both", "a core for each"
+
+
+@contextmanager
+def cores(way: str) -> Iterator[list[str]]:
+    """What goes before a client's command. SHARED: server and client have both cores, and what one takes the other
+    lacks. APART: Ceph has the first alone and the client the second, as on machines of their own."""
+    ours = sorted(os.sched_getaffinity(0))
+    try:
+        _give_ceph(ours[:1] if way == APART else ours)
+        yield ["taskset", "-c", str(ours[-1])] if way == APART else []
+    finally:
+        _give_ceph(ours)
+
+
+def _give_ceph(cpus: Sequence[int]) -> None:
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdigit() and (process / "comm").read_text().startswith(("radosgw", "ceph-")):
+                for thread in (process / "task").iterdir():
+                    os.sched_setaffinity(int(thread.name), cpus)
 
 
 def freed(folder: Path) -> None:

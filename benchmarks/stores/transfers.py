@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from .. import page
 from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
 from ..throughput import say
-from .servers import BUCKET, KEY, SECRET, ceph, freed
+from .servers import APART, BUCKET, KEY, SECRET, SHARED, ceph, cores, freed
 
 FILE_BYTES = 64 * 2**20
 AT_ONCE = 8
@@ -77,7 +78,8 @@ def commands(endpoint: str, here: Path, there: str, back: Path) -> dict[str, dic
 
 
 def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
-    """ "PROGRAM up" and "PROGRAM down" -> turns. Raises: NoServer; PeerError for a program that is missing or fails."""
+    """ "PROGRAM WAY, CORES" -> turns; way: up, down. Raises: NoServer; PeerError for a program that is missing or
+    fails."""
     if failed := failure_of("transfer"):
         raise PeerError(failed)
     here, back = folder / "here", folder / "back"
@@ -91,11 +93,13 @@ def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
         names = list(commands(endpoint, here, "", back))
         for number in range(rounds):
             for name in [*names[number % len(names) :], *names[: number % len(names)]]:
-                for way in ("up", "down"):
+                for way, had in product(("up", "down"), (SHARED, APART)):
                     shutil.rmtree(back, ignore_errors=True)
                     back.mkdir()
                     command = commands(endpoint, here, name, back)[name][way]  # the same keys in every round
-                    turns.setdefault(f"{name} {way}", []).append(_timed(command, files))
+                    with cores(had) as before:
+                        turn = _timed([*before, *command], files)
+                    turns.setdefault(f"{name} {way}, {had}", []).append(turn)
                 _compare(here, back)
                 shutil.rmtree(back)
                 _delete(endpoint, name)
@@ -114,23 +118,31 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
         f"and back, {AT_ONCE} at once. penstock takes the SHA-256, or the CRC-32C, of every byte, up and down;\n"
         "rclone MD5; s5cmd nothing. With the start of the program. Every file that came back was compared.\n"
     )
-    yield "| way | program | MB/s | processor s/GiB | penstock is faster by |\n| --- | --- | --- | --- | --- |"
-    for name, found in turns.items():
-        program, way = name.split()
+    yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name, found in sorted(turns.items(), key=_case):
+        (program, way), had = name.partition(", ")[0].split(), name.partition(", ")[2]
         rates = [page.rate(turn) * FILE_BYTES / 1e6 for turn in found]
         cpu = [turn["cpu_s"] / (turn["samples"] * FILE_BYTES) * 2**30 for turn in found]
-        ratio = "" if program in OURS else page.shown(page.ratios(turns, f"penstock {way}", name))
-        yield f"| {way} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
+        ratio = "" if program in OURS else page.shown(page.ratios(turns, f"penstock {way}, {had}", name))
+        yield f"| {had} | {way} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
     yield ""
 
 
 def verdicts(turns: page.Turns) -> Iterator[str]:
     """Rows of the page's table of aims."""
-    for way in ("up", "down"):
+    for had, way in product((SHARED, APART), ("up", "down")):
         for program, hash in OURS.items():
-            found = page.ratios(turns, f"{program} {way}", f"s5cmd {way}")
+            found = page.ratios(turns, f"{program} {way}, {had}", f"s5cmd {way}, {had}")
             reached = "yes" if statistics.median(found) >= AIM else "no"
-            yield f"| files of 64 MiB, {way}, with {hash} | s5cmd | {AIM} | {page.shown(found)} | {reached} |"
+            what = f"files of 64 MiB, {way}, with {hash}, {had}"
+            yield f"| {what} | s5cmd | {AIM} | {page.shown(found)} | {reached} |"
+
+
+def _case(item: tuple[str, Any]) -> tuple[str, str]:
+    """Cores, then way: the order of rows."""
+    first, _, had = item[0].partition(", ")
+    return had.replace(SHARED, ""), first.split()[1]
 
 
 def _timed(command: list[str], files: int) -> dict[str, Any]:

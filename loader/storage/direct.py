@@ -18,7 +18,6 @@ from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from .connection import client_errors
 from .options import Runtime
@@ -177,6 +176,8 @@ class Direct:
 
 
 def _is_proxied(scheme: str, netloc: str) -> bool:
+    from urllib.request import getproxies, proxy_bypass  # 20 ms, of which a training has no use
+
     found = getproxies()
     return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)
 

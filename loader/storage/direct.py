@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .connection import client_errors
+from .object_listing import quoted
 from .options import Runtime
 from .traffic import count_request
 from .wire import PLAIN, Broken, Place, Wire
@@ -35,7 +36,7 @@ SIGNED_KEYS = 4096
 IDLE_S = 15.0
 """A connection that is idle for longer is not used again: servers close them after 20 s and more."""
 REFUSALS = 3
-"""After so many in a row that obstore then does not meet..."""
+"""After so many answers in a row that obstore had to be asked for..."""
 PAUSE_S = 60.0
 """...nothing is asked for here for so long."""
 
@@ -88,7 +89,7 @@ class Direct:
             self._refused()  # obstore has certificates of its own
             return None
         if wire.status == PLAIN and wire.first == start and start + wire.nbytes <= stop:
-            self._refusals = 0
+            self._refusals, wire.etag = 0, quoted(wire.etag)
             return wire
         wire.leave()
         if meant := _meant(wire):
@@ -123,9 +124,7 @@ class Direct:
             except Broken as error:
                 if not error.at_once:
                     raise
-                count_request(
-                    retry=True
-                )  # it was closed while it was idle: that says nothing of this request
+                count_request(retry=True)  # closed while it was idle: that says nothing of this request
             else:
                 return wire
         wire = Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)

@@ -67,6 +67,10 @@ def info_of(key: str, meta: Any) -> ObjectInfo:
 
 
 def etag_of(meta: Any) -> str:
-    """The ETag of what obstore says of an object, in quotes: Azure's listings have none, and its answers do."""
-    found: str = meta["e_tag"] or ""
-    return found if not found or found.endswith('"') else f'"{found}"'
+    """The ETag of what obstore says of an object."""
+    return quoted(meta["e_tag"] or "")
+
+
+def quoted(etag: str) -> str:
+    """An ETag as servers should write it: Azure's listings have no quotes, and its answers do."""
+    return etag if not etag or etag.endswith('"') else f'"{etag}"'

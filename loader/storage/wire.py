@@ -18,7 +18,7 @@ from io import BytesIO
 from typing import NamedTuple
 
 HEAD_BYTES = 16 * 2**10
-"""A longer head is not looked at; S3's are of half a KiB."""
+"""A head that is longer may not be looked at; S3's are of half a KiB."""
 SMALL_BYTES = 2**17
 """A body up to here comes with its head, into memory of the connection's own, and is copied out of it. That is quicker
 than new memory, and often spares a system call."""
@@ -28,8 +28,9 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r", re.IGNORECASE)
 _RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d+)-(\d+)/(\d+)[ \t]*\r", re.IGNORECASE)
 _ETAG = re.compile(rb"\r\netag:([^\r]*)\r", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r", re.IGNORECASE)
-_CODED = re.compile(rb"\r\n(?:transfer-encoding|content-encoding):", re.IGNORECASE)
+_CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
+_BODILESS = {204, 304}
 _BEGINNING = 1024  # of the answer with a large body, of which little shall come with the head
 
 
@@ -83,7 +84,7 @@ class Wire:
 
         nbytes: which the body may have; keep: is given it when it can be asked again. Raises: Broken.
         """
-        self._keep, come, end = keep, 0, -1
+        self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
         most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
         try:
             self._socket.sendall(request)
@@ -91,6 +92,8 @@ class Wire:
                 count = self._socket.recv_into(self._view[come:most])
                 if not count:
                     raise ConnectionResetError(ECONNRESET, "closed by the server")
+                if come and time.monotonic() > until:
+                    raise TimeoutError
                 begin, come = max(0, come - 3), come + count
                 end = self._memory.find(b"\r\n\r\n", begin, come)
                 most = max(most, HEAD_BYTES)
@@ -179,8 +182,10 @@ class Wire:
         length, span, etag = _LENGTH.search(head), _RANGE.search(head), _ETAG.search(head)
         is_coded = b"oding:" in head and _CODED.search(head)
         if self.status != PLAIN or is_coded or not (length and span and etag):
+            has_none = self.status < 200 or self.status in _BODILESS
+            expected = 0 if has_none else int(length[1]) if length and not is_coded else None
             self.status = 0 if self.status == PLAIN else self.status
-            self._lasts = self._read_text(end + 4, come, int(length[1]) if length else None) and lasts
+            self._lasts = self._read_text(end + 4, come, expected) and lasts and not has_none
             return self.status
         first, last, size = span.groups()
         self.first, self.nbytes, self.size = int(first), int(length[1]), int(size)
@@ -194,13 +199,16 @@ class Wire:
         """Of another answer; whether that is all of it. nbytes: None where its end is marked, by a chunk of none."""
         end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
         with suppress(OSError):
-            while come < end and not (nbytes is None and self._memory.endswith(_LAST_CHUNK, begin, come)):
+            # From the line end on that is the head's last: the only chunk may be the last one.
+            while come < end and not (nbytes is None and self._memory.endswith(_LAST_CHUNK, begin - 2, come)):
                 count = self._socket.recv_into(self._view[come:end])
                 if not count:
                     break
                 come += count
         self.text = bytes(self._view[begin:come])
-        return self.text.endswith(_LAST_CHUNK) if nbytes is None else len(self.text) == nbytes
+        if nbytes is None:
+            return self._memory.endswith(_LAST_CHUNK, begin - 2, come)
+        return len(self.text) == nbytes
 
     def _took(self, count: int, until: float) -> None:
         """So many bytes of a body."""

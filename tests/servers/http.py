@@ -16,6 +16,7 @@ An origin is a function of a `Request` that gives (status, body, headers): a sto
 
 import http.client
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -53,8 +54,9 @@ Origin = Callable[[Request], Answer]
 class HttpServer:
     """Threads over sockets, one per connection. `requests` and `headers` record what arrived."""
 
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
+    def __init__(self, origin: Origin, tls: ssl.SSLContext | None = None) -> None:
+        """tls: what it proves itself by; None for plain http."""
+        self.origin, self._tls = origin, tls
         self.faults: deque[int | str | None] = deque()
         self.fault_of: Callable[[Request], int | str | None] = lambda _: (
             self.faults.popleft() if self.faults else None
@@ -64,7 +66,7 @@ class HttpServer:
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = self._listener.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
@@ -86,8 +88,15 @@ class HttpServer:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        connection.settimeout(0.05)
+        connection.settimeout(10.0)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            try:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            except OSError:  # the client does not trust it
+                connection.close()
+                return
+        connection.settimeout(0.05)
         with connection:
             try:
                 while (request := self._read(connection)) and self._respond(connection, request):

@@ -139,6 +139,7 @@ def _on(server: str, *marks: pytest.MarkDecorator) -> list[Any]:
 BACKENDS = [
     *("local", "file-url", "memory", "fsspec-memory", "mirrored"),
     *_on("s3")[: 2 if _has_s3fs() else 1],
+    pytest.param(("s3", "headers"), id="s3-headers"),
     *_on("gcs"),
     *_on("azure", pytest.mark.server),
     *_on("ceph", pytest.mark.ceph)[: 2 if _has_s3fs() else 1],
@@ -163,7 +164,8 @@ def backend(request: pytest.FixtureRequest, tmp_path) -> Backend:
         return Backend(name="mirrored", open=lambda: MirroredStore([*map(open_store, stores)], one_root))
     server, kind = request.param
     options: dict[str, object] = request.getfixturevalue(server)
-    own = options if kind == "obstore" else {"fsspec": FSSPEC[SERVERS[server]](options)}
+    ways = {"obstore": options, "headers": {**options, "direct_reads": False}}
+    own = ways.get(kind) or {"fsspec": FSSPEC[SERVERS[server]](options)}
     url = f"{SERVERS[server]}://{BUCKET}/test-{number}/prefix"
     return Backend(name=f"{server}-{kind}", open=lambda: open_store(url, {**own, "retry_base_s": 0.001}))
 

@@ -31,6 +31,12 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=["direct", "obstore"])
+def faulty_options(request: pytest.FixtureRequest, faulty_options: dict[str, object]) -> dict[str, object]:
+    """Both ways in which S3 is read, of which the other providers have the second."""
+    return {**faulty_options, "direct_reads": request.param == "direct"}
+
+
 def on_piece(faulty, number: int, fault: object, times: int = 1) -> None:
     """The requests for the range at which a piece begins meet a fault, so many times."""
     starts = [0, MIB, 3 * MIB, 7 * MIB]

@@ -939,8 +939,8 @@ STORAGE = [
         (
             "what broke off is asked for from its beginning, and written behind",
             "object_reads.py",
-            "at = offset + done\n",
-            "at = offset\n",
+            "                at = offset + done\n",
+            "                at = offset\n",
             "test_files.py::test_a_fault_at_any_piece_is_cured",
         ),
         (
@@ -995,8 +995,8 @@ STORAGE = [
         (
             "a connection is asked again before its answer was read",
             "wire.py",
-            "        if self._left:\n            return\n        keep,",
-            "        keep,",
+            "if self._left or self._keep is None:",
+            "if self._keep is None:",
             "test_direct.py::test_a_body_is_what_was_sent_however_it_comes",
         ),
         (
@@ -1075,6 +1075,43 @@ STORAGE = [
             "fill(self._key, at, view, etag, self._following)",
             "fill(self._key, at, view, None, self._following)",
             "test_direct.py::test_one_of_many_that_is_replaced_is_changed",
+        ),
+        (
+            "what an answer says is looked at when others have its connection",
+            "object_reads.py",
+            "            etag, nbytes = answer.etag, answer.size  # what is read to its end may be asked by others\n"
+            "            data = answer.all()\n",
+            "            data = answer.all()\n            etag, nbytes = answer.etag, answer.size\n",
+            "test_direct.py::test_what_was_read_is_not_what_the_next_one_reads",
+        ),
+        (
+            "a refusal is looked at when others have its connection",
+            "direct.py",
+            "        wire.leave()  # others may ask it from here on\n        _raise_meant(status, text)\n",
+            "        wire.leave()\n        _raise_meant(wire.status, wire.text)\n",
+            "test_direct.py::test_a_refusal_is_not_what_the_next_one_is_told",
+        ),
+        (
+            "an answer that ended is followed",
+            "answers.py",
+            "if isinstance(answer, Wire) and answer.left:",
+            "if isinstance(answer, Wire):",
+            "test_direct.py::test_an_answer_that_ended_is_not_followed",
+        ),
+        (
+            "what came before a stall is thrown away",
+            "wire.py",
+            "                yield count\n                if view and time",
+            "                if view and time.monotonic() > until:\n                    raise TimeoutError\n"
+            "                yield count\n                if view and time",
+            "test_direct.py::test_what_came_before_a_stall_is_kept",
+        ),
+        (
+            "what a server says unasked is an answer",
+            "wire.py",
+            "return not look.poll(0)",
+            "return True",
+            "test_direct.py::test_what_a_server_says_unasked_is_seen",
         ),
         (
             "another ETag than the source's is believed",

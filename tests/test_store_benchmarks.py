@@ -1,5 +1,6 @@
 """The machinery of `python -m benchmarks.stores`. No speed is asserted."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from benchmarks.contest import ROOT, Runner
 from benchmarks.stores import carry, migration, reads, transfers
 from benchmarks.stores.__main__ import fitting, head, parser
 from benchmarks.stores.clients import CLIENTS, Client
-from benchmarks.stores.servers import BUCKET
+from benchmarks.stores.servers import APART, BUCKET, SHARED, cores
 from loader.storage import open_store
 
 DATA = bytes(range(256)) * 1024
@@ -86,10 +87,27 @@ def test_the_page_says_what_was_reached():
     assert "| 16 | 1024 | s3fs | 125 (100-150) |" in text
     assert "boto3 does not take part: not installed" in text
     carried = {
-        f"{name} {way}": [turn(5)] for name in (*transfers.OURS, "s5cmd", "rclone") for way in ("up", "down")
+        f"{name} {way}, {had}": [turn(5)]
+        for name in (*transfers.OURS, "s5cmd", "rclone")
+        for way, had in transfers.TURNS
     }
-    assert [row.split(" | ")[-1] for row in transfers.verdicts(carried)] == ["yes |"] * 4
-    assert "| up | rclone | 336 |" in "\n".join(transfers.section(carried, 3))
+    assert [row.split(" | ")[-1] for row in transfers.verdicts(carried)] == ["yes |"] * 6
+    assert f"| {SHARED} | up | rclone | 336 |" in "\n".join(transfers.section(carried, 3))
+
+
+def test_cores_that_are_taken_apart_are_given_back():
+    before = os.sched_getaffinity(0)
+    with cores(SHARED) as prefix:
+        assert prefix == []
+    with cores(APART) as prefix:
+        found = subprocess.run(
+            [*prefix, sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert found.stdout.split() == [str(max(before))]
+    assert os.sched_getaffinity(0) == before
 
 
 def test_the_page_names_its_command():
@@ -122,12 +140,17 @@ def test_a_program_is_timed_with_its_own_peak():
 
 def test_the_page_says_what_a_migration_reached():
     of = {
-        f"{program} {size}": [turn(rate) | {"peak_bytes": 250 * 2**20}]
+        f"{program} {size}, {had}": [turn(rate) | {"peak_bytes": 250 * 2**20}]
         for program, rate in (("penstock", 4), ("rclone", 5))
         for size in migration.SIZES
+        for had in (SHARED, APART)
     }
-    of["import"] = [turn(1) | {"peak_bytes": 100 * 2**20}]
+    of |= {
+        f"import, {had}": [turn(1) | {"seconds": 0.5, "peak_bytes": 100 * 2**20}] for had in (SHARED, APART)
+    }
     rows = list(migration.verdicts(of))
+    assert len(rows) == 12
     assert rows[0].endswith("| rclone | 1.0 | 0.80 | no |")
-    assert rows[1].endswith("| 300 | at most | 150 | yes |")
-    assert "| 64 MiB | penstock | 268 |" in "\n".join(migration.section(of, 3))
+    assert rows[1].endswith("| rclone | 1.0 | 1.07 | yes |"), "two seconds, of which half a one"
+    assert rows[2].endswith("| 300 | at most | 150 | yes |")
+    assert f"| {SHARED} | 64 MiB | penstock | 268 |" in "\n".join(migration.section(of, 3))

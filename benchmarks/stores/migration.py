@@ -73,18 +73,21 @@ def remotes(endpoint: str) -> dict[str, str]:
 
 
 def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
-    """ "PROGRAM SIZE, CORES" -> turns, and "import" -> one. Raises: NoServer; PeerError for a program that is missing
-    or fails."""
+    """ "PROGRAM SIZE, CORES" and "import, CORES" -> turns. Raises: NoServer; PeerError for a program that is missing or
+    fails."""
     if failed := failure_of("transfer"):
         raise PeerError(failed)
     turns: dict[str, list[Mapping[str, Any]]] = {}
-    turns["import"] = [_timed([sys.executable, "-c", IMPORTED], 1, {})]
     with ceph(folder / "ceph") as endpoint:
         make_bucket(endpoint)
         counts = {name: files * (1 if nbytes > 2**20 else SMALL) for name, nbytes in SIZES.items()}
         for name, nbytes in SIZES.items():
             _fill(endpoint, f"from-{nbytes}", counts[name], nbytes)
         for number in range(rounds):
+            for had in (SHARED, APART):
+                with cores(had) as before:
+                    turn = _timed([*before, sys.executable, "-c", IMPORTED], 1, {})
+                turns.setdefault(f"import, {had}", []).append(turn)
             for (name, nbytes), had in product(SIZES.items(), (SHARED, APART)):
                 programs = commands(endpoint, f"from-{nbytes}", f"to-{nbytes}")
                 for program in [*programs][:: -1 if number % 2 else 1]:
@@ -137,6 +140,11 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
         reached = "yes" if statistics.median(found) >= AIM else "no"
         what = f"objects of {name}, bucket to bucket, {had}"
         yield f"| {what} | rclone | {AIM:.1f} | {page.shown(found)} | {reached} |"
+        starts = zip(turns[f"penstock {name}, {had}"], turns[f"import, {had}"], strict=True)
+        less = [ours["seconds"] / (ours["seconds"] - start["seconds"]) for ours, start in starts]
+        running = [ratio * more for ratio, more in zip(found, less, strict=True)]
+        reached = "yes" if statistics.median(running) >= AIM else "no"
+        yield f"| the same, less the seconds of its import | rclone | {AIM:.1f} | {page.shown(running)} | {reached} |"
         peak = max(turn["peak_bytes"] for turn in turns[f"penstock {name}, {had}"]) / 2**20 - _imported_mib(
             turns
         )
@@ -145,7 +153,7 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
 
 
 def _imported_mib(turns: page.Turns) -> float:
-    return float(turns["import"][0]["peak_bytes"]) / 2**20
+    return float(turns[f"import, {SHARED}"][0]["peak_bytes"]) / 2**20
 
 
 def _timed(command: list[str], files: int, environment: Mapping[str, str]) -> dict[str, Any]:

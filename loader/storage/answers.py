@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 from .object_listing import etag_of
@@ -59,16 +60,28 @@ class Following:
     """
 
     def __init__(self, stop: int) -> None:
-        self.stop = stop
+        self.stop, self.etag = stop, ""  # of the object, once there was an answer
         self._wire: Wire | None = None
         self._at = 0
 
-    def take(self, at: int) -> Wire | None:
-        """The answer whose next byte is the object's byte `at`, if there is one; nobody else has it then."""
-        wire, self._wire = self._wire, None
-        return wire if self._at == at else None
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an answer goes on."""
+        return self._wire is not None
 
-    def leave(self, answer: Answer, at: int) -> None:
-        """What is behind `at` of an answer is for the next read."""
-        if isinstance(answer, Wire) and at < self.stop:
+    def read(self, at: int, view: memoryview) -> int:
+        """Fill `view` with what comes of the object from byte `at` on, if an answer goes on there; how many bytes."""
+        wire, self._wire = self._wire, None
+        done = 0
+        if wire is not None and self._at == at:
+            with suppress(Broken):  # the rest is asked for
+                for count in wire.into(view):
+                    done += count
+                self.leave(wire, at=at + done, etag=self.etag)
+        return done
+
+    def leave(self, answer: Answer, *, at: int, etag: str) -> None:
+        """What an answer has behind the object's byte `at`, if it has more, is for the next read."""
+        self.etag = etag
+        if isinstance(answer, Wire) and answer.left:
             self._wire, self._at = answer, at

@@ -14,9 +14,10 @@ import ssl
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .connection import client_errors
@@ -33,6 +34,8 @@ SIGNED_AGAIN_S = 450.0
 """Half of it: an answer may take its time, and clocks differ."""
 SIGNED_KEYS = 4096
 """That many addresses are kept (0.7 KiB each), then none of them."""
+LOOKED_AT_S = 1.0
+"""A connection that was idle for so long is looked at before it is used again."""
 IDLE_S = 15.0
 """A connection that is idle for longer is not used again: servers close them after 20 s and more."""
 REFUSALS = 3
@@ -44,11 +47,12 @@ _NO_KEY = b"<Code>NoSuchKey</Code>"
 _ANYHOW = {408, 416, 429, 500, 502, 503, 504}
 
 
-class Signed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Signed:
     """A request but for its range."""
 
     place: Place
-    text: bytes
+    text: bytes = field(repr=False)
     until: float
 
 
@@ -91,11 +95,12 @@ class Direct:
         if wire.status == PLAIN and wire.first == start and start + wire.nbytes <= stop:
             self._refusals, wire.etag = 0, quoted(wire.etag)
             return wire
-        wire.leave()
-        if meant := _meant(wire):
-            raise meant
-        self._signed.clear()  # of credentials that may have expired
-        self._refused()
+        status, text = wire.status, wire.text
+        wire.leave()  # others may ask it from here on
+        _raise_meant(status, text)
+        if self._signed.get(path) is signed:  # else somebody has met the same
+            self._signed.clear()  # of credentials that may have expired
+            self._refused()
         count_request()  # this one; whoever asks obstore has counted one
         return None
 
@@ -116,7 +121,7 @@ class Direct:
                 wire = self._idle.pop()
             except IndexError:
                 break  # another thread took the last one
-            if wire.idle_since + IDLE_S < time.monotonic():
+            if not self._is_good(wire):
                 wire.close()
                 continue
             try:
@@ -131,9 +136,17 @@ class Direct:
         wire.ask(request, nbytes, self._keep)
         return wire
 
+    @staticmethod
+    def _is_good(wire: Wire) -> bool:
+        idle_s = time.monotonic() - wire.idle_since
+        return idle_s < IDLE_S and (idle_s < LOOKED_AT_S or wire.is_quiet())
+
     def _keep(self, wire: Wire) -> None:
         wire.idle_since = time.monotonic()
         self._idle.append(wire)
+        with suppress(IndexError):  # others take them too
+            while self._idle[0].idle_since + IDLE_S < wire.idle_since:
+                self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
         """None where obstore cannot sign, or the server may not be reached as `wire.py` does."""
@@ -143,11 +156,16 @@ class Direct:
         except client_errors():
             return None  # asked for the object it says why
         host, is_tls = address.hostname, address.scheme == "https"
+        if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() in ("false", "0"):
+            return None
         if self._is_proxied is None:
             self._is_proxied = _is_proxied(address.scheme, address.netloc)
         if not host or self._is_proxied:
             return None
-        place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
+        try:
+            place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
+        except ValueError:  # ssl.SSLError is one: a certificate that obstore may understand
+            return None
         text = (
             f"GET {address.path}?{address.query} HTTP/1.1\r\nHost: {address.netloc}\r\n"
             "User-Agent: penstock\r\nAccept: */*\r\nRange: bytes="
@@ -161,10 +179,11 @@ class Direct:
     def _context(self) -> ssl.SSLContext:
         with self._lock:
             if self._tls is None:
-                self._tls = ssl.create_default_context()
-                self._tls.set_alpn_protocols(["http/1.1"])
+                made = ssl.create_default_context()
+                made.set_alpn_protocols(["http/1.1"])
                 if given := self._runtime.client.get("root_certificate"):
-                    self._tls.load_verify_locations(cadata=given)
+                    made.load_verify_locations(cadata=given.decode() if isinstance(given, bytes) else given)
+                self._tls = made
             return self._tls
 
     def _refused(self) -> None:
@@ -181,11 +200,9 @@ def _is_proxied(scheme: str, netloc: str) -> bool:
     return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)
 
 
-def _meant(wire: Wire) -> Exception | None:
-    """What obstore would raise: of answers whose meaning does not depend on how the request was signed."""
-    text = f"status code: {wire.status} {wire.text.decode('utf-8', 'replace')}"
-    if wire.status == 404 and _NO_KEY in wire.text:
-        return FileNotFoundError(text)
-    if wire.status in _ANYHOW:
-        return OSError(text)
-    return None
+def _raise_meant(status: int, text: bytes) -> None:
+    """Raises: what obstore would, of answers whose meaning does not depend on how the request was signed."""
+    if status == 404 and _NO_KEY in text:
+        raise FileNotFoundError(f"status code: {status} {text.decode('utf-8', 'replace')}")
+    if status in _ANYHOW:
+        raise OSError(f"status code: {status} {text.decode('utf-8', 'replace')}")

@@ -31,11 +31,18 @@ class InOrder:
 
     def next_bytes(self, at: int) -> int:
         """How many bytes from `at` on `fill` shall read; 0 where another way is better, or the store has none such."""
+        if not self._following.is_under_way and not getattr(self._store, "follows", False):
+            return 0
         if at >= self._following.stop:
-            if len(_readers) <= MANY or not getattr(self._store, "follows", False):
+            if len(_readers) <= MANY:
                 return 0
             self._following = Following(min(at + BODY_BYTES, self._nbytes))
         return min(LOOK_BYTES, self._following.stop - at)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the next read asks for nothing."""
+        return self._following.is_under_way
 
     def fill(self, at: int, view: memoryview, etag: str | None) -> str:
         """Read so many bytes into `view`; the object's etag. Raises: as `ReadStore.fill`."""

@@ -148,18 +148,21 @@ class ReadStore(Opened):
         path, done, found = self._prefix + check_key(key), 0, etag
         end = offset + len(view)
         stop = end if following is None else max(end, following.stop)
+        if following is not None and following.etag:
+            found = self._pinned(key, following.etag, etag)
+            done = following.read(offset, view)  # no request: the budget is for the next one
+            if done == len(view):
+                return found
 
         def attempt(obstore: Any, client: Client) -> str:
             nonlocal done, found
             if done < len(view):
                 at = offset + done
-                answer: Answer | None = None if following is None else following.take(at)
-                if answer is None:
-                    answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
+                answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
                 for count in answer.into(view[done:]):
                     done += count
-                if following is not None and done == len(view):
-                    following.leave(answer, end)
+                if following is not None:
+                    following.leave(answer, at=offset + done, etag=found)
             self._whole(key, done, len(view))
             return str(found)
 
@@ -181,9 +184,10 @@ class ReadStore(Opened):
                 if is_past_end(error):
                     return None  # there is no byte to ask for
                 raise
+            etag, nbytes = answer.etag, answer.size  # what is read to its end may be asked by others
             data = answer.all()
-            self._whole(key, len(data), min(answer.size, BOUNDED_BYTES))
-            return Blob(data, answer.etag), answer.size
+            self._whole(key, len(data), min(nbytes, BOUNDED_BYTES))
+            return Blob(data, etag), nbytes
 
         found = self._reading(key, attempt)
         if found is None:

@@ -106,9 +106,11 @@ def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
     """None for a store that is not read so. Raises: InvalidStore."""
-    wanted = options.get("direct_reads", True)
-    if wanted not in (True, False):
+    wanted = options.get("direct_reads")
+    if wanted not in (None, True, False):
         raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
-    if not wanted or runtime.client.get("proxy_url") or any(config.get(name) for name in _NOT_DIRECT):
+    if wanted is False or runtime.client.get("proxy_url"):
+        return None
+    if any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in _NOT_DIRECT):
         return None
     return Direct(runtime)

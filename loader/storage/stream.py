@@ -49,6 +49,7 @@ class Pieces:
         self._spare: list[bytearray] = []
         self._given = memoryview(b"")
         self._pool: DaemonPool | None = None
+        self.requests = 0  # for ranges, so far
         self._in_order = InOrder(store, key, self.info.nbytes)
 
     def next(self) -> memoryview:
@@ -77,6 +78,7 @@ class Pieces:
 
     def _as_it_comes(self, nbytes: int) -> memoryview:
         piece = self._memory(nbytes)
+        self.requests += not self._in_order.is_under_way
         self._in_order.fill(self._asked, piece, self.info.etag)
         self._asked += nbytes
         return piece
@@ -118,6 +120,7 @@ class Pieces:
         return memoryview(bytearray(nbytes))
 
     def _took(self, piece: memoryview) -> None:
+        self.requests += 1
         self._asked += len(piece)
         self._size = min(self._size * 2, MAX_BYTES)
 

@@ -7,6 +7,7 @@ lock let go. What is not the plain answer to a range is not understood here: who
 from __future__ import annotations
 
 import re
+import select
 import socket
 import ssl
 import struct
@@ -102,11 +103,11 @@ class Wire:
         except BaseException:
             self.close()
             raise
-        return self._understand(end, come)
+        return self._understand(end, come, until)
 
     def all(self) -> bytes:
         """What is left of the body. Raises: Broken."""
-        end = self._at + self._left
+        end = self._at + self._left  # of the memory
         if end > len(self._memory):
             made = BytesIO()  # which gives away its memory as bytes, without a copy
             made.seek(self._left - 1)
@@ -119,9 +120,9 @@ class Wire:
         try:
             self._left = end - come
             while come < end:
-                count = self._socket.recv_into(self._view[come:end], end - come, self._flags)
-                self._took(count, until)
-                come += count
+                come += self._received(self._view[come:end])
+                if come < end and time.monotonic() > until:
+                    raise TimeoutError
         except OSError as error:
             raise self._broken(error) from None
         except BaseException:
@@ -144,16 +145,28 @@ class Wire:
                 yield count
             until = time.monotonic() + self._timeout_s
             while view:
-                count = self._socket.recv_into(view, len(view), self._flags)
-                self._took(count, until)
+                count = self._received(view)
                 view = view[count:]
                 yield count
+                if view and time.monotonic() > until:
+                    raise TimeoutError
         except OSError as error:
             raise self._broken(error) from None
         except BaseException:
             self.close()
             raise
         self._end()
+
+    @property
+    def left(self) -> int:
+        """How many bytes of the body were not taken yet."""
+        return self._left
+
+    def is_quiet(self) -> bool:
+        """Whether the server has said nothing since its last answer, and not hung up."""
+        look = select.poll()
+        look.register(self._socket, select.POLLIN)
+        return not look.poll(0)
 
     def leave(self) -> None:
         """The answer is of no use. Never raises."""
@@ -171,11 +184,11 @@ class Wire:
         if hasattr(self, "_socket"):
             self._socket.close()
 
-    def _understand(self, end: int, come: int) -> int:
+    def _understand(self, end: int, come: int, until: float) -> int:
         head = bytes(self._view[: end + 2]) if end >= 0 else b""
-        self._lasts, self._at, self._come, self._left = False, 0, 0, 0
+        self._lasts, self._at, self._come, self._left, self.status, self.text = False, 0, 0, 0, 0, b""
         if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
-            raise self._broken(OSError(0, "the answer is not HTTP"))
+            return self.status
         self.status = int(head[9:12])
         # "in" is much quicker than a pattern without regard to case, and nearly always says no.
         lasts = head[7:8] == b"1" and not (b"lose" in head and _CLOSES.search(head))
@@ -185,7 +198,7 @@ class Wire:
             has_none = self.status < 200 or self.status in _BODILESS
             expected = 0 if has_none else int(length[1]) if length and not is_coded else None
             self.status = 0 if self.status == PLAIN else self.status
-            self._lasts = self._read_text(end + 4, come, expected) and lasts and not has_none
+            self._lasts = self._read_text(end + 4, come, expected, until) and lasts and not has_none
             return self.status
         first, last, size = span.groups()
         self.first, self.nbytes, self.size = int(first), int(length[1]), int(size)
@@ -195,14 +208,14 @@ class Wire:
         self._at, self._come, self._left, self._lasts = end + 4, come, self.nbytes, lasts
         return PLAIN
 
-    def _read_text(self, begin: int, come: int, nbytes: int | None) -> bool:
+    def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
         """Of another answer; whether that is all of it. nbytes: None where its end is marked, by a chunk of none."""
         end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
         with suppress(OSError):
             # From the line end on that is the head's last: the only chunk may be the last one.
             while come < end and not (nbytes is None and self._memory.endswith(_LAST_CHUNK, begin - 2, come)):
                 count = self._socket.recv_into(self._view[come:end])
-                if not count:
+                if not count or time.monotonic() > until:
                     break
                 come += count
         self.text = bytes(self._view[begin:come])
@@ -210,19 +223,19 @@ class Wire:
             return self._memory.endswith(_LAST_CHUNK, begin - 2, come)
         return len(self.text) == nbytes
 
-    def _took(self, count: int, until: float) -> None:
-        """So many bytes of a body."""
+    def _received(self, view: memoryview) -> int:
+        """Of the body, into `view`: how many bytes came within `timeout_s`. Raises: OSError."""
+        count = self._socket.recv_into(view, len(view), self._flags)
         if not count:
             raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
         self._left -= count
-        if self._left and time.monotonic() > until:
-            raise TimeoutError
+        return count
 
     def _end(self) -> None:
-        if self._left:
-            return
+        if self._left or self._keep is None:
+            return  # or others have it already
         keep, self._keep = self._keep, None
-        if self._lasts and keep is not None:
+        if self._lasts:
             keep(self)
         else:
             self.close()
@@ -238,9 +251,10 @@ class Wire:
 def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
     """A socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
     try:
-        made = socket.create_connection((place.host, place.port), timeout=connect_timeout_s)
+        made = _dialled(place, connect_timeout_s)
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.settimeout(connect_timeout_s)
             if place.tls is not None:
                 made = place.tls.wrap_socket(made, server_hostname=place.host)
                 made.settimeout(timeout_s)
@@ -258,3 +272,30 @@ def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tupl
         raise
     except OSError as error:
         raise Broken(f"no connection: {error.strerror or type(error).__name__}") from None
+
+
+_answered: dict[str, int] = {}
+"""Host -> the family of addresses by which it was reached last: where the other one leads nowhere it is not tried first
+again."""
+
+
+def _dialled(place: Place, timeout_s: float) -> socket.socket:
+    """By one of the host's addresses, which share the time. Raises: OSError."""
+    found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    found.sort(key=lambda one: one[0] != _answered.get(place.host, one[0]))
+    until, why = time.monotonic() + timeout_s, "there is no address"
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(max(0.01, (until - time.monotonic()) / (len(found) - number)))
+            made.connect(address)
+        except OSError as error:
+            made.close()
+            why = error.strerror or type(error).__name__
+        except BaseException:
+            made.close()
+            raise
+        else:
+            _answered[place.host] = family
+            return made
+    raise OSError(0, why)

@@ -15,7 +15,7 @@ from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk import disk_of
 from loader.storage.files import WRITE_BYTES
-from loader.storage.in_order import BODY_BYTES, InOrder
+from loader.storage.in_order import InOrder
 from loader.storage.local import LocalStore
 from loader.storage.object_reads import ReadStore
 from loader.storage.objectstore import RemoteStore
@@ -188,11 +188,11 @@ class Transfer:
         in_order = InOrder(self._source, item.path, len(view))
         try:
             while nbytes := in_order.next_bytes(at):
-                self._pace.take(requests=int(at % BODY_BYTES == 0), nbytes=nbytes)
+                self._pace.take(requests=int(not in_order.is_under_way), nbytes=nbytes)
                 etag = in_order.fill(at, view[at : at + nbytes], etag)
                 hashes.update(view[at : at + nbytes])
                 at += nbytes
-            if etag is None or at < len(view):
+            if etag is None or not at or at < len(view):
                 etag = self._read_ahead(item, view, at, etag, hashes)
         finally:
             in_order.close()
@@ -232,12 +232,13 @@ class Transfer:
     ) -> tuple[str, int]:
         """The same of an object that goes into a file."""
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
-        pieces, hashes = Pieces(self._source, item.path, info), Hashes(item)
+        pieces, hashes, asked = Pieces(self._source, item.path, info), Hashes(item), 0
         if pieces.info.nbytes != nbytes:
             return hashlib.sha256().hexdigest(), 0
         try:
             while piece := pieces.next():
-                self._pace.take(requests=1, nbytes=len(piece))
+                self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
+                asked = pieces.requests
                 hashes.update(piece)
                 _write_all(file, piece)
         finally:

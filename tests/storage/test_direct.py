@@ -4,6 +4,7 @@ import hashlib
 import socket
 import ssl
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.errors import Changed, ObjectNotFound, StoreError, Throttled, Transient
+from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttled, Transient
 from loader.storage import Span, open_store, wire
+from loader.storage.answers import Following
 from loader.storage.files import download
 from loader.storage.in_order import BODY_BYTES, MANY
 from loader.storage.stream import Pieces
@@ -305,6 +307,94 @@ def test_a_mixed_crowd_under_faults_reads_what_is_there(faulty, faulty_store):
         list(threads.map(work, range(12)))
 
 
+@pytest.fixture
+def at_once(faulty_store, monkeypatch):
+    """at_once(what): a connection that can be asked again is asked by somebody else in the same moment, once."""
+
+    def arm(what) -> None:
+        direct = faulty_store._direct
+        real = direct._keep
+
+        def keep(kept: Wire) -> None:
+            real(kept)
+            if direct._keep is keep:
+                direct._keep = real
+                what()
+
+        direct._keep = keep
+
+    return arm
+
+
+def test_what_was_read_is_not_what_the_next_one_reads(faulty, faulty_store, at_once):
+    faulty.origin.hold("k", DATA)
+    faulty.origin.hold("other", DATA[:1000])
+    expected = faulty_store.head("k").etag
+    at_once(lambda: faulty_store.get("other"))
+    assert faulty_store.get("k") == (DATA, expected)
+    at_once(lambda: faulty_store.get("other"))
+    assert faulty_store.get_range("k", 1, 200_000) == (DATA[1:200_001], expected)
+    at_once(lambda: faulty_store.get("other"))
+    assert faulty_store.fill("k", 0, memoryview(bytearray(150_000))) == expected
+    assert len(faulty._threads) == 3, "the listener, obstore's and ours"
+
+
+def test_a_refusal_is_not_what_the_next_one_is_told(faulty, faulty_store, at_once):
+    faulty.origin.hold("k", DATA)
+
+    def other() -> None:
+        with pytest.raises(ObjectNotFound):
+            faulty_store.get("nope")
+
+    at_once(other)
+    faulty.faults.append(403)
+    assert faulty_store.get("k").data == DATA
+    assert ways(faulty) == ["direct", "direct", "header"]
+
+
+def test_an_answer_that_ended_is_not_followed(faulty, faulty_store):
+    """What is left of an object that was cut short is somebody else's connection by then."""
+    faulty.origin.hold("k", DATA[:1000])
+    following, view = Following(10_000), memoryview(bytearray(1000))
+    faulty_store.fill("k", 0, view, following=following)
+    assert bytes(view) == DATA[:1000]
+    assert not following.is_under_way
+    faulty.origin.hold("other", DATA)
+    with pytest.raises(Corrupt):
+        faulty_store.fill("k", 1000, view, following=following)
+    assert faulty_store.get("other").data == DATA
+
+
+@pytest.mark.parametrize("nbytes", [1000, 200_000])
+def test_what_came_before_a_stall_is_kept(faulty, faulty_options, nbytes):
+    faulty.origin.hold("k", DATA)
+    store, view = (
+        open_store("s3://bucket", {**faulty_options, "timeout_s": 0.3}),
+        memoryview(bytearray(nbytes)),
+    )
+    faulty.faults.append("stall")
+    store.fill("k", 0, view)
+    assert bytes(view) == DATA[:nbytes]
+    assert asked(faulty) == [f"0-{nbytes - 1}", f"{nbytes // 2}-{nbytes - 1}"]
+    store.close()
+
+
+def test_what_nobody_takes_is_closed(faulty, faulty_store, monkeypatch):
+    faulty.origin.hold("k", DATA)
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda n: faulty_store.get_range("k", n, 100_000), range(60)))
+    monkeypatch.setattr("loader.storage.direct.IDLE_S", 0.0)
+    faulty_store.get_range("k", 0, 1)
+    assert len(faulty_store._direct._idle) == 1
+
+
+def test_nothing_goes_over_http_to_who_forbids_it(faulty, faulty_options):
+    store = open_store("s3://bucket", {**faulty_options, "allow_http": False, "retry_deadline_s": 0})
+    with pytest.raises(StoreError):
+        store.get("k")
+    assert faulty.requests == []
+
+
 # proxies and TLS
 
 
@@ -490,6 +580,19 @@ def test_who_stops_in_the_middle_leaves_no_connection(faulty, faulty_store, crow
     assert not answering.is_alive()
 
 
+def test_a_read_that_asks_for_nothing_is_no_request(faulty, faulty_store, crowd, tmp_path):
+    faulty.origin.hold("k", BIG)
+    seen = Traffic()
+    with counted(seen):
+        download(faulty_store, "k", tmp_path / "file")
+    assert (seen.requests, seen.retries) == (4, 0)
+    assert len(faulty.requests) == 4, "a look, and three ranges"
+    pieces = Pieces(faulty_store, "k")
+    while pieces.next():
+        pass
+    assert pieces.requests == 3
+
+
 # the connection
 
 
@@ -574,10 +677,10 @@ def test_what_ends_anywhere_is_broken(cut, sizes, by):
 
 NOT_THE_RANGE = {
     "": Broken,
-    "\r\n\r\n": Broken,
-    "SSH-2.0-OpenSSH\r\n\r\n": Broken,
-    "HTTP/1.1 2x6 no\r\n\r\n": Broken,
-    "HTTP/1.1 206 x\r\n" + "X: " + "y" * 200_000 + "\r\n\r\n": Broken,
+    "\r\n\r\n": 0,
+    "SSH-2.0-OpenSSH\r\n\r\n": 0,
+    "HTTP/1.1 2x6 no\r\n\r\n": 0,
+    "HTTP/1.1 206 x\r\n" + "X: " + "y" * 200_000 + "\r\n\r\n": 0,
     "HTTP/1.1 100 Continue\r\n\r\n": 100,
     "HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n" + answer(b"ab").decode()[32:]: 0,
     "HTTP/1.1 404 x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n": 404,
@@ -617,6 +720,20 @@ def test_a_server_that_closes_is_not_asked_again_there(extra):
     assert made.all() == b"abc"
     assert kept == []
     assert chopped.is_closed
+
+
+def test_what_a_server_says_unasked_is_seen():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for say in (lambda there: there.sendall(b"HTTP/1.1 408 too slow"), lambda there: there.close()):
+            made = Wire(Place("127.0.0.1", listener.getsockname()[1], None), 5, 5)
+            there, _ = listener.accept()
+            assert made.is_quiet()
+            say(there)
+            deadline = time.monotonic() + 30
+            while made.is_quiet() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert not made.is_quiet()
+            there.close()
 
 
 def read_all(made: Wire, nbytes: int) -> bytes:

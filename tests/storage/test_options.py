@@ -88,6 +88,7 @@ def test_explicit_keys_are_not_mixed_with_the_environments_token(s3_options, fau
         ({"token": "A"}, "both key and secret"),
         ({"key": "A", "secret": "B", "profile": "p"}, "contradict"),
         ({"checksum_algorithm": "no-such"}, "options are refused"),
+        ({"direct_reads": "perhaps"}, "give true or false"),
         ({"timeout_s": "soon"}, "timeout_s"),
         ({"retry_deadline_s": -1}, "retry_deadline_s"),
         ({"max_concurrency": 0}, "max_concurrency"),

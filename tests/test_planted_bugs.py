@@ -1065,8 +1065,8 @@ STORAGE = [
         (
             "each of many objects is read ahead",
             "in_order.py",
-            "if len(_readers) <= MANY or",
-            "if True or",
+            "if len(_readers) <= MANY:",
+            "if True:",
             "test_direct.py::test_one_of_many_is_one_answer_that_is_read_as_it_comes",
         ),
         (

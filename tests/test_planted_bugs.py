@@ -1094,8 +1094,8 @@ STORAGE = [
         (
             "an answer that ended is followed",
             "answers.py",
-            "if isinstance(answer, Wire) and answer.left:",
-            "if isinstance(answer, Wire):",
+            "        if at < self._end:",
+            "        if isinstance(answer, Wire) and answer.left:",
             "test_direct.py::test_an_answer_that_ended_is_not_followed",
         ),
         (
@@ -1112,6 +1112,20 @@ STORAGE = [
             "return not look.poll(0)",
             "return True",
             "test_direct.py::test_what_a_server_says_unasked_is_seen",
+        ),
+        (
+            "an idle connection is asked again without a look",
+            "direct.py",
+            "(idle_s < LOOKED_AT_S or wire.is_quiet())",
+            "True",
+            "test_direct.py::test_what_was_said_meanwhile_is_no_answer",
+        ),
+        (
+            "what nobody takes stays open",
+            "direct.py",
+            "            while self._idle[0].idle_since + IDLE_S < wire.idle_since:\n",
+            "            while False:\n",
+            "test_direct.py::test_what_nobody_takes_is_closed",
         ),
         (
             "another ETag than the source's is believed",

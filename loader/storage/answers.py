@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, Protocol
 
 from .object_listing import etag_of
@@ -61,27 +60,28 @@ class Following:
 
     def __init__(self, stop: int) -> None:
         self.stop, self.etag = stop, ""  # of the object, once there was an answer
-        self._wire: Wire | None = None
-        self._at = 0
+        self._answer: Answer | None = None
+        self._at = self._end = 0
 
     @property
     def is_under_way(self) -> bool:
         """Whether an answer goes on."""
-        return self._wire is not None
+        return self._answer is not None
 
-    def read(self, at: int, view: memoryview) -> int:
-        """Fill `view` with what comes of the object from byte `at` on, if an answer goes on there; how many bytes."""
-        wire, self._wire = self._wire, None
-        done = 0
-        if wire is not None and self._at == at:
-            with suppress(Broken):  # the rest is asked for
-                for count in wire.into(view):
-                    done += count
-                self.leave(wire, at=at + done, etag=self.etag)
-        return done
+    def begin(self, answer: Answer, at: int, etag: str) -> None:
+        """With an answer whose body begins with the object's byte `at`."""
+        self._answer, self._at, self.etag = answer, at, etag
+        self._end = at + (answer.left if isinstance(answer, Wire) else 0)
 
-    def leave(self, answer: Answer, *, at: int, etag: str) -> None:
-        """What an answer has behind the object's byte `at`, if it has more, is for the next read."""
-        self.etag = etag
-        if isinstance(answer, Wire) and answer.left:
-            self._wire, self._at = answer, at
+    def into(self, at: int, view: memoryview) -> Iterator[int]:
+        """Fill `view` with what comes of the object from byte `at` on, if an answer goes on there; how many bytes came,
+        each time that some came. Raises: as the answer's."""
+        answer, self._answer = self._answer, None
+        if answer is None or self._at != at:
+            return
+        for count in answer.into(view):
+            at += count
+            yield count
+        # By what it had to begin with: from the end of its body on others may ask its connection.
+        if at < self._end:
+            self._answer, self._at = answer, at

@@ -44,6 +44,8 @@ PAUSE_S = 60.0
 """...nothing is asked for here for so long."""
 
 _NO_KEY = b"<Code>NoSuchKey</Code>"
+_YES = {"true", "1", "on", "yes", "y"}
+_OF_CREDENTIALS = {400, 401, 403}
 _ANYHOW = {408, 416, 429, 500, 502, 503, 504}
 
 
@@ -98,8 +100,9 @@ class Direct:
         status, text = wire.status, wire.text
         wire.leave()  # others may ask it from here on
         _raise_meant(status, text)
-        if self._signed.get(path) is signed:  # else somebody has met the same
-            self._signed.clear()  # of credentials that may have expired
+        if self._signed.pop(path, None) is signed:  # else somebody has met the same
+            if status in _OF_CREDENTIALS:
+                self._signed.clear()  # of credentials that may have expired
             self._refused()
         count_request()  # this one; whoever asks obstore has counted one
         return None
@@ -156,7 +159,7 @@ class Direct:
         except client_errors():
             return None  # asked for the object it says why
         host, is_tls = address.hostname, address.scheme == "https"
-        if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() in ("false", "0"):
+        if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
             return None
         if self._is_proxied is None:
             self._is_proxied = _is_proxied(address.scheme, address.netloc)

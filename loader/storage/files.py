@@ -104,7 +104,8 @@ def download(
     info: what a listing said of the object a moment ago, which saves a request; another one by now is Changed.
 
     Requests are of at most 4 MiB, three at once (one for each 4 MiB, and two more); memory: 12 MiB. None is open
-    while `seen` and the disk work. Each is tried again under the store's budget.
+    while `seen` and the disk work. Of more than four objects at once, where S3 is read directly, each is one request
+    for 16 MiB, which stays open meanwhile. Each is tried again under the store's budget.
 
     Raises: ObjectNotFound; Changed where the object is replaced meanwhile; what reading a range raises; what the disk
     says of writing, as StoreError; what `seen` raises.

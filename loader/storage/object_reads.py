@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from io import BytesIO
@@ -25,6 +26,7 @@ from .options import Runtime
 from .ranges import plan_reads, slice_reads
 from .spec import Opened, StoreSpec
 from .store import Blob, ObjectInfo, Span
+from .wire import Broken
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -150,7 +152,9 @@ class ReadStore(Opened):
         stop = end if following is None else max(end, following.stop)
         if following is not None and following.etag:
             found = self._pinned(key, following.etag, etag)
-            done = following.read(offset, view)  # no request: the budget is for the next one
+            with suppress(Broken):  # no request of its own: the budget is for the next one
+                for count in following.into(offset, view):
+                    done += count
             if done == len(view):
                 return found
 
@@ -159,10 +163,11 @@ class ReadStore(Opened):
             if done < len(view):
                 at = offset + done
                 answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
-                for count in answer.into(view[done:]):
-                    done += count
                 if following is not None:
-                    following.leave(answer, at=offset + done, etag=found)
+                    following.begin(answer, at, found)
+                rest = view[done:]
+                for count in answer.into(rest) if following is None else following.into(at, rest):
+                    done += count
             self._whole(key, done, len(view))
             return str(found)
 

@@ -3,7 +3,8 @@
 Each provider module has one table: accepted name -> obstore's name. An option that is in no table is an
 error that names the accepted ones: a misspelt option must not be ignored.
 
-    timeout_s          one request, connection to last byte (30)
+    timeout_s          one request, connection to last byte (30); where S3 is read directly: its head, and each wait for
+                       a piece of its body of at most 16 MiB
     connect_timeout_s  (5)
     retry_deadline_s   how long a verb is tried again (60); retry_base_s (0.05), retry_cap_s (5): its pauses
     max_concurrency    requests in flight per store before the store throttles (64)

@@ -106,8 +106,9 @@ def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
     """None for a store that is not read so. Raises: InvalidStore."""
-    wanted = options.get("direct_reads")
-    if wanted not in (None, True, False):
+    client_kwargs = options.get("client_kwargs")
+    wanted = {**options, **(client_kwargs if isinstance(client_kwargs, Mapping) else {})}.get("direct_reads")
+    if wanted is not None and not isinstance(wanted, bool):
         raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
     if wanted is False or runtime.client.get("proxy_url"):
         return None

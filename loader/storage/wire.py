@@ -280,21 +280,25 @@ again."""
 
 
 def _dialled(place: Place, timeout_s: float) -> socket.socket:
-    """By one of the host's addresses, which share the time. Raises: OSError."""
+    """By one of two of the host's addresses, of two families if it has them, which share the time. Raises: OSError."""
     found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-    found.sort(key=lambda one: one[0] != _answered.get(place.host, one[0]))
-    until, why = time.monotonic() + timeout_s, "there is no address"
-    for number, (family, kind, protocol, _, address) in enumerate(found):
-        made = socket.socket(family, kind, protocol)
+    first = _answered.get(place.host, found[0][0])
+    found.sort(key=lambda one: one[0] != first)
+    tried = [found[0], *[one for one in found if one[0] != found[0][0]][:1]]
+    if len(tried) == 1:
+        tried = found[:2]
+    until, why = time.monotonic() + timeout_s, ""
+    for number, (family, kind, protocol, _, address) in enumerate(tried):
         try:
-            made.settimeout(max(0.01, (until - time.monotonic()) / (len(found) - number)))
-            made.connect(address)
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.settimeout(max(0.01, (until - time.monotonic()) / (len(tried) - number)))
+                made.connect(address)
+            except BaseException:
+                made.close()
+                raise
         except OSError as error:
-            made.close()
-            why = error.strerror or type(error).__name__
-        except BaseException:
-            made.close()
-            raise
+            why = why or error.strerror or type(error).__name__
         else:
             _answered[place.host] = family
             return made

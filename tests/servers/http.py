@@ -160,7 +160,9 @@ class HttpServer:
         head = f"HTTP/1.1 {status} X\r\n{lines}\r\n"
         sent = b"" if request.method == "HEAD" else body
         if fault in ("reset", "stall"):
+            connection.settimeout(30.0)
             connection.sendall(head.encode("latin-1") + sent[: len(sent) // 2])
+            connection.settimeout(0.05)
             if fault == "stall":
                 self._receive(connection)  # until the client gives up
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

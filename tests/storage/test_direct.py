@@ -6,13 +6,16 @@ import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
+import obstore
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttled, Transient
@@ -191,7 +194,8 @@ def test_credentials_that_were_replaced_sign_anew(faulty, faulty_options):
 @pytest.mark.parametrize("fault", [503, 429, 500, "drop", "reset", "short", "stall"])
 def test_what_breaks_is_not_asked_for_by_the_other_way(faulty, faulty_options, fault):
     faulty.origin.hold("k", DATA)
-    store = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0, "timeout_s": 0.3})
+    timeout_s = 0.3 if fault == "stall" else 20
+    store = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0, "timeout_s": timeout_s})
     for read in (
         lambda: store.get_range("k", 1, 200_000),
         lambda: store.get_range("k", 1, 1000),
@@ -276,7 +280,8 @@ def test_more_than_was_asked_for_is_tried_again(faulty, faulty_store):
     assert ways(faulty) == ["direct", "direct"]
 
 
-def test_a_mixed_crowd_under_faults_reads_what_is_there(faulty, faulty_store):
+def test_a_mixed_crowd_under_faults_reads_what_is_there(faulty, faulty_store, monkeypatch):
+    monkeypatch.setattr("loader.storage.direct.REFUSALS", 10**9)
     faulty.origin.hold("k", DATA)
     faults = Random(5).choices([None, None, None, 503, "drop", "reset", "short", 403], k=400)
     lock = threading.Lock()
@@ -352,14 +357,21 @@ def test_a_refusal_is_not_what_the_next_one_is_told(faulty, faulty_store, at_onc
     assert ways(faulty) == ["direct", "direct", "header"]
 
 
-def test_an_answer_that_ended_is_not_followed(faulty, faulty_store):
+def test_an_answer_that_ended_is_not_followed(faulty, faulty_store, at_once):
     """What is left of an object that was cut short is somebody else's connection by then."""
     faulty.origin.hold("k", DATA[:1000])
-    following, view = Following(10_000), memoryview(bytearray(1000))
+    faulty.origin.hold("other", DATA)
+    following, view, others = Following(10_000), memoryview(bytearray(1000)), []
+
+    def other() -> None:
+        client = faulty_store._connection._client
+        others.append(faulty_store._direct.ask(obstore, client, "other", 0, 200_000))
+
+    at_once(other)
     faulty_store.fill("k", 0, view, following=following)
     assert bytes(view) == DATA[:1000]
     assert not following.is_under_way
-    faulty.origin.hold("other", DATA)
+    assert others[0].all() == DATA[:200_000]
     with pytest.raises(Corrupt):
         faulty_store.fill("k", 1000, view, following=following)
     assert faulty_store.get("other").data == DATA
@@ -368,10 +380,8 @@ def test_an_answer_that_ended_is_not_followed(faulty, faulty_store):
 @pytest.mark.parametrize("nbytes", [1000, 200_000])
 def test_what_came_before_a_stall_is_kept(faulty, faulty_options, nbytes):
     faulty.origin.hold("k", DATA)
-    store, view = (
-        open_store("s3://bucket", {**faulty_options, "timeout_s": 0.3}),
-        memoryview(bytearray(nbytes)),
-    )
+    store = open_store("s3://bucket", {**faulty_options, "timeout_s": 2})
+    view = memoryview(bytearray(nbytes))
     faulty.faults.append("stall")
     store.fill("k", 0, view)
     assert bytes(view) == DATA[:nbytes]
@@ -379,13 +389,28 @@ def test_what_came_before_a_stall_is_kept(faulty, faulty_options, nbytes):
     store.close()
 
 
-def test_what_nobody_takes_is_closed(faulty, faulty_store, monkeypatch):
+def test_what_nobody_takes_is_closed(faulty, faulty_store):
     faulty.origin.hold("k", DATA)
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda n: faulty_store.get_range("k", n, 100_000), range(60)))
-    monkeypatch.setattr("loader.storage.direct.IDLE_S", 0.0)
-    faulty_store.get_range("k", 0, 1)
-    assert len(faulty_store._direct._idle) == 1
+    direct = faulty_store._direct
+    answers = [direct.ask(obstore, faulty_store._connection._client, "k", 0, 10) for _ in range(4)]
+    for one in answers:
+        one.all()
+    kept = direct._idle.pop()
+    for one in direct._idle:
+        one.idle_since -= 60
+    direct._keep(kept)
+    assert list(direct._idle) == [kept]
+    assert [one._socket.fileno() == -1 for one in answers].count(True) == 3
+
+
+def test_what_was_said_meanwhile_is_no_answer(faulty, faulty_store, monkeypatch):
+    """A connection that was idle is looked at before it is asked again."""
+    faulty.origin.hold("k", DATA)
+    assert faulty_store.get("k").data == DATA
+    monkeypatch.setattr("loader.storage.direct.LOOKED_AT_S", 0.0)
+    monkeypatch.setattr(Wire, "is_quiet", lambda _: False)
+    assert faulty_store.get("k").data == DATA
+    assert len(faulty._threads) == 3, "the listener, and a connection for each"
 
 
 def test_nothing_goes_over_http_to_who_forbids_it(faulty, faulty_options):
@@ -502,8 +527,9 @@ def test_a_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
 
 
 @pytest.fixture
-def crowd(faulty_store, faulty):
+def crowd(faulty_store, faulty, monkeypatch):
     """So many others are read that one connection each is enough."""
+    monkeypatch.setattr("loader.storage.in_order._readers", WeakSet())
     faulty.origin.hold("other", b"x")
     others = [Pieces(faulty_store, "other") for _ in range(MANY)]
     faulty.requests.clear()
@@ -542,7 +568,7 @@ def test_alone_it_is_read_ahead(faulty, faulty_store, crowd, tmp_path):
 @pytest.mark.parametrize("number", range(3))
 def test_one_of_many_under_a_fault(faulty, faulty_options, crowd, tmp_path, number, fault):
     """What came is kept: the rest is asked for, and no byte is seen twice."""
-    store = open_store("s3://bucket", {**faulty_options, "timeout_s": 0.5 if fault == "stall" else 20})
+    store = open_store("s3://bucket", {**faulty_options, "timeout_s": 3 if fault == "stall" else 20})
     faulty.origin.hold("k", BIG)
     starts, left = [0, MIB, MIB + BODY_BYTES], [fault]
 
@@ -626,7 +652,7 @@ def over(data: bytes, sizes: list[int], monkeypatch_context) -> tuple[Wire, Chop
     chopped = Chopped(data, sizes)
     with monkeypatch_context() as patch:
         patch.setattr(wire, "_connected", lambda *_: (chopped, 0))
-        return Wire(Place("h", 80, None), 1, 1), chopped
+        return Wire(Place("h", 80, None), 60, 60), chopped
 
 
 def answer(body: bytes, extra: str = "", start: int = 100) -> bytes:
@@ -643,6 +669,7 @@ def answer(body: bytes, extra: str = "", start: int = 100) -> bytes:
     sizes=st.lists(st.integers(1, 5000), max_size=20),
     views=st.lists(st.integers(1, 100_000), max_size=4),
 )
+@settings(deadline=None)
 def test_a_body_is_what_was_sent_however_it_comes(nbytes, padding, sizes, views):
     body, kept = Random(nbytes).randbytes(nbytes), []
     sent = answer(body, f"X-Padding: {'p' * padding}\r\n")
@@ -664,6 +691,7 @@ def test_a_body_is_what_was_sent_however_it_comes(nbytes, padding, sizes, views)
 
 
 @given(cut=st.integers(0, 3300), sizes=st.lists(st.integers(1, 500), max_size=10), by=st.booleans())
+@settings(deadline=None)
 def test_what_ends_anywhere_is_broken(cut, sizes, by):
     sent, kept = answer(bytes(3000)), []
     cut = min(cut, len(sent) - 1)
@@ -741,9 +769,42 @@ def test_what_a_server_says_unasked_is_seen():
             there.close()
 
 
+def send(there: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # the client hung up
+        there.sendall(data)
+
+
 def read_all(made: Wire, nbytes: int) -> bytes:
     made.ask(b"GET", nbytes, lambda _: None)
     return made.all()
+
+
+def test_addresses_share_the_time(monkeypatch):
+    """Where one family leads nowhere the other is tried, and is the first from then on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, tried = listener.getsockname()[1], []
+        nowhere = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
+        here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+
+        class Dialling(socket.socket):
+            def connect(self, address) -> None:
+                tried.append((address[0], self.gettimeout()))
+                if self.family == socket.AF_INET6:
+                    raise OSError(101, "Network is unreachable")
+                super().connect(address)
+
+        monkeypatch.setattr(wire, "_answered", {})
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [nowhere, nowhere, nowhere, here, here])
+        monkeypatch.setattr(socket, "socket", Dialling)
+        for _ in range(2):
+            Wire(Place("host", port, None), 8, 5).close()
+        assert [address for address, _ in tried] == ["::1", "127.0.0.1", "127.0.0.1"]
+        assert tried[0][1] == pytest.approx(4, abs=0.5)
+        monkeypatch.setattr(wire, "_answered", {})
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [nowhere] * 8)
+        with pytest.raises(Broken, match="no connection: Network is unreachable"):
+            Wire(Place("host", port, None), 8, 5)
+        assert len(tried) == 5
 
 
 def test_a_server_that_says_nothing():
@@ -752,10 +813,14 @@ def test_a_server_that_says_nothing():
         for sent in (b"", b"HTTP/1.1 206", answer(bytes(1000))[:-1], answer(bytes(500_000))[:-1]):
             made = Wire(Place("127.0.0.1", listener.getsockname()[1], None), 5, 0.2)
             there, _ = listener.accept()
-            threading.Thread(target=there.sendall, args=(sent,)).start()
-            with pytest.raises(Broken, match=r"it took longer than 0\.2 s"):
-                read_all(made, len(sent))
-            there.close()
+            thread = threading.Thread(target=send, args=(there, sent))
+            thread.start()
+            try:
+                with pytest.raises(Broken, match=r"it took longer than 0\.2 s"):
+                    read_all(made, len(sent))
+            finally:
+                thread.join()
+                there.close()
 
 
 def test_a_server_that_is_slower_than_it_may_be():
@@ -768,16 +833,18 @@ def test_a_server_that_is_slower_than_it_may_be():
 
         def trickle() -> None:
             for letter in head:
-                there.sendall(bytes([letter]))
+                send(there, bytes([letter]))
                 sent.append(letter)
                 if stop.wait(0.02):
                     return
 
         thread = threading.Thread(target=trickle)
         thread.start()
-        with pytest.raises(Broken, match="it took longer"):
-            read_all(made, 10)
-        assert len(sent) < len(head)
-        stop.set()
-        thread.join()
-        there.close()
+        try:
+            with pytest.raises(Broken, match="it took longer"):
+                read_all(made, 10)
+            assert len(sent) < len(head)
+        finally:
+            stop.set()
+            thread.join()
+            there.close()

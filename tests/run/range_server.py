@@ -36,7 +36,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        body = self.server.objects.get(self.path.removeprefix("/bucket/"))
+        path = self.path.partition("?")[0]  # a signature may follow
+        body = self.server.objects.get(path.removeprefix("/bucket/"))
         if body is None:
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         asked = self.headers.get("Range")
@@ -44,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(200, body)
         low, high = (int(one) for one in asked.removeprefix("bytes=").split("-"))
         piece = body[low : high + 1]
-        self.server.before(self.path, len(piece))
+        self.server.before(path, len(piece))
         return self._answer(206, piece, f"bytes {low}-{low + len(piece) - 1}/{len(body)}")
 
     def do_PUT(self):

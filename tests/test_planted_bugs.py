@@ -941,7 +941,7 @@ STORAGE = [
             "object_reads.py",
             "                at = offset + done\n",
             "                at = offset\n",
-            "test_files.py::test_a_fault_at_any_piece_is_cured",
+            "test_files.py::test_a_fault_at_any_piece_is_cured[s3-direct-1-reset]",
         ),
         (
             "what broke off is taken up of whatever object is there",

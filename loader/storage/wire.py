@@ -117,17 +117,12 @@ class Wire:
                     pass
             return made.getvalue()
         begin, come, until = self._at, self._come, time.monotonic() + self._timeout_s
-        try:
+        with self:
             self._left = end - come
             while come < end:
                 come += self._received(self._view[come:end])
                 if come < end and time.monotonic() > until:
                     raise TimeoutError
-        except OSError as error:
-            raise self._broken(error) from None
-        except BaseException:
-            self.close()
-            raise
         data = bytes(self._view[begin:end])
         self._end()
         return data
@@ -136,7 +131,7 @@ class Wire:
         """Fill `view` with what comes next of the body; how many bytes came, each time that some came. It may end
         before `view`; what is behind `view` can be asked for next. Raises: Broken."""
         view = view[: self._left]
-        try:
+        with self:
             if count := min(self._come - self._at, len(view)):
                 view[:count] = self._view[self._at : self._at + count]
                 self._at += count
@@ -150,11 +145,6 @@ class Wire:
                 yield count
                 if view and time.monotonic() > until:
                     raise TimeoutError
-        except OSError as error:
-            raise self._broken(error) from None
-        except BaseException:
-            self.close()
-            raise
         self._end()
 
     @property
@@ -167,6 +157,15 @@ class Wire:
         look = select.poll()
         look.register(self._socket, select.POLLIN)
         return not look.poll(0)
+
+    def __enter__(self) -> None:
+        """Reading of a body: after an error it is used no more."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise self._broken(error) from None
+        if error is not None:
+            self.close()
 
     def leave(self) -> None:
         """The answer is of no use. Never raises."""

@@ -136,8 +136,8 @@ def head(given: argparse.Namespace) -> list[str]:
         f"Made by `{command}` on {machine}. {given.note}".rstrip(),
         "",
         "Contestants take turns; a ratio is the median over rounds of the ratio within a round, with its range.",
-        'But for "a core for each" server and client share the cores, so where the client is quick the server bounds the',
-        "rate: processor seconds per GiB are the client's own.\n",
+        'But for "a core for each" server and client share the cores, so where the client is quick the server bounds',
+        "the rate: processor seconds per GiB are the client's own.\n",
         "| what | against | at least | penstock is faster by | reached |\n| --- | --- | --- | --- | --- |",
     ]
 

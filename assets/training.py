@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.report import Report
+from loader.api.report import Report
 
 from .report import dagster_name, markdown_table
 from .version_audit import STAGE as VERSION

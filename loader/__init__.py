@@ -6,63 +6,26 @@ plan = loader.plan({"photos": version}, seed=7, global_batch=64)
 for batch in loader.Loader(plan): ...                        every batch a pure function of its step
 """
 
-from . import errors
-from .api import by_score, open_plan, plan, source, write_part
-from .cache.spec import NodeCache
-from .dataset.member_names import escape_key
-from .dataset.part import Part
-from .dataset.root import Root
-from .dataset.version import Version
-from .dataset.view import View
-from .dataset.writer import Writer
-from .explain import Explanation, explain
-from .follow import follow
-from .modalities.excerpt import audio
-from .modalities.photo import image
-from .modalities.video import video
-from .order.bucket import bucket
-from .order.pack import pack
-from .order.plan import Plan
-from .order.views import synthetic
-from .report import report
-from .run.batch import Batch
-from .run.by_bucket import by_bucket
-from .run.ledger import read_ledger
-from .run.loader import Loader
-from .run.substitution import Substitution
-from .run.world import World
-from .torch import torch_dataset
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Batch",
-    "Explanation",
-    "Loader",
-    "NodeCache",
-    "Part",
-    "Plan",
-    "Root",
-    "Substitution",
-    "Version",
-    "View",
-    "World",
-    "Writer",
-    "audio",
-    "bucket",
-    "by_bucket",
-    "by_score",
-    "errors",
-    "escape_key",
-    "explain",
-    "follow",
-    "image",
-    "open_plan",
-    "pack",
-    "plan",
-    "read_ledger",
-    "report",
-    "source",
-    "synthetic",
-    "torch_dataset",
-    "video",
-    "write_part",
-]
+from . import errors as errors
+
+if TYPE_CHECKING:
+    from .api import *  # noqa: F403 - what `__getattr__` gives
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `api`, at the first use of any: numpy and pyarrow take 0.3 s, which a program that only moves bytes
+    (`loader.storage`) does without."""
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    api = import_module(".api", __name__)  # an import statement asks here whether there is one
+    globals().update({one: getattr(api, one) for one in api.__all__}, __all__=api.__all__)
+    if name in globals():  # also rooms, which are imported by now
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 from loader import Root
+from loader.api.explain import Explanation
 from loader.dataset.manifest import read_manifest
 from loader.errors import Corrupt, ObjectNotFound
-from loader.explain import Explanation
 
 _SAMPLES = "samples"
 

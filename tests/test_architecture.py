@@ -81,6 +81,13 @@ def test_there_is_no_import_cycle(package: str) -> None:
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
 
 
+def imported(code: str, *names: str) -> str:
+    """Which of the names a new interpreter has imported after `code`."""
+    code = f"import sys, {code}; print([m for m in {names!r} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    return run.stdout.strip()
+
+
 def test_import_loader_is_light() -> None:
     heavy = [
         "torch",
@@ -93,9 +100,26 @@ def test_import_loader_is_light() -> None:
         "obstore",
         "boto3",
     ]
-    code = f"import sys, loader, penstock.cli; print([m for m in {heavy!r} if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-    assert run.stdout.strip() == "[]"
+    assert imported("loader.api, penstock.cli", *heavy) == "[]"
+
+
+def test_what_only_moves_bytes_imports_no_arrays() -> None:
+    code = "loader.storage, loader.storage.files, penstock.verbs, penstock.migrate.prefix"
+    assert imported(code, "numpy", "pyarrow", "loader.api") == "[]"
+
+
+def test_a_name_is_handed_out_on_first_use() -> None:
+    assert imported("loader", "loader.api", "pyarrow") == "[]"
+    assert imported("loader; loader.Root", "loader.api", "pyarrow") == "['loader.api', 'pyarrow']"
+
+
+def test_loader_has_its_names_its_rooms_and_no_others() -> None:
+    import loader
+
+    assert set(loader.__all__) <= set(dir(loader))
+    assert loader.order.plan.Plan is loader.Plan
+    with pytest.raises(AttributeError, match="module 'loader' has no attribute 'Rot'"):
+        loader.Rot  # noqa: B018 - a misspelt name
 
 
 def test_what_loader_exports_is_frozen() -> None:

@@ -5,7 +5,7 @@ import dagster as dg
 from assets.report import dagster_name
 from assets.spec import DatasetSpec
 from assets.training import is_known, problem_of, training_event, training_runs
-from loader.report import Report, new_reports
+from loader.api.report import Report, new_reports
 from resources.storage import RootResource
 
 PER_TICK = 50

@@ -16,10 +16,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow.json import ParseOptions, ReadOptions, read_json
-
 from loader.errors import AlreadyExists, Corrupt
 from loader.storage import Store
 
@@ -30,10 +26,6 @@ LINES = 64
 """Of one object; what a killed run had copied and not noted is found by its size."""
 PIECE_ROWS = 100_000
 """Of one piece of the manifest: bounds what is in memory. Some 5 MiB in the store."""
-SCHEMA = pa.schema(
-    [("key", pa.string()), ("nbytes", pa.int64()), ("sha256", pa.string()), ("etag", pa.string())],
-    metadata={"penstock.table": "migration", "penstock.schema": "1"},
-)
 
 
 class Journal:
@@ -115,12 +107,14 @@ class Journal:
         self.flush()
         if not self._pieces:
             return
+        from .manifest import to_parquet  # 0.2 s of imports, which only the end takes
+
         before, number = [*self._manifests, *self._pieces], len(self._manifests)
         if self._manifests:
             number = int(self._manifests[-1].removesuffix(".parquet")[-12:])
         made, rows = [], self._noted.execute("SELECT * FROM noted ORDER BY key")
         while batch := rows.fetchmany(PIECE_ROWS):
-            data, number = _parquet(batch), number + 1
+            data, number = to_parquet(batch), number + 1
             while True:
                 key = f"{self._folder}manifest-{number:012d}.parquet"
                 try:
@@ -136,8 +130,9 @@ class Journal:
         data = self._target.get(key).data
         try:
             if key.endswith(".parquet"):
-                for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(columns=SCHEMA.names):
-                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                from .manifest import from_parquet
+
+                yield from from_parquet(data)
             else:
                 for line in data.splitlines():
                     row = json.loads(line)
@@ -153,18 +148,3 @@ class Journal:
         self._target.put_if_absent(key, data)
         self._pieces.append(key)
         self._count += 1
-
-
-def _parquet(rows: list[tuple[str, int, str, str]]) -> bytes:
-    """Made of JSON: for arrays of lists pyarrow imports pandas where it is installed, which takes half a second."""
-    lines = "".join(json.dumps(dict(zip(SCHEMA.names, row, strict=True))) + "\n" for row in rows).encode()
-    table = read_json(
-        pa.BufferReader(lines),
-        read_options=ReadOptions(use_threads=False, block_size=len(lines) + 1),
-        parse_options=ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error"),
-    )
-    out = pa.BufferOutputStream()
-    pq.write_table(
-        table.replace_schema_metadata(SCHEMA.metadata), out, compression="zstd", write_page_checksum=True
-    )
-    return bytes(out.getvalue())

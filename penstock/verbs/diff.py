@@ -5,7 +5,6 @@ from typing import Any
 
 import loader
 
-from .. import diff as _diff
 from ..words import size
 from .verb import Answer, Verb
 
@@ -18,8 +17,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """What changes from a to b."""
+    from ..diff import diff
+
     root = loader.Root(arguments.root)
-    found = _diff.diff(root.open(arguments.a), root.open(arguments.b))
+    found = diff(root.open(arguments.a), root.open(arguments.b))
     lines = [
         f"{found.a} -> {found.b}",
         f"samples   {found.samples[0]} -> {found.samples[1]}   excluded {found.excluded[0]} -> {found.excluded[1]}",

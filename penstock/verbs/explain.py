@@ -4,7 +4,6 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
-from ..lineage import made_by
 from .verb import Answer, Verb, add_world
 
 
@@ -19,6 +18,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Where the samples of a step come from, and which runs of the pipeline made them."""
+    from ..lineage import made_by
+
     root = loader.Root(arguments.root)
     plan = loader.open_plan(root, arguments.plan)
     found = loader.explain(plan, arguments.step, arguments.rank, arguments.world, arguments.slot)

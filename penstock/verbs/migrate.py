@@ -2,12 +2,17 @@
 
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import loader
 from loader.storage import Store, open_store
 
 from .doctor import option, options_of
 from .verb import Answer, Verb
+
+if TYPE_CHECKING:
+    from ..migrate.prefix import PrefixReport
+    from ..migrate.run import Report
 
 
 def _options(parser: ArgumentParser, name: str, whose: str) -> None:
@@ -104,17 +109,19 @@ def plan(arguments: Namespace) -> Answer:
 def run(arguments: Namespace) -> Answer:
     """Copy what the target lacks. Exit status 1 when an object could not be copied."""
     from ..migrate.pace import Pace
-    from ..migrate.prefix import PrefixReport, migrate_prefix
-    from ..migrate.run import Report, migrate
 
     source, target = _source(arguments), _target(arguments)
     pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), max(1, arguments.at_once)
     report: Report | PrefixReport
     if source is not None:
+        from ..migrate.prefix import migrate_prefix
+
         report = migrate_prefix(
             source, target, pace, at_once=at_once, scratch=arguments.scratch, replace=arguments.update
         )
     else:
+        from ..migrate.run import migrate  # a root's tables take half a second of imports
+
         report = migrate(
             loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch
         )

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import loader
 
-from ..diff import column_statistics
 from ..words import share, size
 from .verb import Answer, Verb
 
@@ -18,6 +17,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """One version."""
+    from ..diff import column_statistics
+
     root = loader.Root(arguments.root)
     version = root.open(arguments.ref)
     manifest = version.manifest
@@ -59,7 +60,7 @@ def run(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
-def _annotations(version: loader.Version) -> list[str]:
+def _annotations(version: "loader.Version") -> list[str]:
     """Who annotated what, and when."""
     lines = (
         ["", f"{'annotation':<16} {'samples':>10}  {'when (UTC)':<19}  columns, by whom"]

@@ -5,7 +5,6 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import loader
-from loader.dataset.denied import Target
 from loader.errors import InvalidRuntime
 
 from .verb import Answer, Verb
@@ -24,6 +23,8 @@ def _request_arguments(parser: ArgumentParser) -> None:
 
 def request(arguments: Namespace) -> Answer:
     """From now on no commit keeps what is named. Nothing is rewritten yet."""
+    from loader.dataset.denied import Target
+
     targets = [
         Target(kind=kind, value=value, dataset=arguments.dataset)
         for kind in ("subject", "raw", "sample")

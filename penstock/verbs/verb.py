@@ -31,7 +31,7 @@ def add_world(parser: ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, default=None)
 
 
-def fields_of_all(version: loader.Version) -> list[str]:
+def fields_of_all(version: "loader.Version") -> list[str]:
     """Fields of the groups that every part has: those of another would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]

@@ -2,14 +2,16 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import loader
 
-from .. import verify as _verify
-from ..verify_root import RootReport, verify_root
-from ..verify_shard import Problem
 from ..words import size
 from .verb import Answer, Verb
+
+if TYPE_CHECKING:
+    from ..verify_root import RootReport
+    from ..verify_shard import Problem
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -20,10 +22,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Exit status 1 when anything is wrong."""
+    from ..verify import verify
+
     root = loader.Root(arguments.root)
     if arguments.ref is None:
         return answer_of_root(root, full=arguments.full)
-    report = _verify.verify(root, arguments.ref, full=arguments.full)
+    report = verify(root, arguments.ref, full=arguments.full)
     how = (
         "every byte" if report.full else "tables, sizes, indexes and a row of each (--full reads every byte)"
     )
@@ -32,12 +36,14 @@ def run(arguments: Namespace) -> Answer:
     return report.to_json(), _text(report.problems, [said]), 1 if report.problems else 0
 
 
-def answer_of_root(root: loader.Root, *, full: bool) -> Answer:
+def answer_of_root(root: "loader.Root", *, full: bool) -> Answer:
     """What `penstock verify` says of a whole root."""
+    from ..verify_root import verify_root
+
     return _root(verify_root(root, full=full))
 
 
-def _root(report: RootReport) -> Answer:
+def _root(report: "RootReport") -> Answer:
     lines = [f"{key}: not penstock's; left alone" for key in report.foreign]
     lines += [f"{key}: of a version that the log does not have" for key in report.nothing_leased]
     lines += [
@@ -49,7 +55,7 @@ def _root(report: RootReport) -> Answer:
     return report.to_json(), _text(report.problems, lines), 1 if report.problems else 0
 
 
-def _text(problems: Iterable[Problem], lines: list[str]) -> str:
+def _text(problems: "Iterable[Problem]", lines: list[str]) -> str:
     wrong = [f"{problem.address}: {problem.what}" for problem in problems]
     lines[-1] += f": {len(wrong)} problems" if wrong else ": nothing wrong"
     return "\n".join([*wrong, *lines])

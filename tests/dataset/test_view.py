@@ -92,7 +92,7 @@ def test_identity(version):
 
 
 def test_spec_opens_it_again(version, root):
-    from loader.api import reopen
+    from loader.api.plans import reopen
 
     view = version.select("cls").where("w > 3")
     again = reopen(loader.Root(root.url), view.spec())

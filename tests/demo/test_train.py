@@ -15,7 +15,7 @@ from PIL import Image
 
 import loader
 from examples.demo import training
-from loader.report import Report, new_reports
+from loader.api.report import Report, new_reports
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train.py"
 

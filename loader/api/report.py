@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .dataset.names import check_dataset_name
-from .dataset.root import Root
-from .errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidRuntime, ObjectNotFound
-from .order.plan import Plan
-from .run.recipe import stored_view
-from .storage import Store
-from .storage.spec import redact
+from ..dataset.names import check_dataset_name
+from ..dataset.root import Root
+from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidRuntime, ObjectNotFound
+from ..order.plan import Plan
+from ..run.recipe import stored_view
+from ..storage import Store
+from ..storage.spec import redact
 
 FORMAT = 1
 MAX_METRICS = 200

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from .api import open_plan
-from .dataset.root import Root
-from .dataset.version import Version
-from .dataset.view import View
-from .errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
-from .order.bucket import BucketBy
-from .order.plan import Plan
+from ..dataset.root import Root
+from ..dataset.version import Version
+from ..dataset.view import View
+from ..errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
+from ..order.bucket import BucketBy
+from ..order.plan import Plan
+from ..run.batch import Batch
+from ..run.loader import Loader
+from .plans import open_plan
 from .report import check_run
-from .run.batch import Batch
-from .run.loader import Loader
 
 _FORMAT = 1
 _log = logging.getLogger(__name__)

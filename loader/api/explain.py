@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from .dataset.address import FieldAddress, SampleAddress
-from .dataset.columns import SOURCE_COLUMNS
-from .dataset.parquet import TableFile, get_table
-from .dataset.version import Version
-from .dataset.view import View
-from .errors import InvalidRuntime
-from .order.assign import rank_slice
-from .order.keys import I64
-from .order.packed_view import PackedView
-from .order.plan import Plan
-from .order.slots import Slots
-from .run.pieces import pieces_of, sequence_address
-from .run.recipe import stored_view
-from .run.world import World
+from ..dataset.address import FieldAddress, SampleAddress
+from ..dataset.columns import SOURCE_COLUMNS
+from ..dataset.parquet import TableFile, get_table
+from ..dataset.version import Version
+from ..dataset.view import View
+from ..errors import InvalidRuntime
+from ..order.assign import rank_slice
+from ..order.keys import I64
+from ..order.packed_view import PackedView
+from ..order.plan import Plan
+from ..order.slots import Slots
+from ..run.pieces import pieces_of, sequence_address
+from ..run.recipe import stored_view
+from ..run.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import pytest
 import loader
 from loader.errors import Corrupt, InvalidName, InvalidRuntime, PlanMismatch
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parent.parent.parent
 STEPS, EVERY, BATCH = 24, 4, 6
 MODULUS = 2**64
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_picked_up_is_passed_over(root: loader.Root, caplog: pyte
     plan = loader.plan({"p": root.open("photos@1")}, seed=5, global_batch=BATCH, boundary="mask")
     add(root, 60, 30)
     with (
-        caplog.at_level(logging.WARNING, "loader.follow"),
+        caplog.at_level(logging.WARNING, "loader.api.follow"),
         loader.follow(
             root, plan, run="masked", every=4, rank=0, world_size=1, steps=6, framework="numpy", workers=0
         ) as batches,

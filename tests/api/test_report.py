@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.api.report import Report, _newest, new_reports
 from loader.errors import Corrupt, Forbidden, InvalidName, InvalidRuntime, NotARoot
-from loader.report import Report, _newest, new_reports
 from loader.storage import open_store
 
 
@@ -103,7 +103,7 @@ def test_a_mistake_is_logged_or_with_strict_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked = {"plan": plan, "run": "big", "steps": (0, 9), **given}
-    with caplog.at_level(logging.ERROR, "loader.report"):
+    with caplog.at_level(logging.ERROR, "loader.api.report"):
         assert loader.report(root, **asked) == ()
     assert caplog.records[0].exc_info[0] is error
     with pytest.raises(error):
@@ -114,7 +114,7 @@ def test_a_mistake_is_logged_or_with_strict_raised(
 def test_a_place_that_is_no_root_ends_no_training(
     tmp_path: Path, plan: loader.Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR, "loader.report"):
+    with caplog.at_level(logging.ERROR, "loader.api.report"):
         assert loader.report(loader.Root(tmp_path / "other"), plan, run="r", steps=(0, 1)) == ()
     assert caplog.records[0].exc_info[0] is NotARoot
     other = loader.Root(tmp_path / "third")

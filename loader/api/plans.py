@@ -6,23 +6,23 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from .dataset.part import Part
-from .dataset.part_writer import write_part as _write_part
-from .dataset.root import Root
-from .dataset.version import Version
-from .dataset.view import View
-from .errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
-from .order.bucket import BucketBy, Number
-from .order.by_score import by_score as _by_score
-from .order.content import Source
-from .order.content import source as _source
-from .order.mixture import Weight
-from .order.pack import PackBy, pack
-from .order.plan import Plan, Schedule, make_plan
-from .order.quarantine import QuarantineKeys
-from .order.ramp import GlobalBatch
-from .order.record import plan_from_json
-from .order.views import OrderView, SyntheticView, synthetic
+from ..dataset.part import Part
+from ..dataset.part_writer import write_part as _write_part
+from ..dataset.root import Root
+from ..dataset.version import Version
+from ..dataset.view import View
+from ..errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
+from ..order.bucket import BucketBy, Number
+from ..order.by_score import by_score as _by_score
+from ..order.content import Source
+from ..order.content import source as _source
+from ..order.mixture import Weight
+from ..order.pack import PackBy, pack
+from ..order.plan import Plan, Schedule, make_plan
+from ..order.quarantine import QuarantineKeys
+from ..order.ramp import GlobalBatch
+from ..order.record import plan_from_json
+from ..order.views import OrderView, SyntheticView, synthetic
 
 Viewable = Version | View | SyntheticView | Source
 

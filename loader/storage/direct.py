@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from .connection import client_errors
@@ -28,6 +28,8 @@ from .wire import PLAIN, Broken, Place, Wire
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
+
+Method = Literal["GET", "PUT"]
 
 SIGNED_FOR = timedelta(minutes=15)
 SIGNED_AGAIN_S = 450.0
@@ -47,6 +49,14 @@ _NO_KEY = b"<Code>NoSuchKey</Code>"
 _YES = {"true", "1", "on", "yes", "y"}
 _OF_CREDENTIALS = {400, 401, 403}
 _ANYHOW = {408, 416, 429, 500, 502, 503, 504}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a request goes, and what it begins with."""
+
+    place: Place
+    head: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +96,13 @@ class Direct:
         if signed is None or signed.until < time.monotonic():
             signed = self._sign(obstore, client, path)
             if signed is None:
-                self._refused()
+                self.refused()
                 return None
         request = b"%s%d-%d\r\n\r\n" % (signed.text, start, stop - 1)
         try:
             wire = self._sent(signed.place, request, stop - start)
         except ssl.SSLError:
-            self._refused()  # obstore has certificates of its own
+            self.refused()  # obstore has certificates of its own
             return None
         if wire.status == PLAIN and wire.first == start and start + wire.nbytes <= stop:
             self._refusals, wire.etag = 0, quoted(wire.etag)
@@ -103,7 +113,7 @@ class Direct:
         if self._signed.pop(path, None) is signed:  # else somebody has met the same
             if status in _OF_CREDENTIALS:
                 self._signed.clear()  # of credentials that may have expired
-            self._refused()
+            self.refused()
         count_request()  # this one; whoever asks obstore has counted one
         return None
 
@@ -119,14 +129,7 @@ class Direct:
 
     def _sent(self, place: Place, request: bytes, nbytes: int) -> Wire:
         """What the answer comes over. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
-        while self._idle:
-            try:
-                wire = self._idle.pop()
-            except IndexError:
-                break  # another thread took the last one
-            if not self._is_good(wire):
-                wire.close()
-                continue
+        while (wire := self._idle_one()) is not None:
             try:
                 wire.ask(request, nbytes, self._keep)
             except Broken as error:
@@ -135,9 +138,58 @@ class Direct:
                 count_request(retry=True)  # closed while it was idle: that says nothing of this request
             else:
                 return wire
-        wire = Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
+        wire = self._new(place)
         wire.ask(request, nbytes, self._keep)
         return wire
+
+    def begin(self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool) -> Wire | None:
+        """A connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
+
+        create: whether only where there is none. Raises: Broken.
+        """
+        if not self.is_on:
+            return None
+        address = self._address(obstore, client, "PUT", path)
+        if address is None:
+            self.refused()
+            return None
+        condition = "If-None-Match: *\r\n" if create else ""
+        head = f"{address.head}Content-Length: {nbytes}\r\n{condition}\r\n".encode("ascii")
+        try:
+            wire = self._idle_one() or self._new(address.place)
+        except ssl.SSLError:
+            self.refused()
+            return None
+        wire.send(head)
+        return wire
+
+    def end(self, wire: Wire) -> str:
+        """The ETag of an object that was put, once its last byte was sent; "" where it is not there.
+
+        Raises: Broken, after which nobody knows.
+        """
+        status, etag = wire.answer(0, self._keep), quoted(wire.etag)
+        wire.leave()  # others may ask it from here on
+        if status != 200:
+            self.refused()
+            return ""
+        self._refusals = 0
+        return etag
+
+    def _new(self, place: Place) -> Wire:
+        return Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
+
+    def _idle_one(self) -> Wire | None:
+        """A connection that can be used again."""
+        while self._idle:
+            try:
+                wire = self._idle.pop()
+            except IndexError:
+                break  # another thread took the last one
+            if self._is_good(wire):
+                return wire
+            wire.close()
+        return None
 
     @staticmethod
     def _is_good(wire: Wire) -> bool:
@@ -154,8 +206,19 @@ class Direct:
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
         """None where obstore cannot sign, or the server may not be reached as `wire.py` does."""
         now = time.monotonic()
+        address = self._address(obstore, client, "GET", path)
+        if address is None:
+            return None
+        made = Signed(address.place, f"{address.head}Range: bytes=".encode("ascii"), now + SIGNED_AGAIN_S)
+        if len(self._signed) >= SIGNED_KEYS:
+            self._signed.clear()
+        self._signed[path] = made
+        return made
+
+    def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
+        """None as of `_sign`."""
         try:
-            address = urlsplit(obstore.sign(client, "GET", path, SIGNED_FOR))
+            address = urlsplit(obstore.sign(client, method, path, SIGNED_FOR))
         except client_errors():
             return None  # asked for the object it says why
         host, is_tls = address.hostname, address.scheme == "https"
@@ -169,15 +232,11 @@ class Direct:
             place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
         except ValueError:  # ssl.SSLError is one: a certificate that obstore may understand
             return None
-        text = (
-            f"GET {address.path}?{address.query} HTTP/1.1\r\nHost: {address.netloc}\r\n"
-            "User-Agent: penstock\r\nAccept: */*\r\nRange: bytes="
+        return Address(
+            place,
+            f"{method} {address.path}?{address.query} HTTP/1.1\r\nHost: {address.netloc}\r\n"
+            "User-Agent: penstock\r\nAccept: */*\r\n",
         )
-        made = Signed(place, text.encode("ascii"), now + SIGNED_AGAIN_S)
-        if len(self._signed) >= SIGNED_KEYS:
-            self._signed.clear()
-        self._signed[path] = made
-        return made
 
     def _context(self) -> ssl.SSLContext:
         with self._lock:
@@ -189,8 +248,8 @@ class Direct:
                 self._tls = made
             return self._tls
 
-    def _refused(self) -> None:
-        """Once is by the way, as for credentials that have just expired."""
+    def refused(self) -> None:
+        """An answer that says nothing to us. Once is by the way, as for credentials that have just expired."""
         self._refusals += 1
         if self._refusals >= REFUSALS:
             self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S

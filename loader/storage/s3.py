@@ -49,6 +49,11 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _OURS = ("profile", "client_kwargs", "credential_provider", "direct_reads")
 _NOT_DIRECT = ("skip_signature", "sse_customer_key_base64", "s3_express")
 """What an address that obstore signs does not have, or does not need."""
+_NOT_SENT = (
+    *("server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "checksum_algorithm"),
+    "request_payer",
+)
+"""What an object is put with that such an address does not say."""
 
 
 def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
@@ -58,14 +63,15 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
-    unsigned = connect
-    if "unsigned_payload" not in config:  # whoever says so decides for everything
+    unsigned, says = connect, "unsigned_payload" in config  # whoever does decides for everything
+    if not says:
         unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
     return TwinStore(
         *(connect, unsigned, prefix, spec, shown, runtime),
         delete_keys=delete_keys,
         direct=_direct(shown, options, config, runtime),
+        sends=not says and not _given(config, _NOT_SENT),
     )
 
 
@@ -112,6 +118,11 @@ def _direct(
         raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
     if wanted is False or runtime.client.get("proxy_url"):
         return None
-    if any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in _NOT_DIRECT):
+    if _given(config, _NOT_DIRECT):
         return None
     return Direct(runtime)
+
+
+def _given(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+    """Whether any of these is, here or in the environment, which obstore reads by itself."""
+    return any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)

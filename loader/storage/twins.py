@@ -18,7 +18,9 @@ from .keys import check_key
 from .object_listing import etag_of
 from .objectstore import RemoteStore
 from .options import Runtime
+from .sending import Sending
 from .spec import StoreSpec
+from .wire import Wire
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -46,12 +48,14 @@ class TwinStore(RemoteStore):
         *,
         delete_keys: int,
         direct: Direct | None = None,
+        sends: bool = True,
     ) -> None:
-        """connect, unsigned: make clients whose signature covers payloads, and does not. Raises: as RemoteStore."""
+        """connect, unsigned: make clients whose signature covers payloads, and does not. sends: whether an object may
+        be put by an address that is signed. Raises: as RemoteStore."""
         super().__init__(connect, prefix, spec, url, runtime, delete_keys=delete_keys, direct=direct)
         self._unsigned, self._twins, self._reading_back = unsigned, Lock(), Lock()
         self._twin_client: Client | None = None
-        self._vouches = True
+        self._vouches, self._sends = True, sends
 
     def put_twin(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
         """`put` or, unless `replace`, `put_if_absent` of what another store has under `etag`: as whole and as certain.
@@ -95,6 +99,27 @@ class TwinStore(RemoteStore):
         if not is_there:
             self.put(key, data)
         return True
+
+    def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
+        """`put_twin` of bytes that are still to come; None where they are to be held, and put so.
+
+        `finish_twin` says whether they arrived.
+        """
+        path, direct = self._prefix + check_key(key), self._direct
+        if direct is None or not (self._sends and self._vouches and _MD5.fullmatch(etag)):
+            return None
+
+        def attempt(obstore: Any, client: Client) -> Wire | None:
+            return direct.begin(obstore, client, path, nbytes, create=not replace)
+
+        wire = self._call("write", key, attempt)
+        return None if wire is None else Sending(direct, wire, nbytes)
+
+    def finish_twin(self, sending: Sending, etag: str) -> bool | None:
+        """Whether the store has what came; None where it has something else, which is to be replaced."""
+        found = sending.finish()
+        self._vouches = self._vouches and found in ("", etag)
+        return found == etag if found in ("", etag) else None
 
     def close(self) -> None:
         with self._twins:

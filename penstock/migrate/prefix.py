@@ -179,6 +179,7 @@ def migrate_prefix(
             return sum(item.nbytes or 0 for item in wanted(source, target, journal))
 
         journal.begin()
+        journal.will_keep()
         copy_all(items(), transfer, journal, report, at_once=at_once, total=total)
         journal.keep()
     return report

@@ -6,7 +6,7 @@ import tempfile
 from collections import deque
 from concurrent.futures import Future
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from google_crc32c import extend
@@ -15,7 +15,7 @@ from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk import disk_of
 from loader.storage.files import WRITE_BYTES
-from loader.storage.in_order import InOrder
+from loader.storage.in_order import LOOK_BYTES, InOrder
 from loader.storage.local import LocalStore
 from loader.storage.object_reads import ReadStore
 from loader.storage.objectstore import RemoteStore
@@ -119,7 +119,7 @@ class Transfer:
         if item.nbytes > HELD_BYTES:
             with self._room.for_bytes(UPLOAD_BYTES):
                 return self._through_a_file(item, item.nbytes)
-        return self._held(item, item.nbytes)
+        return self._sent(item, item.nbytes) or self._held(item, item.nbytes)
 
     def _there(self, item: Item) -> ObjectInfo | None:
         """What the target has in the object's place, where it may be the same."""
@@ -142,6 +142,38 @@ class Transfer:
         self._pace.take(requests=1)
         read = self._source.get(item.path)
         return self._given(item, read.data, read.etag, hashlib.sha256(read.data).hexdigest(), 0)
+
+    def _sent(self, item: Item, nbytes: int) -> Copied | None:
+        """Each piece is sent on before the next one is read; the last one once all are known to be right. None where
+        that does not go: the object is to be held, and read again."""
+        if not isinstance(self._target, TwinStore) or item.was:
+            return None
+        hashes, etag, at, sending = Hashes(item), item.etag or None, 0, None
+        in_order = InOrder(self._source, item.path, nbytes, many=0)
+        memory = memoryview(bytearray(min(nbytes, LOOK_BYTES)))
+        try:
+            while count := in_order.next_bytes(at):
+                self._pace.take(requests=int(not in_order.is_under_way), nbytes=count)
+                piece = memory[:count]
+                etag = in_order.fill(at, piece, etag)
+                hashes.update(piece)
+                at += count
+                if sending is None:
+                    self._pace.take(requests=1)
+                    sending = self._target.send_twin(item.path, nbytes, etag, replace=item.replace)
+                if at == nbytes:
+                    self._check(item, nbytes, hashes.sha256.hexdigest(), hashes.crc32c)
+                if sending is None or not sending.send(piece):
+                    break
+            is_there = False if sending is None else self._target.finish_twin(sending, etag or "")
+        finally:
+            in_order.close()
+            if sending is not None:
+                sending.close()
+        if is_there:
+            sha256 = hashes.sha256.hexdigest()
+            return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=True)
+        return self._held(replace(item, replace=True), nbytes) if is_there is None else None
 
     def _held(self, item: Item, nbytes: int) -> Copied:
         beside = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)

@@ -632,11 +632,16 @@ class Chopped:
 
     def __init__(self, data: bytes, sizes: list[int]) -> None:
         self.data, self.sizes, self.is_closed = data, sizes, False
+        self.calls: list[object] = []
 
     def sendall(self, request: bytes) -> None:
-        pass
+        self.calls.append("send")
+
+    def setsockopt(self, *option: int) -> None:
+        self.calls.append(option)
 
     def recv_into(self, view: memoryview, nbytes: int = 0, flags: int = 0) -> int:
+        self.calls.append("receive")
         count = min(
             len(view), nbytes or len(view), self.sizes.pop(0) if self.sizes else 2**30, len(self.data)
         )
@@ -661,6 +666,18 @@ def answer(body: bytes, extra: str = "", start: int = 100) -> bytes:
         f"Content-Range: bytes {start}-{start + len(body) - 1}/1000000\r\n\r\n"
     )
     return head.encode() + body
+
+
+def test_what_comes_is_acknowledged_at_once(monkeypatch):
+    """Or a server whose head goes before its body waits 40 ms for that. It is one request's alone."""
+    said = answer(DATA[:50])
+    found, chopped = over(said * 2, [len(said)], monkeypatch.context)
+    at_once = (socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    for _ in range(2):
+        chopped.calls.clear()
+        found.ask(b"", 50, lambda _: None)
+        found.all()
+        assert chopped.calls[:3] == ["send", at_once, "receive"]
 
 
 @given(

@@ -23,9 +23,9 @@ LOOK_BYTES = 2**18  # what is read of it at once
 class InOrder:
     """One reader of one object, which counts as one of many until it is closed, or gone. Not thread-safe."""
 
-    def __init__(self, store: Store, key: str, nbytes: int, many: int = MANY) -> None:
-        """nbytes: of the object; many: how many objects at once another way is better for."""
-        self._store, self._key, self._nbytes, self._many = store, key, nbytes, many
+    def __init__(self, store: Store, key: str, nbytes: int, *, whole: bool = False) -> None:
+        """nbytes: of the object; whole: by one answer, and no other way."""
+        self._store, self._key, self._nbytes, self._whole = store, key, nbytes, whole
         self._following = Following(0)
         _readers.add(self)
 
@@ -34,9 +34,10 @@ class InOrder:
         if not self._following.is_under_way and not getattr(self._store, "follows", False):
             return 0
         if at >= self._following.stop:
-            if len(_readers) <= self._many:
+            if not self._whole and len(_readers) <= MANY:
                 return 0
-            self._following = Following(min(at + BODY_BYTES, self._nbytes))
+            most = self._nbytes if self._whole else at + BODY_BYTES
+            self._following = Following(min(most, self._nbytes))
         return min(LOOK_BYTES, self._following.stop - at)
 
     @property

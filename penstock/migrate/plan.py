@@ -13,7 +13,7 @@ from .journal import Journal
 from .prefix import FOLDER, check_places, wanted
 from .prices import Prices, prices_of
 from .target import copied_entries
-from .transfer import Item, requests_of
+from .transfer import Item, requests_of, sends
 
 
 @dataclass(slots=True)
@@ -35,9 +35,9 @@ class MigrationPlan:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def add(self, item: Item, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
-        """One object more."""
-        reads, writes = requests_of(item.nbytes)
+    def add(self, item: Item, sent: bool, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
+        """One object more. sent: as for `requests_of`."""
+        reads, writes = requests_of(item.nbytes, sent=sent)
         self.objects += 1
         self.nbytes += item.nbytes or 0
         self.reads += reads
@@ -88,7 +88,7 @@ def plan_migration(
         raise error
 
     for item in new_items(source, target, state, after, failed):
-        found.add(item, rclone, s5cmd)
+        found.add(item, sends(source, target), rclone, s5cmd)
     found.price(egress)
     return found
 
@@ -107,6 +107,6 @@ def plan_prefix(
     found = MigrationPlan(source=source.url, target=target.url)
     with Journal(target, FOLDER, scratch) as journal:
         for item in wanted(source, target, journal):
-            found.add(item, rclone, s5cmd)
+            found.add(item, sends(source, target), rclone, s5cmd)
     found.price(egress)
     return found

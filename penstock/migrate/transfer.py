@@ -146,10 +146,10 @@ class Transfer:
     def _sent(self, item: Item, nbytes: int) -> Copied | None:
         """Each piece is sent on before the next one is read; the last one once all are known to be right. None where
         that does not go: the object is to be held, and read again."""
-        if not isinstance(self._target, TwinStore) or item.was:
+        if item.was or not isinstance(self._target, TwinStore):
             return None
         hashes, etag, at, sending = Hashes(item), item.etag or None, 0, None
-        in_order = InOrder(self._source, item.path, nbytes, many=0)
+        in_order = InOrder(self._source, item.path, nbytes, whole=True)
         memory = memoryview(bytearray(min(nbytes, LOOK_BYTES)))
         try:
             while count := in_order.next_bytes(at):
@@ -305,10 +305,15 @@ class Transfer:
             )
 
 
-def requests_of(nbytes: int | None) -> tuple[int, int]:
-    """(reads, writes) that copying an object of that size takes, where nothing of it is there."""
+def sends(source: Store, target: Store) -> bool:
+    """Whether an object may be sent on while it comes: from S3 to S3."""
+    return isinstance(target, TwinStore) and isinstance(source, ReadStore) and source.follows
+
+
+def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
+    """(reads, writes) that copying an object of that size takes, where nothing of it is there. sent: on as it comes."""
     if (nbytes or 0) <= HELD_BYTES:
-        return max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
+        return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
     # As `Pieces` reads; a look, and an upload in parts.
     return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A Ceph cluster of one machine with its S3 server, on the loopback and in memory (8 GiB at most): for tests and
-# benchmarks. It stays in the background; `start-ceph.sh --stop DIR` ends it.
+# A Ceph cluster of one machine with its S3 server, on the loopback and in memory (8 GiB at most, or $CEPH_GIB): for
+# tests and benchmarks. It stays in the background; `start-ceph.sh --stop DIR` ends it.
 #
 #   scripts/start-ceph.sh DIR PORT KEY SECRET    DIR: empty or missing; a user with KEY and SECRET is made
 set -euo pipefail
@@ -46,7 +46,7 @@ osd data = $dir/osd
 rgw data = $dir/rgw
 # one disk, which is memory, and one copy of everything
 osd objectstore = memstore
-memstore device bytes = 8589934592
+memstore device bytes = $((${CEPH_GIB:-8} << 30))
 osd pool default size = 1
 osd pool default min size = 1
 osd pool default pg num = 8

@@ -83,9 +83,10 @@ def test_the_page_says_what_was_reached():
     assert rows[0].endswith("| s3fs | 4.00 | 4.67 (4.00-5.33) | yes |")
     assert rows[1].startswith("| ranges of 64 KiB, 16 at once, processor time | s3fs | 4.00")
     assert rows[2].endswith("| obstore | 0.87 | 0.75 (0.50-1.00) | no |")
-    text = "\n".join(reads.section({(16, reads.PAGE): of}, {"boto3": "not installed"}))
+    text = "\n".join(reads.section("nginx", {(16, reads.PAGE): of}, {"boto3": "not installed"}))
     assert "| 16 | 1024 | s3fs | 125 (100-150) |" in text
     assert "boto3 does not take part: not installed" in text
+    assert "from Ceph on this machine" in "\n".join(reads.section("ceph", {(1, reads.ONE): of}, {}))
     carried = {
         f"{name} {way}, {had}": [turn(5)]
         for name in (*transfers.OURS, "s5cmd", "rclone")

@@ -11,12 +11,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from loader.storage import open_store
-
 from .. import page
 from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
 from ..throughput import say
-from .servers import APART, BUCKET, KEY, SECRET, SHARED, ceph, cores, freed
+from .servers import APART, BUCKET, SHARED, ceph, cores, freed, store_of
 from .transfers import CREDENTIALS, make_bucket
 
 AT_ONCE = 8
@@ -182,12 +180,8 @@ def _timed(command: list[str], files: int, environment: Mapping[str, str]) -> di
     }
 
 
-def _store(endpoint: str, prefix: str) -> Any:
-    return open_store(f"s3://{BUCKET}/{prefix}", {"endpoint_url": endpoint, "key": KEY, "secret": SECRET})
-
-
 def _fill(endpoint: str, prefix: str, count: int, nbytes: int) -> None:
-    store, block = _store(endpoint, prefix), Random(7).randbytes(nbytes - 8)
+    store, block = store_of(endpoint, prefix), Random(7).randbytes(nbytes - 8)
     for number in range(count):
         store.put(f"{number:05}.bin", number.to_bytes(8, "big") + block)
     store.close()
@@ -195,7 +189,7 @@ def _fill(endpoint: str, prefix: str, count: int, nbytes: int) -> None:
 
 def _compare_and_empty(endpoint: str, source: str, target: str) -> None:
     """Raises: PeerError where an object did not arrive."""
-    here, there = _store(endpoint, source), _store(endpoint, target)
+    here, there = store_of(endpoint, source), store_of(endpoint, target)
     wanted = {info.key: info.nbytes for info in here.list("")}
     found = {info.key: info.nbytes for info in there.list("")}
     there.delete_many(found)

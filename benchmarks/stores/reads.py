@@ -1,9 +1,9 @@
-"""Range reads of one object from nginx: requests per second and processor seconds per GiB, client by client."""
+"""Range reads of one object from nginx, and from Ceph: requests per second and processor seconds per GiB, client by client."""
 
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,13 +12,17 @@ from .. import page
 from ..contest import PeerError, Runner
 from ..throughput import say
 from .clients import CLIENTS
-from .servers import nginx
+from .servers import ceph, nginx, store_of
+from .transfers import make_bucket
 
-OBJECT_BYTES, KEY = 256 * 2**20, "object"
-SMALL, PAGE = 64 * 2**10, 2**20
-"""A range of some samples, and what the loader's cache asks for."""
-CASES = ((1, SMALL), (16, SMALL), (64, SMALL), (16, PAGE))
-"""(at once, bytes)."""
+OBJECT, OBJECT_BYTES = "object", {"nginx": 256 * 2**20, "ceph": 64 * 2**20}
+ONE, SMALL, PAGE = 8 * 2**10, 64 * 2**10, 2**20
+"""A range of a sample, of some samples, and what the loader's cache asks for."""
+CASES = {
+    "nginx": ((1, SMALL), (16, SMALL), (64, SMALL), (16, PAGE)),
+    "ceph": ((1, ONE), (1, SMALL), (16, ONE), (16, PAGE)),
+}
+"""Server -> (at once, bytes)."""
 WARM_S, TURN_S = 0.2, 1.0
 GIB = 2**30
 AIMS = (("s3fs", 4.0), ("obstore", 1 / 1.15))
@@ -28,26 +32,40 @@ Turns = Mapping[tuple[int, int], page.Turns]
 """Case -> client -> turns."""
 
 
-def measure(folder: Path, rounds: int, until: float) -> tuple[Turns, dict[str, str]]:
+@contextmanager
+def _served(server: str, folder: Path, block: bytes) -> Iterator[str]:
+    """The endpoint of a server that has the object, of so many blocks. Raises: NoServer."""
+    blocks = OBJECT_BYTES[server] // len(block)
+    if server == "ceph":
+        with ceph(folder) as endpoint:
+            make_bucket(endpoint)
+            store = store_of(endpoint, "")
+            store.put(OBJECT, block * blocks)
+            store.close()
+            yield endpoint
+        return
+    with nginx(folder) as (endpoint, bucket):
+        with (bucket / OBJECT).open("wb") as file:
+            for _ in range(blocks):
+                file.write(block)
+        (bucket / OBJECT).chmod(0o644)
+        yield endpoint
+
+
+def measure(server: str, folder: Path, rounds: int, until: float) -> tuple[Turns, dict[str, str]]:
     """Turns, and why a client does not take part. In each round every client has its turn, alone; the order of clients
     turns over from round to round; none begins after `until` (monotonic). Raises: NoServer."""
-    turns: dict[tuple[int, int], dict[str, list[Mapping[str, Any]]]] = {case: {} for case in CASES}
+    cases, nbytes, block = CASES[server], OBJECT_BYTES[server], Random(5).randbytes(2**20)
+    turns: dict[tuple[int, int], dict[str, list[Mapping[str, Any]]]] = {case: {} for case in cases}
     failed: dict[str, str] = {}
-    with nginx(folder) as (endpoint, bucket), ExitStack() as stack:
-        block = Random(5).randbytes(2**20)
-        with (bucket / KEY).open("wb") as file:
-            for _ in range(OBJECT_BYTES // len(block)):
-                file.write(block)
-        (bucket / KEY).chmod(0o644)
+    with _served(server, folder, block) as endpoint, ExitStack() as stack:
         runners = {}
         for name in CLIENTS:
             runner = stack.enter_context(
                 Runner(name, folder / f"{name}.log", module="benchmarks.stores.clients")
             )
             try:
-                runner.ask(
-                    "open", endpoint=endpoint, key=KEY, nbytes=OBJECT_BYTES, expected=block[-16:].hex()
-                )
+                runner.ask("open", endpoint=endpoint, key=OBJECT, nbytes=nbytes, expected=block[-16:].hex())
                 runners[name] = runner
             except PeerError as error:
                 failed[name] = str(error)
@@ -55,14 +73,14 @@ def measure(folder: Path, rounds: int, until: float) -> tuple[Turns, dict[str, s
             with runner.running():
                 pass
         for number in range(rounds):
-            for case in CASES:
+            for case in cases:
                 asked = dict(zip(("concurrency", "size"), case, strict=True))
                 for name in _turned(list(runners), number):
                     with runners[name].running():
                         runners[name].ask("turn", **asked, seconds=WARM_S)
                         turn = runners[name].ask("turn", **asked, seconds=TURN_S)
                     turns[case].setdefault(name, []).append(turn)
-            say(f"reads: round {number + 1} of {rounds}")
+            say(f"reads from {server}: round {number + 1} of {rounds}")
             if time.monotonic() > until:
                 break
     return turns, failed
@@ -73,15 +91,21 @@ def cpu_per_gib(turn: Mapping[str, Any], size: int) -> float:
     return float(turn["cpu_s"] / (turn["samples"] * size) * GIB)
 
 
-def section(turns: Turns, failed: Mapping[str, str]) -> Iterator[str]:
+SAID = {
+    "nginx": "## Range reads\n\n"
+    "Ranges at random places of one object of {mib} MiB, from nginx on this machine\n"
+    "(the page cache; it looks at no signature). Threads that call the client's sync API. Median,\n"
+    "and range over rounds. obstore-etag asks for the ETag and size as well, which\n"
+    "penstock compares at every read.\n",
+    "ceph": "## Range reads from Ceph\n\n"
+    "The same of an object of {mib} MiB, from Ceph on this machine as it is installed. It sends the head of an\n"
+    "answer, and what follows once that was acknowledged, which Linux does after 40 ms unless it is told to at once.\n",
+}
+
+
+def section(server: str, turns: Turns, failed: Mapping[str, str]) -> Iterator[str]:
     """Markdown."""
-    yield "## Range reads\n"
-    yield (
-        f"Ranges at random places of one object of {OBJECT_BYTES // 2**20} MiB, from nginx on this machine\n"
-        "(the page cache; it looks at no signature). Threads that call the client's sync API. Median,\n"
-        "and range over rounds. obstore-etag asks for the ETag and size as well, which\n"
-        "penstock compares at every read.\n"
-    )
+    yield SAID[server].format(mib=OBJECT_BYTES[server] // 2**20)
     yield "| at once | KiB | client | requests/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for (concurrency, size), of in turns.items():

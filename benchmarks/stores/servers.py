@@ -9,12 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from loader.storage import Store, open_store
 from tests.servers.ports import free_port
 
 from ..contest import ROOT
 
 BUCKET = "bucket"
 KEY, SECRET = "benchmarks", "benchmarkssecret"
+CEPH_GIB = 16
+"""Of memory, at most, for its objects."""
 START_CEPH = ROOT / "scripts" / "start-ceph.sh"
 NGINX = """
 daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log {folder}/error.log;
@@ -79,8 +82,14 @@ def ceph(folder: Path) -> Iterator[str]:
 def _start_ceph(folder: Path) -> int:
     port = free_port()
     command = [START_CEPH, folder, str(port), KEY, SECRET]
-    subprocess.run(command, check=True, timeout=180, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "CEPH_GIB": str(CEPH_GIB)}
+    subprocess.run(command, check=True, timeout=180, stdout=subprocess.DEVNULL, env=environment)
     return port
+
+
+def store_of(endpoint: str, prefix: str) -> Store:
+    """A prefix of the bucket."""
+    return open_store(f"s3://{BUCKET}/{prefix}", {"endpoint_url": endpoint, "key": KEY, "secret": SECRET})
 
 
 SHARED, APART = "both cores for both", "a core for each"

@@ -7,25 +7,27 @@ for batch in loader.Loader(plan): ...                        every batch a pure 
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from . import errors as errors
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403 - what `__getattr__` gives
+else:
 
-
-def __getattr__(name: str) -> Any:
-    """The names of `api`, at the first use of any: numpy and pyarrow take 0.3 s, which a program that only moves bytes
-    (`loader.storage`) does without."""
-    if name.startswith("__") and name != "__all__":
+    def __getattr__(name: str) -> Any:
+        """A room; or the names of `api`, at the first use of any: numpy and pyarrow take 0.3 s, which a program that
+        only moves bytes (`loader.storage`) does without."""
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+            return import_module(f".{name}", __name__)
+        if name == "__all__" or not name.startswith("_"):
+            api = import_module(".api", __name__)  # an import statement asks here whether there is one
+            globals().update({one: getattr(api, one) for one in api.__all__}, __all__=api.__all__)
+            if name in globals():
+                return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    api = import_module(".api", __name__)  # an import statement asks here whether there is one
-    globals().update({one: getattr(api, one) for one in api.__all__}, __all__=api.__all__)
-    if name in globals():  # also rooms, which are imported by now
-        return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    return sorted({*globals(), *import_module(".api", __name__).__all__})

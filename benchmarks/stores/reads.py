@@ -1,4 +1,4 @@
-"""Range reads of one object from nginx, and from Ceph: requests per second and processor seconds per GiB, client by client."""
+"""Range reads of one object, from nginx and from Ceph: requests and processor seconds, client by client."""
 
 import statistics
 import time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -14,6 +15,7 @@ from .options import Runtime
 from .retry import Retrier
 from .spec import StoreSpec, redact
 from .threads import DaemonPool
+from .traffic import count_request
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -57,6 +59,24 @@ class Connection:
                 raise translate(error, what, self._spec.dropped, self._runtime.secrets) from None
 
         return self._retrier.call(once)
+
+    def hold(self, attempt: Callable[[Any, Client], T | None]) -> tuple[T, Callable[[bool], None]] | None:
+        """What `attempt(obstore, client)` makes, tried once, and what is told when it is done with, and whether the
+        store throttled it: till then it has a place among `max_concurrency`. None where it made nothing, or failed."""
+        fork.check(self._token, self._url)
+        client = self._client or self._reconnect()
+        token = self._retrier.limiter.acquire()
+        made: T | None = None
+        try:
+            with suppress(OSError):
+                made = attempt(_native(), client)
+        finally:
+            if made is None:
+                self._retrier.limiter.release(token, throttled=False)
+        if made is None:
+            return None
+        count_request()
+        return made, lambda throttled: self._retrier.limiter.release(token, throttled=throttled)
 
     def uploader(self) -> Client:
         """A client that repeats a failed part by itself: a hundred parts do not begin anew for one.

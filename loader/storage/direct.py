@@ -156,45 +156,43 @@ class Direct:
         condition = "If-None-Match: *\r\n" if create else ""
         head = f"{address.head}Content-Length: {nbytes}\r\n{condition}\r\n".encode("ascii")
         try:
-            wire = self._idle_one() or self._new(address.place)
+            wire = self._idle_one(look=True) or self._new(address.place)
         except ssl.SSLError:
             self.refused()
             return None
         wire.send(head)
         return wire
 
-    def end(self, wire: Wire) -> str:
-        """The ETag of an object that was put, once its last byte was sent; "" where it is not there.
-
-        Raises: Broken, after which nobody knows.
-        """
-        status, etag = wire.answer(0, self._keep), quoted(wire.etag)
+    def end(self, wire: Wire) -> tuple[int, str, bytes]:
+        """(status, ETag, text) of the answer, once the last byte of an object was sent; the ETag is "" where it is not
+        there. Raises: Broken, after which nobody knows."""
+        status, etag, text = wire.answer(0, self._keep), quoted(wire.etag), wire.text
         wire.leave()  # others may ask it from here on
         if status != 200:
             self.refused()
-            return ""
+            return status, "", text
         self._refusals = 0
-        return etag
+        return status, etag, text
 
     def _new(self, place: Place) -> Wire:
         return Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
-    def _idle_one(self) -> Wire | None:
-        """A connection that can be used again."""
+    def _idle_one(self, *, look: bool = False) -> Wire | None:
+        """A connection that can be used again. look: at each, and not only where it was idle for long."""
         while self._idle:
             try:
                 wire = self._idle.pop()
             except IndexError:
                 break  # another thread took the last one
-            if self._is_good(wire):
+            if self._is_good(wire, look):
                 return wire
             wire.close()
         return None
 
     @staticmethod
-    def _is_good(wire: Wire) -> bool:
+    def _is_good(wire: Wire, look: bool) -> bool:
         idle_s = time.monotonic() - wire.idle_since
-        return idle_s < IDLE_S and (idle_s < LOOKED_AT_S or wire.is_quiet())
+        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not look) or wire.is_quiet())
 
     def _keep(self, wire: Wire) -> None:
         wire.idle_since = time.monotonic()

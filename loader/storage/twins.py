@@ -100,26 +100,42 @@ class TwinStore(RemoteStore):
             self.put(key, data)
         return True
 
+    def sends(self, etag: str) -> bool:
+        """Whether `send_twin` may do for what another store has under this ETag, "" where that is not known yet."""
+        return (
+            self._sends
+            and self._vouches
+            and self._direct is not None
+            and self._direct.is_on
+            and (not etag or bool(_MD5.fullmatch(etag)))
+        )
+
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
         """`put_twin` of bytes that are still to come; None where they are to be held, and put so.
 
-        `finish_twin` says whether they arrived.
+        `finish_twin` says whether they arrived; then it is closed.
         """
         path, direct = self._prefix + check_key(key), self._direct
-        if direct is None or not (self._sends and self._vouches and _MD5.fullmatch(etag)):
+        if direct is None or not etag or not self.sends(etag):
             return None
 
         def attempt(obstore: Any, client: Client) -> Wire | None:
             return direct.begin(obstore, client, path, nbytes, create=not replace)
 
-        wire = self._call("write", key, attempt)
-        return None if wire is None else Sending(direct, wire, nbytes)
+        held = self._connection.hold(attempt)
+        return None if held is None else Sending(direct, held[0], nbytes, held[1])
 
     def finish_twin(self, sending: Sending, etag: str) -> bool | None:
-        """Whether the store has what came; None where it has something else, which is to be replaced."""
+        """Whether the store has what came; None where it says another ETag of it."""
         found = sending.finish()
-        self._vouches = self._vouches and found in ("", etag)
-        return found == etag if found in ("", etag) else None
+        if sending.is_refused:
+            self._sends = False
+        if not found:
+            return False
+        if found != etag:
+            self._vouches = False
+            return None
+        return True
 
     def close(self) -> None:
         with self._twins:

@@ -25,8 +25,8 @@ SMALL_BYTES = 2**17
 than new memory, and often spares a system call."""
 PLAIN = 206
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r", re.IGNORECASE)
-_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d+)-(\d+)/(\d+)[ \t]*\r", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r", re.IGNORECASE)
+_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d{1,18})-(\d{1,18})/(\d{1,18})[ \t]*\r", re.IGNORECASE)
 _ETAG = re.compile(rb"\r\netag:([^\r]*)\r", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r", re.IGNORECASE)
 _CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
@@ -67,7 +67,7 @@ class Wire:
 
     __slots__ = (
         *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
-        *("_socket", "_timeout_s", "_flags", "_keep", "_lasts"),
+        *("_socket", "_timeout_s", "_flags", "_quickack", "_keep", "_lasts"),
         *("_memory", "_view", "_at", "_come", "_left"),
     )
 
@@ -80,8 +80,9 @@ class Wire:
         self._at = self._come = 0  # of the memory: what of the body came with the head, and was not taken yet
         self._left = 0  # of the body: so much was not taken yet
         self._lasts = True
-        self.status, self.text, self.idle_since = 0, b"", 0.0
+        self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
         self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
+        self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def ask(self, request: bytes, nbytes: int, keep: Keep) -> int:
         """Send a GET, and read what the answer begins with; its status. nbytes, keep: of `answer`. Raises: Broken."""
@@ -106,8 +107,8 @@ class Wire:
         self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
         most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
         try:
-            if _QUICKACK is not None:
-                self._socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            if self._quickack is not None:
+                self._socket.setsockopt(socket.IPPROTO_TCP, self._quickack, 1)
             while end < 0 and come < HEAD_BYTES:
                 count = self._socket.recv_into(self._view[come:most])
                 if not count:
@@ -204,7 +205,8 @@ class Wire:
 
     def _understand(self, end: int, come: int, until: float) -> int:
         head = bytes(self._view[: end + 2]) if end >= 0 else b""
-        self._lasts, self._at, self._come, self._left, self.status, self.text = False, 0, 0, 0, 0, b""
+        self._lasts, self._at, self._come, self._left = False, 0, 0, 0
+        self.status, self.etag, self.text = 0, "", b""
         if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
             return self.status
         self.status = int(head[9:12])
@@ -265,6 +267,16 @@ class Wire:
         if isinstance(error, (BlockingIOError, TimeoutError)):
             return Broken(f"it took longer than {self._timeout_s:g} s")
         return Broken(f"the connection broke: {error.strerror or type(error).__name__}", at_once=at_once)
+
+
+def _acknowledges(made: socket.socket) -> bool:
+    """Whether it can be told to acknowledge at once: not every kernel that calls itself Linux knows how."""
+    if _QUICKACK is None:
+        return False
+    with suppress(OSError):
+        made.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+        return True
+    return False
 
 
 def _text_of(found: re.Match[bytes] | None) -> str:

@@ -88,7 +88,7 @@ def plan_migration(
         raise error
 
     for item in new_items(source, target, state, after, failed):
-        found.add(item, sends(source, target), rclone, s5cmd)
+        found.add(item, sends(source, target, item), rclone, s5cmd)
     found.price(egress)
     return found
 
@@ -107,6 +107,6 @@ def plan_prefix(
     found = MigrationPlan(source=source.url, target=target.url)
     with Journal(target, FOLDER, scratch) as journal:
         for item in wanted(source, target, journal):
-            found.add(item, sends(source, target), rclone, s5cmd)
+            found.add(item, sends(source, target, item), rclone, s5cmd)
     found.price(egress)
     return found

@@ -11,7 +11,7 @@ from functools import partial
 
 from google_crc32c import extend
 
-from loader.errors import AlreadyExists, Changed, Corrupt, ObjectNotFound
+from loader.errors import AlreadyExists, Changed, Corrupt, Forbidden, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk import disk_of
 from loader.storage.files import WRITE_BYTES
@@ -97,6 +97,7 @@ class Transfer:
     def __init__(self, source: Store, target: Store, pace: Pace, scratch: str | None = None) -> None:
         self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
         self._room = Room(ROOM_BYTES)
+        self._sends_unknown = True  # items whose ETag nobody has said: until one was no MD5
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Other stores' clients take bytes alone, which is a copy of what is held.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
@@ -146,20 +147,22 @@ class Transfer:
     def _sent(self, item: Item, nbytes: int) -> Copied | None:
         """Each piece is sent on before the next one is read; the last one once all are known to be right. None where
         that does not go: the object is to be held, and read again."""
-        if item.was or not isinstance(self._target, TwinStore):
+        if item.was or not isinstance(self._target, TwinStore) or not sends(self._source, self._target, item):
             return None
+        if not item.etag and not self._sends_unknown:
+            return None
+        self._pace.take(requests=2, nbytes=nbytes)  # all of it: an object that is under way is not held up
         hashes, etag, at, sending = Hashes(item), item.etag or None, 0, None
         in_order = InOrder(self._source, item.path, nbytes, whole=True)
         memory = memoryview(bytearray(min(nbytes, LOOK_BYTES)))
         try:
             while count := in_order.next_bytes(at):
-                self._pace.take(requests=int(not in_order.is_under_way), nbytes=count)
                 piece = memory[:count]
                 etag = in_order.fill(at, piece, etag)
                 hashes.update(piece)
                 at += count
                 if sending is None:
-                    self._pace.take(requests=1)
+                    self._sends_unknown = self._sends_unknown and self._target.sends(etag)
                     sending = self._target.send_twin(item.path, nbytes, etag, replace=item.replace)
                 if at == nbytes:
                     self._check(item, nbytes, hashes.sha256.hexdigest(), hashes.crc32c)
@@ -170,10 +173,23 @@ class Transfer:
             in_order.close()
             if sending is not None:
                 sending.close()
-        if is_there:
-            sha256 = hashes.sha256.hexdigest()
-            return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=True)
-        return self._held(replace(item, replace=True), nbytes) if is_there is None else None
+        sha256 = hashes.sha256.hexdigest()
+        if is_there is None and not self._is_what_came(item.path, nbytes, sha256):
+            return self._held(replace(item, replace=True), nbytes)
+        if is_there is False:
+            return None
+        return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=True)
+
+    def _is_what_came(self, path: str, nbytes: int, sha256: str) -> bool:
+        """Whether the target has those bytes, where its ETag does not say so."""
+        found = hashlib.sha256()
+        try:
+            with self._room.for_bytes(BESIDE_BYTES), self._target.open_stream(path) as stream:
+                while piece := stream.read(LOOK_BYTES):
+                    found.update(piece)
+        except (ObjectNotFound, Forbidden):  # who may write there may not read
+            return False
+        return found.hexdigest() == sha256
 
     def _held(self, item: Item, nbytes: int) -> Copied:
         beside = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
@@ -305,9 +321,12 @@ class Transfer:
             )
 
 
-def sends(source: Store, target: Store) -> bool:
+def sends(source: Store, target: Store, item: Item) -> bool:
     """Whether an object may be sent on while it comes: from S3 to S3."""
-    return isinstance(target, TwinStore) and isinstance(source, ReadStore) and source.follows
+    is_one = isinstance(target, TwinStore) and target.sends(item.etag)
+    return (
+        is_one and isinstance(source, ReadStore) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES
+    )
 
 
 def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:

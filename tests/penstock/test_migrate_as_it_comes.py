@@ -40,8 +40,11 @@ def copy(servers):
     """copy(item) -> Copied, of the key "k" unless it says another."""
     source, target = (open_store("s3://bucket", {**OPTIONS, "endpoint": one.endpoint}) for one in servers)
 
+    copies = Transfer(source, target, Pace())
+
     def copy(pace=None, **item):
-        return Transfer(source, target, pace or Pace())(Item(**{"path": "k", "nbytes": len(DATA)} | item))
+        how = Transfer(source, target, pace) if pace else copies
+        return how(Item(**{"path": "k", "nbytes": len(DATA)} | item))
 
     with closing(source), closing(target):
         yield copy
@@ -123,7 +126,7 @@ def test_a_source_that_breaks_off_is_asked_for_the_rest(servers, copy, fault):
     assert len(source.requests) == 3
 
 
-@pytest.mark.parametrize("fault", [400, 403, 500, 503, "drop", "commit-drop"])
+@pytest.mark.parametrize("fault", [400, 403, 409, 500, 503, "drop", "commit-drop"])
 def test_a_target_that_did_not_take_it_gets_it_as_ever(servers, copy, fault):
     source, target = servers
     source.origin.hold("k", DATA)
@@ -148,6 +151,38 @@ def test_what_broke_on_the_way_is_put_again(servers, copy):
     assert copy().sha256 == SHA256
     assert origin.held() == {"k": DATA}
     assert puts(target) == ["sent", "signed"]
+
+
+def test_what_is_there_under_another_etag_stays(servers, copy):
+    """As with KMS: it is read once, and what comes next is not sent so."""
+    source, target = servers
+    source.origin.hold("k", DATA)
+    source.origin.hold("l", DATA)
+    target.faults.append("etag")
+    assert copy().sha256 == SHA256
+    assert puts(target) == ["sent"]
+    assert copy(path="l").sha256 == SHA256
+    assert puts(target) == ["sent", "signed"]
+    assert target.origin.held() == {"k": DATA, "l": DATA}
+
+
+def test_what_cannot_be_read_there_is_put_again(servers, copy):
+    source, target = servers
+    source.origin.hold("k", DATA)
+    target.fault_of = lambda request: "etag" if request.method == "PUT" else 403
+    assert copy().sha256 == SHA256
+    assert puts(target) == ["sent", "signed"]
+
+
+def test_a_source_whose_etags_are_no_md5_is_asked_once(servers, copy):
+    source, target = servers
+    source.fault_of = lambda _: "etag"
+    for number, etag in enumerate(("", "", '"another"')):
+        source.origin.hold(f"{number}", DATA)
+        before = len(source.requests)
+        assert copy(path=f"{number}", etag=etag).sha256 == SHA256
+        assert len(source.requests) - before == (2 if number == 0 else 1)
+    assert puts(target) == ["signed"] * 3
 
 
 def test_a_source_that_is_not_read_directly(servers, copy):

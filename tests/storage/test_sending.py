@@ -3,7 +3,7 @@
 import hashlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from random import Random
 
 import pytest
@@ -12,6 +12,7 @@ from loader.errors import Transient
 from loader.storage import open_store
 from loader.storage.direct import REFUSALS
 from loader.storage.traffic import Traffic, counted
+from loader.storage.wire import HEAD_BYTES
 
 DATA = memoryview(Random(5).randbytes(600_000))
 LARGE = 16 * 2**20
@@ -87,33 +88,92 @@ def test_what_did_not_arrive_for_certain_is_put_as_ever(faulty, faulty_store, fa
     assert sent(faulty_store, "k", DATA) is False
     faulty_store.put_twin("k", DATA, TWIN, replace=False)
     assert faulty.origin.held() == {"k": DATA.tobytes()}
-    assert sent(faulty_store, "l", DATA) is True
+    assert sent(faulty_store, "l", DATA) == ("no" if fault in (400, 403) else True)
 
 
-def test_a_server_that_answers_the_head_and_hangs_up(faulty_options):
-    def serve():
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(2**16)
-            connection.sendall(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n")
+@pytest.fixture
+def answering(faulty_options):
+    """answering(said, nbytes) -> a store whose server reads so many bytes of one request, says that, and hangs up."""
+    with ExitStack() as stack:
 
-    large = memoryview(bytes(LARGE))
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
-        serving = threads.submit(serve)
-        options = {**faulty_options, "endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}"}
-        with closing(open_store("s3://bucket", options)) as store:
-            sending = store.send_twin("k", len(large), TWIN, replace=False)
-            assert not all(sending.send(large[at : at + 2**20]) for at in range(0, LARGE, 2**20))
-            assert store.finish_twin(sending, TWIN) is False
-        serving.result()
+        def answering(said, nbytes):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def serve():
+                connection, _ = listener.accept()
+                with connection:
+                    come = 0
+                    while come < nbytes:
+                        come += len(connection.recv(2**16))
+                    connection.sendall(said)
+
+            stack.enter_context(ThreadPoolExecutor(1)).submit(serve)
+            options = {**faulty_options, "endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}"}
+            return stack.enter_context(closing(open_store("s3://bucket", options)))
+
+        yield answering
 
 
-def test_a_store_that_refuses_is_left_alone_for_a_while(faulty, faulty_store):
-    faulty.faults.extend([403] * REFUSALS)
+def test_a_server_that_answers_the_head_and_hangs_up(answering):
+    store, large = answering(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", 1), memoryview(bytes(LARGE))
+    sending = store.send_twin("k", len(large), TWIN, replace=False)
+    with closing(sending):
+        assert not all(sending.send(large[at : at + 2**20]) for at in range(0, LARGE, 2**20))
+        assert store.finish_twin(sending, TWIN) is False
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"what\r\n\r\n",
+        b"x" * (HEAD_BYTES + 9),
+        b"HTTP/2 200 OK\r\nETag: " + TWIN.encode() + b"\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 403 No\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    ],
+)
+def test_what_no_store_says_is_no_success(answering, said):
+    assert sent(answering(said, len(DATA)), "k", DATA) is False
+
+
+def test_it_has_its_place_among_what_is_in_flight(faulty, faulty_options):
+    with closing(open_store("s3://bucket", {**faulty_options, "max_concurrency": 4})) as store:
+        limiter = store._connection._retrier.limiter
+        several = [store.send_twin(f"{n}", len(DATA), TWIN, replace=False) for n in range(3)]
+        assert limiter._in_flight == 3
+        for sending in several:
+            sending.close()
+        faulty.faults.append(503)
+        assert sent(store, "k", DATA) is False
+        assert (limiter._in_flight, limiter.limit) == (0, 2)
+        assert sent(store, "k", DATA) is True
+        assert limiter._in_flight == 0
+
+
+def test_a_store_that_does_not_answer_is_left_alone_for_a_while(faulty, faulty_store):
+    faulty.faults.extend([500] * REFUSALS)
     for _ in range(REFUSALS):
         assert sent(faulty_store, "k", DATA) is False
     assert sent(faulty_store, "k", DATA) == "no"
     assert len(faulty.requests) == REFUSALS
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 501])
+def test_a_store_that_refuses_is_not_asked_again(faulty, faulty_store, status):
+    faulty.faults.append(status)
+    assert sent(faulty_store, "k", DATA) is False
+    assert sent(faulty_store, "k", DATA) == "no"
+    assert faulty_store._direct.is_on, "what it reads is read as ever"
+
+
+def test_whoever_was_too_slow_may_try_again(faulty, faulty_store):
+    origin = faulty.origin
+    faulty.origin = lambda _: (400, b"<Error><Code>RequestTimeout</Code></Error>", {})
+    assert sent(faulty_store, "k", DATA) is False
+    faulty.origin = origin
+    assert sent(faulty_store, "k", DATA) is True
 
 
 @either
@@ -160,8 +220,7 @@ def test_nobody_at_home(faulty_options):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     options = {**faulty_options, "endpoint": f"http://127.0.0.1:{port}", "retry_deadline_s": 0.01}
-    with (
-        closing(open_store("s3://bucket", options)) as store,
-        pytest.raises(Transient, match="cannot write s3://bucket/k"),
-    ):
-        sent(store, "k", DATA)
+    with closing(open_store("s3://bucket", options)) as store:
+        assert sent(store, "k", DATA) == "no"
+        with pytest.raises(Transient):
+            store.put_twin("k", DATA, TWIN, replace=False)

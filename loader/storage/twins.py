@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 _MD5 = re.compile(r'"[0-9a-f]{32}"')
 
 
+def is_md5(etag: str) -> bool:
+    """Whether an ETag may be the MD5 of its object."""
+    return bool(_MD5.fullmatch(etag))
+
+
 def differ(one: str, other: str) -> bool:
     """Whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
-    return one != other and bool(_MD5.fullmatch(one) and _MD5.fullmatch(other))
+    return one != other and is_md5(one) and is_md5(other)
 
 
 class TwinStore(RemoteStore):
@@ -62,7 +67,7 @@ class TwinStore(RemoteStore):
 
         Where the store says another ETag of what arrived, that is read back, and put again where it is not `data`.
         """
-        is_put = self._vouches and _MD5.fullmatch(etag) and self._put_unsigned(key, data, etag, replace)
+        is_put = self._vouches and is_md5(etag) and self._put_unsigned(key, data, etag, replace)
         if not is_put:
             (self.put if replace else self.put_if_absent)(key, data)
 
@@ -107,7 +112,7 @@ class TwinStore(RemoteStore):
             and self._vouches
             and self._direct is not None
             and self._direct.is_on
-            and (not etag or bool(_MD5.fullmatch(etag)))
+            and (not etag or is_md5(etag))
         )
 
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:

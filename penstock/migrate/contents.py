@@ -10,7 +10,7 @@ from loader.dataset.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 
-from .transfer import Item
+from .items import Item
 
 SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "gates/", "swept/", "takedowns/")
 """Objects that no manifest names, named after their content or created once: these folders alone are listed. The last

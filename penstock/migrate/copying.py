@@ -11,8 +11,9 @@ from loader.storage.threads import DaemonPool
 
 from ..progress import progress
 from ..words import size
+from .items import Copied, Item
 from .journal import Journal
-from .transfer import Copied, Item, Transfer
+from .transfer import Transfer
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Self
 from loader.errors import AlreadyExists, Corrupt
 from loader.storage import Store
 
-from .transfer import Copied
+from .items import Copied
 
 FOLDER = "migrations/"
 LINES = 64

@@ -9,11 +9,13 @@ from loader.storage import Store
 
 from ..words import size
 from .contents import new_items, new_versions
+from .items import Item
 from .journal import Journal
 from .prefix import FOLDER, check_places, wanted
 from .prices import Prices, prices_of
+from .send_on import sends
 from .target import copied_entries
-from .transfer import Item, requests_of, sends
+from .transfer import requests_of
 
 
 @dataclass(slots=True)

@@ -21,9 +21,10 @@ from loader.storage.spec import Opened
 from loader.storage.twins import differ
 
 from .copying import Copies, copy_all
+from .items import Copied, Item
 from .journal import Journal
 from .pace import Pace
-from .transfer import Copied, Item, Transfer
+from .transfer import Transfer
 
 FOLDER = ".penstock-migration/"
 """Hidden, as files of tools are: what lists media there passes it over."""

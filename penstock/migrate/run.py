@@ -10,10 +10,11 @@ from loader.storage import Store
 
 from .contents import new_items, new_versions
 from .copying import Copies, copy_all
+from .items import Item
 from .journal import Journal
 from .pace import Pace
 from .target import close_former, copied_entries, copy_entries, make_mirror
-from .transfer import Item, Transfer
+from .transfer import Transfer
 
 
 @dataclass(slots=True, kw_only=True)

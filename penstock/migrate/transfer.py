@@ -6,16 +6,12 @@ import tempfile
 from collections import deque
 from concurrent.futures import Future
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from functools import partial
 
-from google_crc32c import extend
-
-from loader.errors import AlreadyExists, Changed, Corrupt, Forbidden, ObjectNotFound
+from loader.errors import AlreadyExists, Changed, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk import disk_of
 from loader.storage.files import WRITE_BYTES
-from loader.storage.in_order import LOOK_BYTES, InOrder
+from loader.storage.in_order import InOrder
 from loader.storage.local import LocalStore
 from loader.storage.object_reads import ReadStore
 from loader.storage.objectstore import RemoteStore
@@ -24,7 +20,9 @@ from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 from loader.storage.threads import DaemonPool
 from loader.storage.twins import TwinStore, differ
 
+from .items import HELD_BYTES, Copied, Hashes, Item, check
 from .pace import Pace
+from .send_on import SendOn
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
 """Larger objects are read in ranges of so much: a server does more for smaller ones (Ceph 8 % at 4 MiB). The smaller
@@ -33,8 +31,6 @@ AHEAD = 2
 """Ranges on their way while one is hashed."""
 READERS = 8
 """Threads that read them, for all objects."""
-HELD_BYTES = 64 * 2**20
-"""A larger object goes through a file on this machine: its bytes are known to be right before the target has any."""
 UPLOAD_BYTES = 80 * 2**20
 """What reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
 PART_BYTES = 16 * 2**20
@@ -44,60 +40,13 @@ BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
 ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One object to copy. nbytes: None where nobody has said; sha256, crc32c: what its bytes must have, where known.
-    etag: of the object that was listed at the source, "" where any will do. look: it may be there already. was: the
-    SHA-256 of what the target has from an earlier run, of an object that seems to have changed since; replace: whether
-    it may be put in its place."""
-
-    path: str
-    nbytes: int | None
-    sha256: str | None = None
-    crc32c: int | None = None
-    etag: str = ""
-    look: bool = False
-    was: str = ""
-    replace: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
-    """What is known of an object in the target: sha256 "" where nobody has read it, etag that of the source's object.
-    written: whether this run wrote it."""
-
-    path: str
-    nbytes: int
-    sha256: str
-    etag: str = ""
-    written: bool = False
-
-
-class Hashes:
-    """Of the bytes of an item. crc32c: 0 where nobody has said what it must be."""
-
-    def __init__(self, item: Item) -> None:
-        self.sha256, self.crc32c = hashlib.sha256(), 0
-        self._frombuffer = None
-        if item.crc32c is not None:
-            from numpy import frombuffer, uint8  # 0.1 s, for roots alone
-
-            self._frombuffer = partial(frombuffer, dtype=uint8)
-
-    def update(self, piece: memoryview) -> None:
-        """The next bytes, of any length."""
-        self.sha256.update(piece)
-        if self._frombuffer is not None:
-            self.crc32c = extend(self.crc32c, self._frombuffer(piece))  # it takes no view
-
-
 class Transfer:
     """Copies items from one store to another; thread-safe. scratch: a folder for larger objects on their way."""
 
     def __init__(self, source: Store, target: Store, pace: Pace, scratch: str | None = None) -> None:
         self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
         self._room = Room(ROOM_BYTES)
-        self._sends_unknown = True  # items whose ETag nobody has said: until one was no MD5
+        self._send_on = SendOn(source, target, pace, self._room)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Other stores' clients take bytes alone, which is a copy of what is held.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
@@ -120,7 +69,8 @@ class Transfer:
         if item.nbytes > HELD_BYTES:
             with self._room.for_bytes(UPLOAD_BYTES):
                 return self._through_a_file(item, item.nbytes)
-        return self._sent(item, item.nbytes) or self._held(item, item.nbytes)
+        done = self._send_on(item)
+        return done if isinstance(done, Copied) else self._held(done, item.nbytes)
 
     def _there(self, item: Item) -> ObjectInfo | None:
         """What the target has in the object's place, where it may be the same."""
@@ -144,53 +94,6 @@ class Transfer:
         read = self._source.get(item.path)
         return self._given(item, read.data, read.etag, hashlib.sha256(read.data).hexdigest(), 0)
 
-    def _sent(self, item: Item, nbytes: int) -> Copied | None:
-        """Each piece is sent on before the next one is read; the last one once all are known to be right. None where
-        that does not go: the object is to be held, and read again."""
-        if item.was or not isinstance(self._target, TwinStore) or not sends(self._source, self._target, item):
-            return None
-        if not item.etag and not self._sends_unknown:
-            return None
-        self._pace.take(requests=2, nbytes=nbytes)  # all of it: an object that is under way is not held up
-        hashes, etag, at, sending = Hashes(item), item.etag or None, 0, None
-        in_order = InOrder(self._source, item.path, nbytes, whole=True)
-        memory = memoryview(bytearray(min(nbytes, LOOK_BYTES)))
-        try:
-            while count := in_order.next_bytes(at):
-                piece = memory[:count]
-                etag = in_order.fill(at, piece, etag)
-                hashes.update(piece)
-                at += count
-                if sending is None:
-                    self._sends_unknown = self._sends_unknown and self._target.sends(etag)
-                    sending = self._target.send_twin(item.path, nbytes, etag, replace=item.replace)
-                if at == nbytes:
-                    self._check(item, nbytes, hashes.sha256.hexdigest(), hashes.crc32c)
-                if sending is None or not sending.send(piece):
-                    break
-            is_there = False if sending is None else self._target.finish_twin(sending, etag or "")
-        finally:
-            in_order.close()
-            if sending is not None:
-                sending.close()
-        sha256 = hashes.sha256.hexdigest()
-        if is_there is None and not self._is_what_came(item.path, nbytes, sha256):
-            return self._held(replace(item, replace=True), nbytes)
-        if is_there is False:
-            return None
-        return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=True)
-
-    def _is_what_came(self, path: str, nbytes: int, sha256: str) -> bool:
-        """Whether the target has those bytes, where its ETag does not say so."""
-        found = hashlib.sha256()
-        try:
-            with self._room.for_bytes(BESIDE_BYTES), self._target.open_stream(path) as stream:
-                while piece := stream.read(LOOK_BYTES):
-                    found.update(piece)
-        except (ObjectNotFound, Forbidden):  # who may write there may not read
-            return False
-        return found.hexdigest() == sha256
-
     def _held(self, item: Item, nbytes: int) -> Copied:
         beside = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
         with self._room.memory(nbytes, beside) as lent:
@@ -201,7 +104,7 @@ class Transfer:
 
     def _given(self, item: Item, data: bytes | memoryview, etag: str, sha256: str, crc32c: int) -> Copied:
         """What was read becomes an object of the target, if it is right, and needed. etag: of the source's object."""
-        self._check(item, len(data), sha256, crc32c)
+        check(self._source, item, len(data), sha256, crc32c)
         is_needed = self._is_needed(item, sha256)
         if is_needed:
             self._pace.take(requests=1)
@@ -216,7 +119,7 @@ class Transfer:
     def _through_a_file(self, item: Item, nbytes: int) -> Copied:
         with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="penstock-migrate-", buffering=0) as file:
             sha256, crc = self._to_file(item, nbytes, file)
-            self._check(item, nbytes, sha256, crc)
+            check(self._source, item, nbytes, sha256, crc)
             if not self._is_needed(item, sha256):
                 return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag)
             self._pace.take(requests=1)
@@ -309,24 +212,6 @@ class Transfer:
                 "now. The target keeps the former; run this again with --update to replace it"
             )
         return True
-
-    def _check(self, item: Item, nbytes: int, sha256: str, crc32c: int) -> None:
-        said = (item.nbytes, item.sha256, item.crc32c)
-        found = (nbytes, sha256, crc32c)
-        if any(known is not None and known != got for known, got in zip(said, found, strict=True)):
-            raise Corrupt(
-                f"{self._source.url}/{item.path}: {nbytes} bytes, sha256 {sha256}, CRC-32C {crc32c:08x}; the root says "
-                f"{item.nbytes} bytes, sha256 {item.sha256}, CRC-32C {item.crc32c}. It was not copied: run penstock "
-                "verify on the source, restore the object, then run this again"
-            )
-
-
-def sends(source: Store, target: Store, item: Item) -> bool:
-    """Whether an object may be sent on while it comes: from S3 to S3."""
-    is_one = isinstance(target, TwinStore) and target.sends(item.etag)
-    return (
-        is_one and isinstance(source, ReadStore) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES
-    )
 
 
 def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from loader.storage.threads import DaemonPool
 
 from ..progress import progress
 from ..words import size
+from .items import Copied
 from .journal import Journal
 from .prefix import FOLDER, Sides, both_sides, check_places, is_marker
-from .transfer import Copied
 
 AT_ONCE = 16
 

@@ -10,9 +10,10 @@ from google_crc32c import value
 from loader.errors import AlreadyExists, Changed, Corrupt
 from loader.storage import in_order, open_store
 from loader.storage.direct import REFUSALS
-from penstock.migrate import transfer
+from penstock.migrate import send_on
+from penstock.migrate.items import Item
 from penstock.migrate.pace import Pace
-from penstock.migrate.transfer import Item, Transfer
+from penstock.migrate.transfer import Transfer
 
 DATA = Random(9).randbytes(700_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -23,7 +24,7 @@ OPTIONS = {"key": "a", "secret": "b", "retry_base_s": 0.001, "retry_cap_s": 0.00
 def small_pieces(monkeypatch):
     """One object is many."""
     monkeypatch.setattr(in_order, "LOOK_BYTES", 50_000)
-    monkeypatch.setattr(transfer, "LOOK_BYTES", 50_000)
+    monkeypatch.setattr(send_on, "LOOK_BYTES", 50_000)
 
 
 @pytest.fixture

@@ -18,12 +18,13 @@ import loader
 from loader.errors import AlreadyExists, Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
+from penstock.migrate.items import Item
 from penstock.migrate.journal import Journal
 from penstock.migrate.pace import Pace
 from penstock.migrate.plan import plan_prefix
 from penstock.migrate.prefix import FOLDER, migrate_prefix
 from penstock.migrate.prefix_status import prefix_status
-from penstock.migrate.transfer import Item, Transfer
+from penstock.migrate.transfer import Transfer
 from penstock.migrate.verify_prefix import verify_prefix
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from loader.errors import Changed
 from loader.storage import open_store
+from penstock.migrate.items import Item
 from penstock.migrate.pace import Pace
-from penstock.migrate.transfer import Item, Transfer
+from penstock.migrate.transfer import Transfer
 
 DATA = bytes(range(250)) * 5
 _numbers = itertools.count()

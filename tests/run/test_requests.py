@@ -128,6 +128,7 @@ def peak_kib():  # (ru_maxrss would also count the process that forked this one)
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
+loader.plan({"web": loader.synthetic(10)}, seed=1, global_batch=4).batch_ids(0)  # all is imported now
 before = peak_kib()
 plan = loader.plan({"web": loader.synthetic(10**9)}, seed=1, global_batch=1024)
 changed = loader.plan({"web": loader.synthetic(10**9)}, seed=1, global_batch=[(0, 256), (10**6, 1024)])

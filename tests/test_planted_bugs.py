@@ -1058,7 +1058,7 @@ STORAGE = [
         (
             "a proxy is passed by",
             "direct.py",
-            "if not host or self._is_proxied:",
+            "if not host or _is_proxied(address.scheme, address.netloc):",
             "if not host:",
             "test_direct.py::test_behind_a_proxy_obstore_asks",
         ),

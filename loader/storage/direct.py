@@ -52,6 +52,14 @@ _ANYHOW = {408, 416, 429, 500, 502, 503, 504}
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """fields: what a request to it goes on with, behind the object's path."""
+
+    place: Place
+    fields: str
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
     """Where a request goes, and what it begins with."""
 
@@ -77,7 +85,7 @@ class Direct:
         self._idle: deque[Wire] = deque()
         self._signed: dict[str, Signed] = {}
         self._tls: ssl.SSLContext | None = None
-        self._is_proxied: bool | None = None
+        self._servers: dict[str, Server] = {}
         self._refusals, self._resumes = 0, 0.0
 
     @property
@@ -216,25 +224,30 @@ class Direct:
     def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
         """None as of `_sign`."""
         try:
-            address = urlsplit(obstore.sign(client, method, path, SIGNED_FOR))
+            signed = obstore.sign(client, method, path, SIGNED_FOR)
         except client_errors():
             return None  # asked for the object it says why
+        slash = signed.find("/", signed.find("://") + 3)
+        server = self._servers.get(signed[:slash]) or self._find_server(signed[:slash])
+        if server is None or slash < 0:
+            return None
+        return Address(server.place, f"{method} {signed[slash:]}{server.fields}")
+
+    def _find_server(self, origin: str) -> Server | None:
+        """Of an address's beginning (https://host:port); None where it may not be reached as `wire.py` does."""
+        address = urlsplit(origin)
         host, is_tls = address.hostname, address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
             return None
-        if self._is_proxied is None:
-            self._is_proxied = _is_proxied(address.scheme, address.netloc)
-        if not host or self._is_proxied:
+        if not host or _is_proxied(address.scheme, address.netloc):
             return None
         try:
             place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
         except ValueError:  # ssl.SSLError is one: a certificate that obstore may understand
             return None
-        return Address(
-            place,
-            f"{method} {address.path}?{address.query} HTTP/1.1\r\nHost: {address.netloc}\r\n"
-            "User-Agent: penstock\r\nAccept: */*\r\n",
-        )
+        fields = f" HTTP/1.1\r\nHost: {address.netloc}\r\nUser-Agent: penstock\r\nAccept: */*\r\n"
+        self._servers[origin] = found = Server(place, fields)
+        return found
 
     def _context(self) -> ssl.SSLContext:
         with self._lock:

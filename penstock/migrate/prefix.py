@@ -18,6 +18,7 @@ from loader.dataset.marker import MARKER
 from loader.errors import AlreadyExists, Changed, Conflict, InvalidStore, ObjectNotFound, PenstockError
 from loader.storage import ObjectInfo, Store
 from loader.storage.spec import Opened
+from loader.storage.threads import beside
 from loader.storage.twins import differ
 
 from .copying import Copies, copy_all
@@ -95,7 +96,8 @@ def both_sides(source: Store, target: Store, journal: Journal) -> Iterator[Sides
     Raises: Conflict for a root inside the source, before its marker is given.
     """
     here, there = _without_roots(source), _objects(target)
-    left, right = next(here, None), next(there, None)
+    with beside(next, there, None) as first:  # both wait for their first page
+        left, right = next(here, None), first.result()
     while left or right:
         key = min(one.key for one in (left, right) if one)
         sides = Sides(key=key, noted=journal.find(key))

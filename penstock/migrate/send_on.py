@@ -47,9 +47,17 @@ class SendOn:
 
     def _sent(self, target: TwinStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
         """The SHA-256 of what came, and what `finish_twin` says. Memory: a piece."""
+        with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
+            found = self._sent_by(lent.view, target, item, nbytes)
+            lent.is_free = True
+        return found
+
+    def _sent_by(
+        self, memory: memoryview, target: TwinStore, item: Item, nbytes: int
+    ) -> tuple[str, bool | None]:
+        """`_sent`, by way of a piece of memory."""
         hashes, etag, at, sending = Hashes(item), item.etag or None, 0, None
         in_order = InOrder(self._source, item.path, nbytes, whole=True)
-        memory = memoryview(bytearray(min(nbytes, LOOK_BYTES)))
         try:
             while count := in_order.next_bytes(at):
                 piece = memory[:count]

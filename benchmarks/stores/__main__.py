@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         "--minutes",
         type=float,
         default=6,
-        help="after so many no other round is begun (default: %(default)g)",
+        help="after so many of a part no other round of it is begun (default: %(default)g)",
     )
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument("--out", type=Path, help="write the page here (default: docs/benchmarks-stores.md)")
@@ -113,11 +113,11 @@ def main() -> int:
     given = parser().parse_args()
     if unknown := set(given.parts.split(",")) - PARTS.keys():
         parser().error(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    given.until = time.monotonic() + 60 * given.minutes
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended and files deleted
     sections: list[str] = []
     verdicts: list[str] = []
     for part in given.parts.split(","):
+        given.until = time.monotonic() + 60 * given.minutes
         with tempfile.TemporaryDirectory() as temporary:
             try:
                 said, judged = PARTS[part](Path(temporary), given)

@@ -4,6 +4,7 @@ import errno
 from pathlib import Path
 
 from loader.errors import StoreError
+from loader.storage.scratch import no_room
 
 _OURS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
 
@@ -16,8 +17,8 @@ def check_scratch(error: Exception, scratch: Path | str) -> None:
 
 def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
     """The error for temporary space that is full or cannot be written."""
-    reason = getattr(error, "strerror", None) or error
-    return StoreError(
-        f"temporary space {scratch}: {reason}, while media were cut; nothing of this object was kept. Set TMPDIR "
-        "to a writable disk with room for the raw object and its samples, and run the batch again"
+    meanwhile, room_for = (
+        "while media were cut; nothing of this object was kept",
+        "the raw object and its samples",
     )
+    return no_room(scratch, error, meanwhile, room_for=room_for, again="run the batch again")

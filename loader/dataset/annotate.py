@@ -8,6 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import FieldMismatch, FieldNotFound, InvalidField, InvalidKey, InvalidName, InvalidSample
+from ..storage.scratch import on_scratch
 from .columns import RESERVED_COLUMNS, concat, fit_types
 from .edits import AT_US, BY, EDIT_COLUMNS, REMOVED
 from .key_match import NAMED, Matches, match_keys
@@ -127,7 +129,8 @@ class _Spool:
     """Batches on their way through scratch: values without their keys, each batch with the types that it has."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="penstock-labels-")  # noqa: SIM115
+        with _scratch():
+            self._file = tempfile.TemporaryFile(prefix="penstock-labels-")  # noqa: SIM115
         self._sizes: list[int] = []
         self.n_rows = 0
         self.schema = pa.schema([])
@@ -145,7 +148,9 @@ class _Spool:
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
-        self._file.write(data)
+        with _scratch():
+            self._file.write(data)
+            self._file.flush()  # what does not fit shows here
         self._sizes.append(data.size)
         self.n_rows += table.num_rows
 
@@ -155,6 +160,11 @@ class _Spool:
         for size in self._sizes:
             table = pa.ipc.open_stream(self._file.read(size)).read_all()
             yield concat([self.schema.empty_table(), table], "the rows")
+
+
+def _scratch() -> AbstractContextManager[None]:
+    meanwhile = "while rows were read; nothing was published"
+    return on_scratch(None, meanwhile, room_for="the rows", again="annotate again")
 
 
 def _read(

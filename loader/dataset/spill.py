@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from ..errors import DuplicateKey, StoreError
+from ..storage.scratch import no_room
 
 Buffer = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<16sIQ")
@@ -152,11 +153,9 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
 
 
 def scratch_error(when: str, path: str, error: OSError) -> StoreError:
-    """The error for local temporary space that is full or cannot be written."""
-    return StoreError(
-        f"temporary space {path}: {error.strerror or error}, when {when}; nothing was published. Set TMPDIR to a "
-        "writable disk with room for the whole import, and write again"
-    )
+    """The error for temporary space that is full or cannot be written, when a version was."""
+    meanwhile = f"when {when}; nothing was published"
+    return no_room(path, error, meanwhile, room_for="the whole import", again="write again")
 
 
 def duplicate(key: str, where: str = "this version") -> DuplicateKey:

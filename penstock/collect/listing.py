@@ -2,13 +2,14 @@
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 
 from loader.storage import Store
+from loader.storage.scratch import on_scratch
 from loader.storage.store import ObjectInfo
 
 ROWS = 65_536
@@ -16,12 +17,27 @@ ROWS = 65_536
 SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64())])
 
 
+def scratch() -> AbstractContextManager[None]:
+    """Write what a look needs on this machine. Raises: StoreError where there is no room."""
+    meanwhile = "while a root was looked at; nothing was deleted"
+    return on_scratch(None, meanwhile, room_for="the names of its objects", again="look again")
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder that is deleted at the end. Raises: as `scratch`."""
+    with scratch():
+        folder = tempfile.TemporaryDirectory(prefix="penstock-collect-")
+    with folder as path:
+        yield Path(path)
+
+
 @contextmanager
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
     """A listing, as it is now; its file is deleted at the end. Memory: of `ROWS` objects. Raises: StoreError."""
-    with tempfile.TemporaryDirectory(prefix="penstock-collect-") as folder:
-        path = Path(folder) / "listing.arrow"
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+    with scratch_folder() as folder:
+        path = folder / "listing.arrow"
+        with scratch(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             infos = iter(store.list(prefix))
             while rows := list(islice(infos, ROWS)):
                 writer.write_batch(as_batch(rows))

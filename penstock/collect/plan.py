@@ -7,7 +7,6 @@ Made anew at each look: an object that was in the one before has grown older by 
 
 import io
 import logging
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from loader.dataset.parquet import check_schema_version
 from loader.errors import ObjectNotFound
 from loader.storage import Store
 
+from .listing import scratch, scratch_folder
 from .live import stretch
 from .notes import FOLDER, passed
 
@@ -88,9 +88,12 @@ def planned(store: Store, name: str, condemned: Iterable[pa.Table], now_us: int)
     before = Before.read(store, name, now_us)
     facts = {"penstock.table": "condemned", "penstock.schema": "1", "penstock.at_us": str(now_us)}
     schema = CONDEMNED.append(pa.field("age_us", pa.int64())).with_metadata(facts)
-    with tempfile.TemporaryDirectory(prefix="penstock-collect-") as folder:
-        path = Path(folder) / "plan.parquet"
-        with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+    with scratch_folder() as folder:
+        path = folder / "plan.parquet"
+        with (
+            scratch(),
+            pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer,
+        ):
             for table in condemned:
                 if not table.num_rows:
                     continue

@@ -13,6 +13,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from importlib import import_module
 from threading import Thread
 from types import TracebackType
@@ -20,6 +21,7 @@ from typing import Self
 
 from loader.errors import AlreadyExists, Corrupt
 from loader.storage import Store
+from loader.storage.scratch import on_scratch
 
 from .items import Copied
 
@@ -33,7 +35,7 @@ PIECE_ROWS = 100_000
 class Journal:
     """Used by one thread, as a context manager. What it says lies in a file in `scratch`: memory does not grow with it.
 
-    Raises: Corrupt for an object in its folder that is neither lines nor a manifest.
+    Raises: Corrupt for an object in its folder that is neither lines nor a manifest; StoreError where scratch is full.
     """
 
     def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:
@@ -45,15 +47,20 @@ class Journal:
         self._manifests = [key for key in keys if key.startswith(f"{folder}manifest-")]
         self._pieces = [key for key in keys if key.endswith(".jsonl")]
         self.is_resumed = bool(self._pieces)
-        self._file = tempfile.NamedTemporaryFile(dir=scratch, prefix="penstock-journal-")  # noqa: SIM115 - until closed
+        self._scratch = scratch
+        with self._on_scratch():
+            self._file = tempfile.NamedTemporaryFile(dir=scratch, prefix="penstock-journal-")  # noqa: SIM115 - until closed
         self._noted = sqlite3.connect(self._file.name)
-        self._noted.executescript(
-            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;"
-            "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, sha256 TEXT, etag TEXT) WITHOUT ROWID;"
-        )
         try:
-            for key in [*self._manifests, *self._pieces]:
-                self._noted.executemany("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", self._read(key))
+            with self._on_scratch():
+                self._noted.executescript(
+                    "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;"
+                    "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, sha256 TEXT, etag TEXT) WITHOUT ROWID;"
+                )
+                for key in [*self._manifests, *self._pieces]:
+                    self._noted.executemany(
+                        "INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", self._read(key)
+                    )
         except BaseException:
             self.close()
             raise
@@ -86,7 +93,8 @@ class Journal:
 
     def add(self, copied: Copied) -> None:
         row = (copied.path, copied.nbytes, copied.sha256, copied.etag)
-        self._noted.execute("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", row)
+        with self._on_scratch():
+            self._noted.execute("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", row)
         self._lines.append(
             json.dumps(dict(zip(("path", "nbytes", "sha256", "etag"), row, strict=True))) + "\n"
         )
@@ -148,6 +156,16 @@ class Journal:
                 f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "
                 "object, and what it named is told by its size"
             ) from error
+
+    def _on_scratch(self) -> AbstractContextManager[None]:
+        meanwhile = "while it was noted what was copied; what was copied is not lost"
+        return on_scratch(
+            self._scratch,
+            meanwhile,
+            room_for="the names of the objects",
+            again="run the same command again",
+            option="--scratch",
+        )
 
     def _put(self, data: bytes) -> None:
         key = f"{self._folder}{self._run}-{self._count:06d}.jsonl"

@@ -69,18 +69,23 @@ class Sides:
 
 def check_places(source: Store, target: Store) -> None:
     """Raises: Conflict where one of them is a root, or the target was filled from another source; InvalidStore where
-    one lies in the other."""
+    one lies in the other, or the source has nothing."""
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
             f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
         )
-    for store in (source, target):
-        if _read(store, MARKER) is not None:
-            raise Conflict(
-                f"{store.url} is a root, whose log is copied last: penstock migrate run without --from, and its URL as "
-                "--root, makes a mirror of it; give other places here"
+    with beside(next, _objects(source), None) as first:
+        for store in (source, target):
+            if _read(store, MARKER) is not None:
+                raise Conflict(
+                    f"{store.url} is a root, whose log is copied last: penstock migrate run without --from, and its "
+                    "URL as --root, makes a mirror of it; give other places here"
+                )
+        found = _read(target, SOURCE)
+        if first.result() is None:
+            raise InvalidStore(
+                f"{source.url}: nothing lies there; check the URL, whose last part is a folder"
             )
-    found = _read(target, SOURCE)
     if found is not None:
         said = json.loads(found).get("source")
         if said != source.url:

@@ -5,6 +5,7 @@ import io
 import tempfile
 from collections import deque
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 
 from loader.errors import AlreadyExists, Changed, ObjectNotFound
@@ -16,6 +17,7 @@ from loader.storage.local import LocalStore
 from loader.storage.object_reads import ReadStore
 from loader.storage.objectstore import RemoteStore
 from loader.storage.room import Room
+from loader.storage.scratch import on_scratch
 from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 from loader.storage.threads import DaemonPool
 from loader.storage.twins import TwinStore, differ
@@ -117,7 +119,11 @@ class Transfer:
         return Copied(path=item.path, nbytes=len(data), sha256=sha256, etag=item.etag, written=is_needed)
 
     def _through_a_file(self, item: Item, nbytes: int) -> Copied:
-        with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="penstock-migrate-", buffering=0) as file:
+        with self._on_scratch(item):
+            made = tempfile.NamedTemporaryFile(  # noqa: SIM115 - until just below
+                dir=self._scratch, prefix="penstock-migrate-", buffering=0
+            )
+        with made as file:
             sha256, crc = self._to_file(item, nbytes, file)
             check(self._source, item, nbytes, sha256, crc)
             if not self._is_needed(item, sha256):
@@ -195,10 +201,17 @@ class Transfer:
                 self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
                 asked = pieces.requests
                 hashes.update(piece)
-                _write_all(file, piece)
+                with self._on_scratch(item):
+                    _write_all(file, piece)
         finally:
             pieces.close()
         return hashes.sha256.hexdigest(), hashes.crc32c
+
+    def _on_scratch(self, item: Item) -> AbstractContextManager[None]:
+        meanwhile = f"while {item.path} was copied; it was not"
+        room_for = f"two of the largest objects (this one has {item.nbytes} bytes)"
+        again = "run the same command again"
+        return on_scratch(self._scratch, meanwhile, room_for=room_for, again=again, option="--scratch")
 
     def _is_needed(self, item: Item, sha256: str) -> bool:
         """Raises: Changed for an object that became another one since it was copied, and may not be replaced."""

@@ -73,6 +73,15 @@ class Puts:
         return call
 
 
+@pytest.mark.parametrize("verb", ["plan", "run", "status", "verify"])
+def test_a_source_without_anything_is_a_mistake(tmp_path, capsys, verb):
+    """A URL that was mistyped is no migration that is done; nothing says at the target that it was filled from there."""
+    target = tmp_path / "to"
+    assert main(["migrate", verb, str(target), "--from", str(tmp_path / "form")]) == 2
+    assert f"{tmp_path / 'form'}: nothing lies there" in capsys.readouterr().err
+    assert not target.exists() or not list(target.rglob("*"))
+
+
 def test_all_objects_arrive_once_and_are_in_the_manifest(places, monkeypatch):
     monkeypatch.setattr("penstock.migrate.transfer.PIECE_BYTES", 100)
     monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 200)

@@ -1,13 +1,17 @@
-"""`python -m benchmarks.collect [OBJECTS]`: what a plan and a sweep of the collector take over so many objects.
+"""`python -m benchmarks.collect`: what a plan and a sweep of the collector take over so many objects.
 
-The root is synthetic: its log, manifests and tables of shards are real; the shards and indexes that they name are made
-up while they are listed, half of them of a retired version. So the listing costs nothing but what Python makes of it.
+The root is synthetic: its log, manifests and tables of shards are real. The shards and indexes that they name, half of
+them of a retired version, are made up while they are listed, so that the listing costs nothing but what Python makes of
+it; or with --disk they are files without contents there, which are listed, and deleted. It prints rows of Markdown;
+`python -m benchmarks.scale` makes a page of them.
 """
 
+import argparse
 import resource
-import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +31,11 @@ HOUR_US = 3_600_000_000
 
 
 class Listed:
-    """A store that lists shards and indexes which are not there, and counts requests and deletions."""
+    """A store that lists shards and indexes which are not there, and counts requests and deletions. folder: that of
+    the store, where they are to be there."""
 
-    def __init__(self, store: Any) -> None:
-        self._store, self._made_up = store, list[str]()
+    def __init__(self, store: Any, folder: Path | None = None) -> None:
+        self._store, self._folder, self._made_up = store, folder, list[str]()
         self.requests, self.deleted = 0, 0
 
     def __getattr__(self, name: str) -> Any:
@@ -46,17 +51,23 @@ class Listed:
 
     def add(self, keys: list[str]) -> None:
         """List these too."""
+        if self._folder is not None:
+            for parent in {(self._folder / key).parent for key in keys}:
+                parent.mkdir(parents=True, exist_ok=True)
+            for key in keys:
+                with open(self._folder / key, "wb") as file:
+                    file.truncate(_nbytes(key))
+            return
         self._made_up = sorted([*self._made_up, *keys])
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         self.requests += 1
-        if prefix != "data/":
+        if prefix != "data/" or self._folder is not None:
             yield from self._store.list(prefix, start_after)
             return
         real = {info.key: info.nbytes for info in self._store.list(prefix)}
         for key in sorted([*self._made_up, *real]):
-            made_up = SHARD_BYTES if key.endswith(".tar") else INDEX_BYTES
-            yield ObjectInfo(key=key, nbytes=real.get(key, made_up), etag="")
+            yield ObjectInfo(key=key, nbytes=real.get(key, _nbytes(key)), etag="")
 
     def delete_many(self, keys: Sequence[str]) -> None:
         self.requests += 1
@@ -64,11 +75,16 @@ class Listed:
         self._store.delete_many(keys)
 
 
-def root_of(objects: int, name: str) -> tuple[loader.Root, Listed]:
-    """A root with d@1, retired, and d@2, which have half of the objects each; opened in memory under this name."""
-    root = loader.Root(f"memory://{name}")
+def _nbytes(key: str) -> int:
+    return SHARD_BYTES if key.endswith(".tar") else INDEX_BYTES
+
+
+def root_of(objects: int, name: str, folder: Path | None = None) -> tuple[loader.Root, Listed]:
+    """A root with d@1, retired, and d@2, which have half of the objects each; in this folder, or in memory under this
+    name."""
+    root = loader.Root(f"memory://{name}" if folder is None else str(folder))
     root.create()
-    store = Listed(root.store)
+    store = Listed(root.store, folder)
     root._use(store)  # type: ignore[arg-type]
     for number in (1, 2):
         _publish(root, store, objects // 4)
@@ -108,21 +124,39 @@ def _publish(root: loader.Root, store: Listed, shards: int) -> None:
     commit(root.store, root.log, Pending(dataset="d", txn=txn, prefix=prefix, change=change, producer={}))
 
 
-def main(objects: int) -> None:
-    root, store = root_of(objects, "collected")
+def measure(objects: int, folder: Path | None) -> Iterator[str]:
+    """A row per look. folder: for files, on a disk."""
+    root, store = root_of(objects, "collected", folder)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     options = Options(name="bench", max_objects=objects, max_bytes=2**62)
-    for what, hour, apply in (("plan", 0, False), ("plan again", 80, False), ("sweep", 81, True)):
+    where = "made up" if folder is None else "on a disk"
+    for what, hour, apply in (("first plan", 0, False), ("plan", 80, False), ("sweep", 81, True)):
         store.requests, start, spent = 0, time.perf_counter(), time.process_time()
         report = collect(root, options, apply=apply, now_us=hour * HOUR_US)
         took, cpu = time.perf_counter() - start, time.process_time() - spent
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         due = sum(n for n, _ in report.due.values())
-        print(
-            f"{what:<10} {objects} objects: {took:.1f} s ({cpu:.1f} s of processors), {store.requests} requests, "
-            f"peak {peak:.0f} MiB ({peak - before:.0f} above the root itself); {due} due, {store.deleted} deleted"
+        yield (
+            f"| {objects:,} {where} | {what} | {took:.1f} s | {cpu:.1f} s | {store.requests:,} "
+            f"| {peak - before:.0f} MiB | {due:,} | {store.deleted:,} |"
         )
 
 
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("objects", nargs="?", type=int, default=OBJECTS, help="default: %(default)s")
+    options.add_argument(
+        "--disk", type=Path, metavar="FOLDER", help="make files in a folder there, for the while"
+    )
+    given = options.parse_args()
+    if given.disk is None:
+        for row in measure(given.objects, None):
+            print(row, flush=True)
+        return
+    with tempfile.TemporaryDirectory(dir=given.disk) as folder:
+        for row in measure(given.objects, Path(folder) / "root"):
+            print(row, flush=True)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else OBJECTS)
+    main()

@@ -1554,3 +1554,9 @@ def test_every_property_test_of_order_and_loader_is_named() -> None:
                 assert f"{file.relative_to(REPOSITORY)}::{one.name}" in named_here
     for bug in BUGS:
         assert f"| {bug.what} | {bug.file} |" in page
+
+
+def test_every_bug_that_interleavings_find_is_named(shared) -> None:
+    page = (REPOSITORY / "docs" / "planted_bugs.md").read_text()
+    for plant, kinds in shared("dataset/test_fire_mutants").MUTANTS:
+        assert f"| {plant.__name__.replace('_', ' ')} | code | {', '.join(kinds)} |" in page

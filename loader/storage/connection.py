@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from threading import Lock
@@ -56,7 +56,7 @@ class Connection:
             except errors as error:
                 what = f"{verb} {self._url}/{key}"
                 # `from None`: the client's own text may hold signed URLs
-                raise translate(error, what, self._spec.dropped, self._runtime.secrets) from None
+                raise translate(error, what, self._lacking(client), self._runtime.secrets) from None
 
         return self._retrier.call(once)
 
@@ -104,6 +104,11 @@ class Connection:
             pool, self._pool, self._client, self._uploader = self._pool, None, None, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _lacking(self, client: Client) -> Sequence[str]:
+        """The secret options that this store was unpickled without, where it has nothing else of its own either."""
+        has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
+        return () if has_its_own else self._spec.dropped
 
     def _reconnect(self) -> Client:
         with self._lock:

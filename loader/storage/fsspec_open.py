@@ -17,7 +17,7 @@ from ..errors import (
     Throttled,
     Transient,
 )
-from .object_errors import advice
+from .object_errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
 from .spec import redact
 
 # The packages whose `pipe_file(mode="create")` is one conditional request, and since which version.
@@ -34,9 +34,13 @@ _LIBRARIES = {
 _TOKENS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
 # What s3fs makes EIO of, what gcsfs makes of any 403, and what the libraries say that found no credentials.
 _REFUSED = re.compile(r"(?i)\(401\)|^forbidden: |credentials")
+# All that gcsfs says of a missing bucket: that it has no objects to list, or takes none.
+_OBJECTS = re.compile(r"(?:https?://.*/storage/v1/)?b/[^/]+/o(?:\?.*)?")
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
 _SLOW_ERRNO = {errno.EBUSY}  # s3fs: SlowDown, ServiceUnavailable
+_REGION = ("fsspec.client_kwargs.region_name", "AWS_DEFAULT_REGION")
+_ELSEWHERE = getattr(errno, "EREMCHG", None)  # s3fs: PermanentRedirect
 _AGAIN_ERRNO = {errno.EIO, errno.EREMOTEIO, errno.EAGAIN, errno.ETIMEDOUT, errno.EPIPE}
 
 
@@ -105,18 +109,25 @@ def filesystem_errors() -> tuple[type[Exception], ...]:
     return tuple(found)
 
 
-def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequence[str]) -> StoreError:
-    """The leaf of `StoreError` for an error that an fsspec file system raised while doing `what`."""
+def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
+    """The leaf of `StoreError` for an error that an fsspec file system raised while doing `what`.
+
+    lacking: as for `object_errors.advice`.
+    """
     brief = " ".join(redact(str(error), secrets).split())[:300] or type(error).__name__
     why = f"cannot {what}: {brief}"
     status = _status(error)
     number = getattr(error, "errno", None)
+    if lacks_bucket(error):
+        return InvalidStore(f"{why}; there is no such bucket: {NO_BUCKET}")
+    if (other := other_region(brief)) is not None or number == _ELSEWHERE:
+        return InvalidStore(f"{why}; {region_advice(other or '', *_REGION)}")
     if isinstance(error, FileNotFoundError) or status == 404:
         return ObjectNotFound(f"{why}; there is no such object")
     if isinstance(error, FileExistsError):
         return AlreadyExists(f"{why}; choose another key")
     if isinstance(error, PermissionError) or status in (401, 403) or _REFUSED.search(brief):
-        return Forbidden(f"{why}; {advice(dropped)}")
+        return Forbidden(f"{why}; {advice(lacking)}")
     if isinstance(error, NotImplementedError) or number == errno.EROFS:
         return InvalidStore(f"{why}; this file system cannot do that: read from it, and write elsewhere")
     if status in _SLOW or number in _SLOW_ERRNO:
@@ -126,6 +137,27 @@ def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequ
     if status == 0 and type(error).__module__.split(".")[0] in ("aiohttp", "botocore"):
         return Transient(why)  # no answer at all
     return StoreError(why)
+
+
+def lacks_bucket(error: BaseException) -> bool:
+    """Whether the error says that there is no bucket, which file systems take for a missing file."""
+    cause: BaseException | None = error
+    while cause is not None:
+        response = getattr(cause, "response", None)
+        told = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
+        if told in NO_BUCKET_CODES or getattr(cause, "error_code", None) in NO_BUCKET_CODES:
+            return True
+        cause = cause.__cause__
+    return isinstance(error, FileNotFoundError) and _OBJECTS.fullmatch(str(error)) is not None
+
+
+def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
+    """What asks for the bucket of a path itself, where a file system's listings and look-ups do not tell that there is
+    none: adlfs. Its answer is an error that `lacks_bucket`, or none of those."""
+    if type(fs).__module__.split(".")[0] != "adlfs":
+        return None
+    bucket = path.lstrip("/").partition("/")[0]
+    return lambda: fs.info(bucket)
 
 
 def _status(error: Exception) -> int:

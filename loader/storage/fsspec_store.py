@@ -29,6 +29,8 @@ from .fsspec_open import (
     atomic_create,
     change_token,
     filesystem_errors,
+    lacks_bucket,
+    look_for_bucket,
     modified_us,
     open_filesystem,
     strips,
@@ -38,7 +40,7 @@ from .keys import check_key, check_prefix, check_span
 from .options import RETRY_OPTIONS, runtime_of
 from .ranges import plan_reads, slice_reads
 from .retry import Retrier
-from .spec import Opened, StoreSpec
+from .spec import Opened, StoreSpec, spec_of
 from .store import Blob, ObjectInfo, Span, Store
 from .stream import open_reader
 
@@ -78,6 +80,9 @@ class FsspecStore(Opened):
         self._base = f"{root.rstrip('/')}/"
         self._create = atomic_create(self._fs)
         self._strip = strips(self._fs, f"{self._base}x")
+        self._look = look_for_bucket(self._fs, self._base)
+        given = spec_of(url, options).dropped
+        self._lacking = tuple(name for name in spec.dropped if name not in given)
 
     def get(self, key: str) -> Blob:
         for _ in range(WHOLE_READ_TRIES):
@@ -159,7 +164,7 @@ class FsspecStore(Opened):
                     raise Transient(
                         f"cannot create {self._url}/{key}: the store reports a conflict"
                     ) from None
-                raise refused from None
+                raise refused from refused.__cause__  # which may say that there is no bucket
             if held != whole:
                 raise AlreadyExists(
                     f"{self._url}/{key}: the key already holds another object; choose another key"
@@ -178,7 +183,7 @@ class FsspecStore(Opened):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         full = self._base + check_prefix(prefix)
-        found = self._call("list", prefix, lambda: self._find(full[: full.rfind("/")]))
+        found = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
         for path in sorted(found):
             key = path[len(self._base) :]
             if path.startswith(full) and key and (start_after is None or key > start_after):
@@ -234,12 +239,16 @@ class FsspecStore(Opened):
                 raise
             return b""  # a range behind the end; the caller says so
 
-    def _find(self, folder: str) -> dict[str, dict[str, Any]]:
+    def _find(self, prefix: str, folder: str) -> dict[str, dict[str, Any]]:
         self._fs.invalidate_cache()
         try:
             found = self._fs.find(folder, detail=True)
-        except FileNotFoundError:
-            return {}
+        except FileNotFoundError as error:
+            if lacks_bucket(error):
+                raise
+            found = {}
+        if not found and (gone := self._gone(f"list {self._url}/{prefix}")) is not None:
+            raise gone
         return {f"/{path.lstrip('/')}" if self._base[0] == "/" else path: i for path, i in found.items()}
 
     def _parents(self, path: str) -> None:
@@ -263,12 +272,29 @@ class FsspecStore(Opened):
             except PenstockError:
                 raise
             except filesystem_errors() as error:
-                raise self._translated(error, f"{verb} {self._url}/{key}") from None
+                what = f"{verb} {self._url}/{key}"
+                told = self._translated(error, what)
+                if isinstance(told, ObjectNotFound):
+                    told = self._gone(what) or told
+                raise told from None
 
         return self._retrier.call(once)
 
+    def _gone(self, what: str) -> StoreError | None:
+        """What to say, once something was missing, where the bucket itself is. It is looked for until it was there, or
+        may not be looked for: once as a rule."""
+        look = self._look
+        if look is not None:
+            try:
+                look()
+            except filesystem_errors() as error:
+                if lacks_bucket(error):
+                    return self._translated(error, what)
+            self._look = None
+        return None
+
     def _translated(self, error: Exception, what: str) -> StoreError:
-        return translate(error, what, self._spec.dropped, self._runtime.secrets)
+        return translate(error, what, self._lacking, self._runtime.secrets)
 
 
 def _listed(key: str, info: dict[str, Any]) -> ObjectInfo:

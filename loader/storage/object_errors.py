@@ -6,6 +6,7 @@ that text only the status and the store's own code and message are kept; it may 
 
 import re
 from collections.abc import Sequence
+from html import unescape
 
 from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
 from .spec import redact
@@ -23,11 +24,17 @@ _SLOW_CODES = {"SlowDown", "TooManyRequests", "ServerBusy", "RequestLimitExceede
 # NoSuchUpload: the answer to a completed multipart upload was lost, and some servers then deny having had it.
 _AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchUpload"}
 _ARCHIVED_CODES = {"InvalidObjectState", "BlobArchived"}
+NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
+NO_BUCKET = "create the bucket, or correct the URL or the endpoint"
+_OTHER_REGION = re.compile(r"the region (?:'[^']*' )?is wrong(?:; expecting '([a-z0-9-]+)')?")
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
 
 
-def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequence[str]) -> StoreError:
-    """The leaf of `StoreError` for an error of obstore met while doing `what` (verb and address)."""
+def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
+    """The leaf of `StoreError` for an error of obstore met while doing `what` (verb and address).
+
+    lacking: as for `advice`.
+    """
     text = str(error).split("\n\nDebug source", 1)[0]
     found = _STATUS.search(text)
     status = int(found.group(1)) if found else 0
@@ -37,31 +44,36 @@ def translate(error: Exception, what: str, dropped: Sequence[str], secrets: Sequ
     if _NO_TOKEN_YET.search(text):
         return Transient(f"{why}; what gives out credentials did not answer")
     if _METADATA.search(text) or _NO_CREDENTIALS.search(text):
-        return Forbidden(f"cannot {what}: no credentials were found; {advice(dropped)}")
+        return Forbidden(f"cannot {what}: no credentials were found; {advice(lacking)}")
     if code in _ARCHIVED_CODES:
         return StoreError(f"{why}; it lies in an archive tier: restore the object, then run this again")
     if code == "RequestTimeTooSkewed":
         return Forbidden(
             f"{why}; set this machine's clock (the store takes signatures of the last minutes only)"
         )
+    if (other := other_region(text)) is not None:
+        return InvalidStore(f"{why}; {region_advice(other)}")
     if (
         name in ("PermissionDeniedError", "UnauthenticatedError")
         or status in (401, 403)
         or code in _CREDENTIAL_CODES
     ):
-        return Forbidden(f"{why}; {advice(dropped)}")
-    if code == "NoSuchBucket" or code == "ContainerNotFound":
-        return InvalidStore(f"{why}; create the bucket, or correct the URL or the endpoint")
+        return Forbidden(f"{why}; {advice(lacking)}")
+    if code in NO_BUCKET_CODES:
+        return InvalidStore(f"{why}; {NO_BUCKET}")
     if isinstance(error, FileNotFoundError) and code not in _AGAIN_CODES:
         return ObjectNotFound(f"{why}; there is no such object")
     if "configured region" in text or "PermanentRedirect" in text:
-        return InvalidStore(f"{why}; the bucket lies in another region: give the option region or AWS_REGION")
+        return InvalidStore(f"{why}; {region_advice('')}")
     if status in _SLOW or code in _SLOW_CODES:
         return Throttled(why)
     if status in _AGAIN or code in _AGAIN_CODES or (status == 0 and "HTTP error" in text):
         return Transient(why)
     if name == "InvalidPathError":
         return InvalidStore(f"{why}; the bucket holds a key that is no '/'-separated path: move it elsewhere")
+    if status == 400 and not code:  # the answer to a HEAD has no body
+        ask = "the region and the credentials" if " s3://" in what else "the credentials"
+        return StoreError(f"{why}, and no reason: check {ask} (keys that expired or are of another kind)")
     return StoreError(why)
 
 
@@ -89,11 +101,24 @@ def _xml(text: str, name: str) -> str:
     return found.group(1) if found else ""
 
 
-def advice(dropped: Sequence[str]) -> str:
-    """What to do about credentials, knowing which secret options a pickle left behind."""
-    if dropped:
+def other_region(text: str) -> str | None:
+    """The region that S3 expected, where `text` says that a request was signed for another, or ""; else None."""
+    found = _OTHER_REGION.search(unescape(text))
+    return None if found is None else found.group(1) or ""
+
+
+def region_advice(region: str, option: str = "region", variable: str = "AWS_REGION") -> str:
+    """What to do about a bucket that lies elsewhere. region: where, or ""; option, variable: what names it."""
+    if region:
+        return f"the bucket lies in {region}: give the option {option}={region} or {variable}={region}"
+    return f"the bucket lies in another region: give the option {option} or {variable}"
+
+
+def advice(lacking: Sequence[str]) -> str:
+    """What to do about credentials. lacking: the secret options that a pickle left behind, where none came instead."""
+    if lacking:
         return (
-            f"the secret options {', '.join(dropped)} were given where the store was first opened and are "
+            f"the secret options {', '.join(lacking)} were given where the store was first opened and are "
             "never pickled: give workers credentials by environment, profile or instance role"
         )
     return "check the credentials (options, environment, profile, instance role) and their rights there"

@@ -1,9 +1,12 @@
 """What a container of Azure's has set, asked through azure-storage-blob."""
 
-from collections.abc import Callable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from loader.dataset.marker import PROBES
 from loader.errors import MissingDependency
 from loader.storage.azure import azure_config
 from loader.storage.options import bucket_and_prefix
@@ -23,7 +26,8 @@ def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
 
 
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Four requests, and one per 5,000 blobs up to 10,000. Raises: InvalidStore; MissingDependency."""
+    """Four requests, and one per 5,000 blobs up to 10,000. A blob is written, as nothing else tells whether blobs are
+    versioned, and deleted again. Raises: InvalidStore; MissingDependency."""
     try:
         from azure.core.exceptions import AzureError, HttpResponseError
         from azure.storage.blob import BlobServiceClient
@@ -47,7 +51,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         return
     base = f"{prefix}/" if prefix else ""
     with service:
-        for check, question in QUESTIONS.items():
+        for check, question in QUESTIONS:
             try:
                 yield from question(service, container, base)
             except HttpResponseError as error:
@@ -99,6 +103,30 @@ def _deletes(service: Any, container: str, _: str) -> Iterator[Finding]:
         yield ok("versioning", "no soft delete of blobs")
 
 
+def _versions(service: Any, container: str, base: str) -> Iterator[Finding]:
+    """What is written into an account with versioning is told its version: `x-ms-version-id`."""
+    from azure.core.exceptions import AzureError, HttpResponseError
+
+    blob = service.get_blob_client(container, f"{base}{PROBES}{secrets.token_hex(8)}/versioned")
+    try:
+        version = blob.upload_blob(b"", overwrite=True).get("version_id")
+    except HttpResponseError as error:
+        what = f"whether blobs are versioned is not known: the server answered {error.status_code} to a write"
+        do = "look at `az storage account blob-service-properties show --query isVersioningEnabled`"
+        yield note("versioning", what, do)
+        return
+    with suppress(AzureError):  # locked: that is a finding of its own
+        blob.delete_blob()
+    if version:
+        do = (
+            "switch it off, or add a rule of lifecycle management that deletes previous versions: what a collector "
+            "or a takedown deletes stays as one until then, and is paid for"
+        )
+        yield warn("versioning", "blob versioning is on: deleted and overwritten blobs are kept", do)
+    else:
+        yield ok("versioning", "what is written now has no versions")
+
+
 def _blobs(service: Any, container: str, base: str) -> Iterator[Finding]:
     looked, archived, unfinished = 0, list[str](), list[str]()
     listed = service.get_container_client(container).list_blobs(base or None, include=["uncommittedblobs"])
@@ -123,9 +151,10 @@ def _blobs(service: Any, container: str, base: str) -> Iterator[Finding]:
         yield warn("uploads", what, "Azure forgets them after a week")
 
 
-QUESTIONS: dict[str, Callable[[Any, str, str], Iterator[Finding]]] = {
-    "object lock": _locks,
-    "versioning": _deletes,
-    "tiers": _blobs,
-}
-"""What is asked about -> who asks, given the service, the container and what its blobs begin with."""
+QUESTIONS: Sequence[tuple[str, Callable[[Any, str, str], Iterator[Finding]]]] = (
+    ("object lock", _locks),
+    ("versioning", _deletes),
+    ("versioning", _versions),
+    ("tiers", _blobs),
+)
+"""What is asked about, and who asks, given the service, the container and what its blobs begin with."""

@@ -3,13 +3,15 @@
 import hashlib
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from random import Random
+from typing import IO
 
 from loader.dataset.shard import crc32c
 from loader.errors import Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
 from loader.storage import Span
 
-from .finding import Finding, fail, note, ok
+from .finding import Finding, fail, note, ok, warn
 from .scratch import Scratch
 
 TURNS = 8
@@ -115,19 +117,25 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
         if crc32c(store.get(key).data) != crc32c(data):
             yield fail(check, f"the CRC-32C of {nbytes} bytes is another after they were read back", DAMAGED)
             return
-    key, block = scratch.key("sum/parts"), Random(2).randbytes(2**20)
-    wanted, found = hashlib.sha256(), hashlib.sha256()
-    with tempfile.NamedTemporaryFile() as file:
-        for at in range(0, PARTS_BYTES, len(block)):
-            piece = block[: PARTS_BYTES - at]
-            file.write(piece)
-            wanted.update(piece)
-        file.flush()
+    key, found = scratch.key("sum/parts"), hashlib.sha256()
+    with ExitStack() as held:
+        try:
+            file = held.enter_context(tempfile.NamedTemporaryFile(buffering=0))
+            wanted = _filled(file.file)
+        except OSError as error:  # of this machine: it says nothing of the store
+            what = (
+                "what is uploaded in parts was not checked: temporary space "
+                f"{tempfile.tempdir or '(TMPDIR)'} does not take a file of {PARTS_BYTES / 2**20:.0f} MiB: "
+                f"{error.strerror or error}"
+            )
+            do = "free some space there or set TMPDIR to a writable disk that has it, and run this again"
+            yield warn(check, what, do)
+            return
         store.put_file(key, file.name)
     with store.open_stream(key) as stream:
         while piece := stream.read(2**20):
             found.update(piece)
-    if wanted.digest() != found.digest():
+    if wanted != found.digest():
         yield fail(
             check,
             "the SHA-256 of 64 MiB that were uploaded in parts is another after they were read back",
@@ -151,6 +159,17 @@ def copies(scratch: Scratch) -> Iterator[Finding]:
         yield fail("copies", f"a copy holds {held!r} instead of b'copied'", DAMAGED)
     else:
         yield ok("copies", "a copy inside the store is the same, under a name with blanks and letters too")
+
+
+def _filled(file: IO[bytes]) -> bytes:
+    """Write PARTS_BYTES; their SHA-256. Raises: OSError."""
+    block, digest = memoryview(Random(2).randbytes(2**20)), hashlib.sha256()
+    for at in range(0, PARTS_BYTES, len(block)):
+        piece = block[: PARTS_BYTES - at]
+        digest.update(piece)
+        while piece:
+            piece = piece[file.write(piece) :]
+    return digest.digest()
 
 
 def _there(scratch: Scratch, key: str) -> bool:

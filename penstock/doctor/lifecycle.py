@@ -45,23 +45,35 @@ def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
         )
 
 
+NEVER_MET = {
+    *("daysSinceNoncurrentTime", "noncurrentTimeBefore"),  # of old generations
+    *("daysSinceCustomTime", "customTimeBefore"),  # of objects with a custom time, which none of a root has
+}
+"""Conditions of Google's that no live object of a root meets."""
+FURTHER = {
+    "createdBefore": "written before",
+    "matchesSuffix": "that end in",
+    "matchesStorageClass": "of the storage class",
+    "matchesPattern": "that match",
+}
+"""Conditions that some of a root's objects may meet -> those, in words."""
+
+
 def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
-    """Those of a bucket of Google's. A rule may name several prefixes; one for old generations meets no object."""
+    """Those of a bucket of Google's that can meet a root's objects, which takes all conditions of a rule.
+
+    It may name several prefixes. Without an age it is carried out as soon as the others are met.
+    """
     for number, one in enumerate(configured):
         condition, action = one.get("condition", {}), one.get("action", {}).get("type")
-        if (
-            condition.get("isLive") is False
-            or "daysSinceNoncurrentTime" in condition
-            or "numNewerVersions" in condition
-        ):
+        old = condition.get("isLive") is False or int(condition.get("numNewerVersions") or 0) > 0
+        if old or any(condition.get(name) is not None for name in NEVER_MET):
             continue
         for prefix in condition.get("matchesPrefix") or [""]:
             yield Rule(
                 name=f"number {number + 1}",
                 prefix=prefix,
-                deletes=_when(condition.get("age"), condition.get("createdBefore"))
-                if action == "Delete"
-                else "",
+                deletes=_when_of_gcs(condition) if action == "Delete" else "",
                 aborts=action == "AbortIncompleteMultipartUpload",
             )
 
@@ -104,6 +116,14 @@ def _when(days: Any, date: Any) -> str:
     if days is not None:
         return f"{days} days after they were written"
     return f"from {date} on" if date is not None else ""
+
+
+def _when_of_gcs(condition: Mapping[str, Any]) -> str:
+    told = [_when(condition.get("age"), None) or "as soon as they are written"]
+    for name, words in FURTHER.items():
+        if given := condition.get(name):
+            told.append(f"those {words} {given if isinstance(given, str) else ' or '.join(given)}")
+    return ", ".join(told)
 
 
 def _reach(prefix: str, root: str) -> str | None:

@@ -14,6 +14,8 @@ UNSET = {
     ),
     "ServerSideEncryptionConfigurationNotFoundError",
 }
+AWS = ".amazonaws.com"
+"""In the addresses of Amazon's own servers."""
 PAGES = 10
 """Of 1,000 keys, that are looked through for archived objects."""
 
@@ -139,8 +141,8 @@ def _tiers(bucket: Bucket) -> Iterator[Finding]:
 def _region(bucket: Bucket) -> Iterator[Finding]:
     there = bucket.ask("get_bucket_location").get("LocationConstraint") or "us-east-1"
     there = "eu-west-1" if there == "EU" else there
-    here = bucket.config["region"]
-    if there == here or bucket.config.get("endpoint"):
+    here, endpoint = bucket.config["region"], str(bucket.config.get("endpoint") or AWS)
+    if there == here or AWS not in endpoint:  # what other servers call their regions binds nobody
         yield ok("region", f"the bucket lies in {there}")
     else:
         yield warn(

@@ -177,6 +177,23 @@ def store(backend: Backend) -> Iterator[Store]:
     opened.close()
 
 
+@pytest.fixture(
+    params=[
+        *_on("s3")[: 2 if _has_s3fs() else 1],
+        *_on("gcs"),
+        *_on("azure", pytest.mark.server),
+    ]
+)
+def nowhere(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A store in a bucket that is not there, on a server that answers."""
+    server, kind = request.param
+    options: dict[str, object] = request.getfixturevalue(server)
+    own = options if kind == "obstore" else {"fsspec": FSSPEC[SERVERS[server]](options)}
+    opened = open_store(f"{SERVERS[server]}://no-such-bucket/prefix", {**own, "retry_base_s": 0.001})
+    yield opened
+    opened.close()
+
+
 PROTOCOLS = {  # scheme -> module of tests/servers, class, options of a store there
     "s3": ("s3", "SmallS3", lambda at: {"key": KEY, "secret": SECRET, "endpoint": at}),
     "gs": ("gcs", "Gcs", lambda at: {"bearer_token": SECRET, "endpoint_url": at}),

@@ -324,6 +324,58 @@ def test_wrong_credentials_are_forbidden_at_once_and_not_shown(
     assert len(faulty.requests) == (2 if (protocol, verb) == ("s3", "get") else 1), "signed in both ways"
 
 
+@pytest.mark.parametrize("given", ["options", "provider"])
+def test_wrong_credentials_of_this_process_are_to_be_checked(faulty, protocol, faulty_options, given: str):
+    """Whether they travel to workers is another matter."""
+    options = {
+        n: v for n, v in faulty_options.items() if n not in ("account_key", "key", "secret", "bearer_token")
+    }
+    provider = {"credential_provider": lambda: {**PROVIDERS[protocol](1), "expires_at": None}}
+    own = provider if given == "provider" else WRONG[protocol]
+    store = open_store(f"{protocol}://bucket", {**options, **own})
+    assert store.spec.dropped
+    faulty.faults.extend([403] * 2)
+    with pytest.raises(Forbidden, match=r"answered 403.*check the credentials") as caught:
+        store.put("k", b"")
+    assert "never pickled" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", ["s3"])
+def test_an_unpickled_store_is_told_what_it_lacks(faulty, faulty_options):
+    options = {**faulty_options, "metadata_endpoint": "http://127.0.0.1:1", "retry_deadline_s": 0}
+    opened = open_store("s3://bucket", options)
+    store = pickle.loads(pickle.dumps(opened))  # noqa: S301 - our own bytes
+    with pytest.raises(
+        Forbidden, match="key, secret were given where the store was first opened and are never"
+    ):
+        store.put("k", b"")
+    assert faulty.requests == []
+
+
+@pytest.mark.parametrize("protocol", ["s3", "gs"])
+def test_an_anonymous_store_signs_nothing(faulty, protocol, google_file, monkeypatch):
+    """Explicitly so: not with the environment's either. (Azure: `test_azures_keys_and_signatures`.)"""
+    faulty.origin.hold("log/k", b"x")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAPLANTEDKEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "PLANTEDsecretPLANTED")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "PLANTEDtokenPLANTED")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", google_file)
+    store = open_store(f"{protocol}://bucket", {"anon": True, "endpoint_url": faulty.endpoint})
+    assert store.get("log/k").data == b"x"
+    assert store.get_range("log/k", 0, 1).data == b"x"
+    assert store.head("log/k").nbytes == 1
+    assert [info.key for info in store.list("log/")] == ["log/k"]
+    if protocol == "s3":  # obstore writes nothing to Google without credentials
+        store.put("new", b"x")
+        store.put_if_absent("newer", b"x")
+    assert len(faulty.requests) == (6 if protocol == "s3" else 4)
+    for asked, headers in zip(faulty.requests, faulty.headers, strict=True):
+        assert (
+            not {"authorization", "x-amz-security-token", "x-goog-iam-authorization-token"} & headers.keys()
+        )
+        assert not any(word in asked.lower() for word in ("signature", "credential", "token=", "accessid"))
+
+
 @pytest.mark.parametrize("protocol", ["s3"])
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken"])
 def test_expired_credentials_say_so(faulty, faulty_store: Store, code: str):

@@ -200,15 +200,78 @@ def test_an_archived_object_says_so(faulty, faulty_store, monkeypatch, status: i
         faulty_store.get("k")
 
 
-def test_a_bucket_that_is_not_there(s3_options):
-    store = open_store("s3://no-such-bucket", s3_options)
+def test_a_bucket_that_is_not_there(nowhere, tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
     for verb in (
-        lambda: store.get("k"),
-        lambda: store.put("k", b"x"),
-        lambda: store.put_if_absent("k", b"x"),
+        lambda: nowhere.get("k"),
+        lambda: nowhere.get_range("k", 0, 1),
+        lambda: nowhere.put("k", b"x"),
+        lambda: nowhere.put_if_absent("k", b"x"),
+        lambda: nowhere.put_file("k", str(tmp_path / "file")),
+        lambda: nowhere.copy("k", "l"),
+        lambda: list(nowhere.list()),
+        lambda: list(nowhere.list("log/")),
     ):
         with pytest.raises(InvalidStore, match="create the bucket"):
             verb()
+
+
+MALFORMED = (
+    b"<Error><Code>%s</Code><Message>The authorization header is malformed; the region &apos;us-east-1&apos; is wrong; "
+    b"expecting &apos;eu-west-1&apos;</Message><Region>eu-west-1</Region></Error>"
+)
+MOVED = b"<Error><Code>PermanentRedirect</Code><Message>use the specified endpoint</Message></Error>"
+READS = {
+    "get": lambda store: store.get("k"),
+    "put": lambda store: store.put("k", b""),
+    "list": lambda store: list(store.list()),
+}
+
+
+@pytest.mark.parametrize("protocol", ["s3"])
+@pytest.mark.parametrize("verb", READS)
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (
+            400,
+            MALFORMED % b"AuthorizationHeaderMalformed",
+            "lies in eu-west-1: give the option region=eu-west-1",
+        ),
+        (400, MALFORMED % b"AuthorizationQueryParametersError", "give the option region=eu-west-1"),
+        (301, MOVED, "lies in another region: give the option region"),
+        (307, MOVED.replace(b"Permanent", b"Temporary"), "lies in another region: give the option region"),
+    ],
+    ids=["header", "query", "moved", "moved for now"],
+)
+def test_another_region_is_named(faulty, faulty_store, verb: str, status: int, body: bytes, told: str):
+    faulty.origin = lambda _: (status, body, {})
+    with pytest.raises(InvalidStore, match=told) as caught:
+        READS[verb](faulty_store)
+    assert "credentials" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", ["s3"])
+@pytest.mark.parametrize(
+    ("status", "leaf", "told"),
+    [
+        (400, StoreError, "check the region and the credentials"),
+        (301, InvalidStore, "lies in another region: give the option region"),
+    ],
+)
+def test_a_look_up_whose_answer_gives_no_reason(faulty, faulty_store, status: int, leaf, told: str):
+    """The answer to a HEAD has no body."""
+    faulty.origin = lambda _: (status, b"", {})
+    with pytest.raises(leaf, match=told):
+        faulty_store.head("k")
+
+
+@pytest.mark.parametrize("protocol", ["s3"])
+def test_a_malformed_header_of_another_kind_is_a_matter_of_credentials(faulty, faulty_store):
+    body = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>no such key</Message></Error>"
+    faulty.origin = lambda _: (400, body, {})
+    with pytest.raises(Forbidden, match="check the credentials"):
+        faulty_store.put("k", b"")
 
 
 def test_missing_is_missing_at_once(faulty, faulty_store):

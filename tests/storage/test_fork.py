@@ -71,6 +71,60 @@ def test_a_child_of_a_parent_without_native_clients_may_open_one(tmp_path):
     assert outcome(tmp_path, "unused") == "100"
 
 
+FSSPEC = """
+import os, sys, threading, faulthandler, functools
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+faulthandler.dump_traceback_later(50, exit=True)
+from loader.errors import ForkedStore
+from loader.storage import Span, open_store
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+folder = sys.argv[1]
+open(os.path.join(folder, "k"), "wb").write(b"over http")
+server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
+threading.Thread(target=server.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_port}"
+remote = open_store(url)
+assert remote.get("k").data == b"over http"  # fsspec has a thread with an event loop now
+bucket = open_store("s3://bucket", {"fsspec": {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:1"}})
+
+child = os.fork()
+if child == 0:
+    told = []
+    for store in (remote, bucket):
+        verbs = [
+            lambda: store.get("k"), lambda: store.get_range("k", 0, 1),
+            lambda: store.get_ranges("k", [Span(0, 1), Span(9, 1)], max_gap=0), lambda: store.put("k", b""),
+            lambda: store.put_file("k", "/etc/hostname"), lambda: store.head("k"), lambda: list(store.list()),
+            lambda: store.delete_many(["k"]), lambda: store.copy("a", "b"), lambda: store.open_stream("k"),
+            lambda: bucket.put_if_absent("k", b""),
+        ]
+        for verb in verbs:
+            try:
+                verb()
+            except ForkedStore as error:
+                told.append("spawn" in str(error) and "forkserver" in str(error))
+    fine = open_store(url).get("k").data == b"over http"  # a client of the child's own
+    os._exit(100 if fine and told == [True] * 22 else len(told))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert remote.get("k").data == b"over http"  # the parent goes on
+"""
+
+
+def test_every_verb_of_an_fsspec_store_in_a_forked_child_raises_at_once(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FSSPEC, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "100"), done.stderr
+
+
 HELD = """
 import faulthandler, os, sys, threading
 faulthandler.dump_traceback_later(50, exit=True)

@@ -1,8 +1,12 @@
 """s3fs, gcsfs and adlfs over a server that misbehaves: they repeat requests, and what is stored decides."""
 
+import pickle
+import subprocess
+import sys
+
 import pytest
 
-from loader.errors import AlreadyExists, Changed, Forbidden, ObjectNotFound
+from loader.errors import AlreadyExists, Changed, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 
 DATA = bytes(range(256)) * 40
@@ -65,3 +69,86 @@ def test_a_refusal_is_forbidden_and_shows_no_secret(faulty, fsspec_store, protoc
 def test_missing_is_not_found(faulty, fsspec_store):
     with pytest.raises(ObjectNotFound):
         fsspec_store.get("k")
+
+
+@pytest.mark.parametrize("protocol", ["az"])
+def test_a_container_is_looked_for_once_and_only_where_something_was_missing(faulty, fsspec_store):
+    """What adlfs lists and looks up does not tell whether there is a container."""
+    container = "GET /lab/bucket?restype=container"
+    fsspec_store.put("log/1", DATA)
+    assert fsspec_store.get("log/1").data == DATA
+    assert container not in faulty.requests
+    for _ in range(2):
+        assert list(fsspec_store.list("none/")) == []
+        with pytest.raises(ObjectNotFound):
+            fsspec_store.head("none")
+    assert faulty.requests.count(container) == 1
+
+
+@pytest.mark.parametrize("protocol", ["s3"])
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(400, b"the region 'us-east-1' is wrong; expecting 'eu-west-1'"), (301, b"use the specified endpoint")],
+)
+def test_another_region_is_named(faulty, fsspec_store, status: int, message: bytes):
+    code = {400: b"AuthorizationHeaderMalformed", 301: b"PermanentRedirect"}[status]
+    body = b"<Error><Code>%s</Code><Message>%s</Message></Error>" % (code, message)
+    faulty.origin = lambda _: (
+        status,
+        body,
+        {"content-type": "application/xml", "x-amz-bucket-region": "eu-west-1"},
+    )
+    with pytest.raises(InvalidStore, match=r"region: give|lies in eu-west-1: give") as caught:
+        fsspec_store.put("k", b"")
+    assert "client_kwargs.region_name" in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", ["s3"])
+def test_only_a_store_without_its_secrets_is_told_of_workers(faulty, fsspec_store, monkeypatch):
+    body = b"<Error><Code>InvalidAccessKeyId</Code></Error>"
+    faulty.origin = lambda _: (403, body, {"content-type": "application/xml"})
+    with pytest.raises(Forbidden, match="check the credentials"):
+        fsspec_store.put("k", b"")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the worker")
+    again = pickle.loads(pickle.dumps(fsspec_store))  # noqa: S301 - our own bytes
+    with pytest.raises(
+        Forbidden, match=r"fsspec\.key, fsspec\.secret were given where the store was first opened"
+    ):
+        again.put("k", b"")
+
+
+@pytest.mark.parametrize("protocol", ["gs"])
+def test_a_project_to_bill_is_named(faulty, fsspec_options):
+    """What the doctor advises for a bucket whose requesters pay."""
+    own = {**fsspec_options["fsspec"], "requester_pays": "lab-project"}
+    store = open_store("gs://bucket", {**fsspec_options, "fsspec": own})
+    store.put_if_absent("k", b"x")
+    assert store.get("k").data == b"x"
+    assert [info.key for info in store.list()] == ["k"]
+    assert all("userProject=lab-project" in asked for asked in faulty.requests)
+
+
+REGISTRY = """
+import sys
+import fsspec
+from loader.storage import open_store
+before = dict(fsspec.registry)
+for url in ("s3://bucket", "gs://bucket", "az://bucket"):
+    options = {"s3": {"key": "k", "secret": "s"}, "gs": {"anon": True}, "az": {"account_name": "lab", "anon": True}}
+    open_store(url, options[url[:2]])
+open_store("memory://bucket", {"fsspec": {}}).put("k", b"x")
+found = {name: str(fsspec.get_filesystem_class(name).__module__) for name in ("s3", "s3a", "gs", "gcs", "az", "abfs")}
+assert not any("obstore" in where for where in found.values()), found
+assert not any("obstore" in str(one) for one in fsspec.registry.values()), dict(fsspec.registry)
+assert set(fsspec.registry) - set(before) <= {"memory", *found}, dict(fsspec.registry)
+assert "obstore.fsspec" not in sys.modules
+"""
+
+
+def test_obstore_is_not_what_fsspec_opens():
+    """Other libraries of the process open s3:// with what they were written for."""
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTRY], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

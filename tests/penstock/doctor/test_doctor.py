@@ -1,5 +1,6 @@
 """`penstock doctor URL`: what it prints, that it leaves nothing, and how it ends where nothing can be tried."""
 
+import json
 import os
 import signal
 import subprocess
@@ -121,7 +122,7 @@ def test_a_container_of_azures(cli, azure):
     run = cli("doctor", "az://bucket/doctor/root", "--quick", "--json", *options(azure))
     assert (run.code, run.err) == (0, "")
     assert sorted(checks(run.json, "ok")) == sorted(
-        [*EVERYWHERE, "clock", "object lock", "versioning", "tiers"]
+        [*EVERYWHERE, "clock", "object lock", "versioning", "versioning", "tiers"]
     )
     assert checks(run.json, "note") == ["lifecycle"]
     assert azure["account_key"] not in run.out
@@ -184,6 +185,36 @@ def test_things_of_others_are_left_alone(cli, tmp_path):
     run = cli("doctor", tmp_path, "--quick", "--json")
     assert (run.code, checks(run.json, "warn", "fail")[0]) == (0, "root")
     assert files(tmp_path) == ["holiday.jpg"]
+
+
+FULL = """
+import resource, signal, sys
+from penstock.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+sys.exit(main(["doctor", "memory://doctor/full", "--quick", "--json"]))
+"""
+
+
+def test_scratch_that_is_full_is_no_fault_of_the_store(tmp_path):
+    """A limit on the size of files stands for the disk, in a process of its own."""
+    run = subprocess.run(
+        [sys.executable, "-c", FULL],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    (one,) = [one for one in found["findings"] if one["level"] == "warn"]
+    assert one["check"] == "checksums"
+    assert f"not checked: temporary space {tmp_path}" in one["what"]
+    assert "File too large" in one["what"]
+    assert "TMPDIR" in one["do"]
+    assert checks(found, "fail") == []
+    assert files(tmp_path) == []
 
 
 def test_a_newer_root(cli, tmp_path):

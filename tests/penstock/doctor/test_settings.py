@@ -11,6 +11,7 @@ from penstock.doctor.gcs_bucket import gcs_bucket
 from penstock.doctor.lifecycle import Rule, judged, rules_of_gcs, rules_of_s3
 from penstock.doctor.place import clock
 from penstock.doctor.s3_bucket import s3_bucket
+from penstock.doctor.s3_questions import QUESTIONS, Bucket
 
 YEAR_S = 365 * 86_400
 
@@ -139,6 +140,19 @@ def test_keys_that_nobody_knows_are_told_once(answers):
     assert (found.level, found.what) == ("note", "the server answered InvalidAccessKeyId")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "level"),
+    [("", "warn"), ("https://s3.us-east-1.amazonaws.com", "warn"), ("https://minio.lab:9000", "ok")],
+)
+def test_a_bucket_in_another_region(gateway, running, endpoint, level):
+    """What a server of one's own calls its region binds nobody."""
+    gateway.told["location"] = "<LocationConstraint>eu-west-1</LocationConstraint>"
+    config = {"region": "us-east-1", "endpoint": endpoint}
+    (found,) = QUESTIONS["region"](Bucket(running[2], "doctor", "root/", config))
+    assert (found.level, "lies in eu-west-1" in found.what) == (level, True)
+    assert found.do == ("give the option region=eu-west-1" if level == "warn" else "")
+
+
 def test_anonymous_and_profile_less_clients_are_asked_as_the_options_say(gateway, s3, bucket):
     anonymous = {"anon": True, "endpoint_url": s3["endpoint_url"]}
     assert levels(s3_bucket(f"s3://{bucket[1]}/root", anonymous))["versioning"] == "ok"
@@ -186,9 +200,54 @@ GOOGLE = {
 )
 def test_a_bucket_of_googles(answers, told, wanted):
     body = json.dumps({**GOOGLE, **told}).encode()
-    endpoint = answers(lambda path, query: (200, {"Content-Type": "application/json"}, body))
-    found = levels(gcs_bucket("gs://bucket/root", {"endpoint_url": endpoint, "anon": True}))
+    found = levels(google_bucket(answers, body, UPLOADS))
     assert {check: level for check, level in found.items() if level != "ok"} == wanted
+    assert found["uploads"] == "ok"
+
+
+UPLOADS = "<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>{}</ListMultipartUploadsResult>"
+UPLOAD = "<Upload><Key>root/a&amp;b</Key><UploadId>1</UploadId><Initiated>{}</Initiated></Upload>"
+
+
+def google_bucket(answers, body, uploads, status=200):
+    """What is found where the JSON API says `body` of a bucket, and the XML API `uploads` of it."""
+
+    def answer(path, query):
+        if path == "/bucket":
+            return status, {"Content-Type": "application/xml"}, uploads.encode()
+        return 200, {"Content-Type": "application/json"}, body
+
+    return gcs_bucket("gs://bucket/root", {"endpoint_url": answers(answer), "anon": True})
+
+
+@pytest.mark.parametrize(
+    ("uploads", "status", "level", "told"),
+    [
+        (
+            UPLOADS.format(
+                UPLOAD.format("2026-01-02T03:04:05.678Z") + UPLOAD.format("2025-12-31T23:59:59.999Z")
+            ),
+            *(200, "warn", "2 unfinished multipart uploads, the oldest of 2025-12-31 of 'root/a&b'"),
+        ),
+        (
+            UPLOADS.format(UPLOAD.format("2026-01-02T03:04:05.678Z")).replace("false", "true"),
+            *(200, "warn", "1 and more unfinished"),
+        ),
+        ("<Error><Code>AccessDenied</Code></Error>", 403, "note", "storage.multipartUploads.list"),
+        ("<ListBucketResult></ListBucketResult>", 200, "note", "does not answer that question"),
+    ],
+    ids=["two", "a page", "not permitted", "another answer"],
+)
+def test_unfinished_uploads_to_a_bucket_of_googles(answers, uploads, status, level, told):
+    found = by_check(google_bucket(answers, json.dumps(GOOGLE).encode(), uploads, status))
+    assert found["uploads"][0] == level
+    assert told in found["uploads"][1]
+
+
+def test_who_pays_for_a_bucket_of_googles(answers):
+    body = json.dumps({**GOOGLE, "billing": {"requesterPays": True}}).encode()
+    _, text = by_check(google_bucket(answers, body, UPLOADS))["requester pays"]
+    assert 'fsspec={"requester_pays": "PROJECT"}' in text, "tests/storage has what that sends"
 
 
 def test_googles_settings_that_may_not_be_asked(answers):
@@ -204,44 +263,88 @@ BLOB = """<Blob><Name>root/data/x.tar</Name><Properties><Content-Length>1</Conte
 <BlobType>BlockBlob</BlobType><AccessTier>{tier}</AccessTier></Properties></Blob>"""
 
 
-def azure_answer(path, query, *, tier, held, kept):
-    """A container, the account's properties, or a listing."""
-    if query.get("comp") == ["list"]:
-        blobs = f"<Blobs>{BLOB.format(tier=tier)}</Blobs><NextMarker/>"
-        return 200, XML, f'<?xml version="1.0"?><EnumerationResults>{blobs}</EnumerationResults>'.encode()
-    if query.get("comp") == ["properties"]:
-        policy = f"<DeleteRetentionPolicy><Enabled>{kept}</Enabled><Days>7</Days></DeleteRetentionPolicy>"
-        return (
-            200,
-            XML,
-            f'<?xml version="1.0"?><StorageServiceProperties>{policy}</StorageServiceProperties>'.encode(),
-        )
-    return 200, {"x-ms-has-legal-hold": held, "x-ms-has-immutability-policy": "false", "ETag": '"0x1"'}, b""
+QUIET = {"x-ms-has-legal-hold": "false", "x-ms-has-immutability-policy": "false", "etag": '"0x1"'}
+
+
+class Container:
+    """An account with a container, as it is told, under /account/bucket; what was put is in `blobs`."""
+
+    def __init__(self, *, tier="Hot", kept="false", version="", listed="", write=201, **headers):
+        self.blob, self.kept, self.write = listed or BLOB.format(tier=tier), kept, write
+        self.said = {"x-ms-version-id": version} if version else {}
+        self.headers = QUIET | {f"x-ms-{name.replace('_', '-')}": value for name, value in headers.items()}
+        self.blobs = {}
+
+    def __call__(self, request):
+        if request.method == "PUT":
+            if self.write == 201:
+                self.blobs[request.path] = request.body
+            return self.write, b"", {"etag": '"0x1"', **self.said}
+        if request.method == "DELETE":
+            del self.blobs[request.path]
+            return 202, b"", {}
+        if request.query.get("comp") == "list":
+            blobs = f"<Blobs>{self.blob}</Blobs><NextMarker/>"
+            return 200, f'<?xml version="1.0"?><EnumerationResults>{blobs}</EnumerationResults>'.encode(), XML
+        if request.query.get("comp") == "properties":
+            policy = (
+                f"<DeleteRetentionPolicy><Enabled>{self.kept}</Enabled><Days>7</Days></DeleteRetentionPolicy>"
+            )
+            told = f"<StorageServiceProperties>{policy}</StorageServiceProperties>"
+            return 200, f'<?xml version="1.0"?>{told}'.encode(), XML
+        return 200, b"", self.headers
+
+
+@pytest.fixture
+def looked_at(shared):
+    """looked_at(origin) -> what is found of az://bucket/root there."""
+
+    def look(origin):
+        server = shared("servers/http").HttpServer(origin)
+        endpoint = f"{server.endpoint}/account"
+        options = {"account_name": "account", "sas_token": "sig=PLANTED", "endpoint": endpoint}
+        try:
+            return list(azure_container("az://bucket/root", options))
+        finally:
+            server.close()
+
+    return look
+
+
+BEGUN = """<Blob><Name>root/data/begun.tar</Name><Properties><Content-Length>0</Content-Length>
+<BlobType>BlockBlob</BlobType></Properties></Blob>"""
 
 
 @pytest.mark.parametrize(
-    ("tier", "held", "kept", "wanted"),
+    ("told", "wanted", "words"),
     [
-        ("Hot", "false", "false", {}),
-        ("Archive", "false", "false", {"tiers": "fail"}),
-        ("Hot", "true", "false", {"object lock": "fail"}),
-        ("Hot", "false", "true", {"versioning": "warn"}),
+        ({}, {}, ""),
+        ({"tier": "Archive"}, {"tiers": "fail"}, "set-tier"),
+        ({"has_legal_hold": "true"}, {"object lock": "fail"}, "legal hold"),
+        ({"kept": "true"}, {"versioning": "warn"}, "soft delete keeps deleted blobs for 7 days"),
+        ({"version": "2026-11-22T09:00:00.1234567Z"}, {"versioning": "warn"}, "blob versioning is on"),
+        ({"write": 403}, {"versioning": "note"}, "is not known: the server answered 403 to a write"),
+        ({"listed": BEGUN}, {"uploads": "warn"}, "1 blobs were begun and never committed"),
+        (
+            {"default_encryption_scope": "lab", "deny_encryption_scope_override": "true"},
+            *({"encryption": "note"}, "in the scope lab"),
+        ),
     ],
+    ids=lambda one: next(iter(one), "plain") if isinstance(one, dict) else "",
 )
-def test_a_container_of_azures(answers, tier, held, kept, wanted):
-    endpoint = answers(lambda path, query: azure_answer(path, query, tier=tier, held=held, kept=kept))
-    options = {"account_name": "account", "sas_token": "sig=PLANTED", "endpoint": f"{endpoint}/account"}
-    found = levels(azure_container("az://bucket/root", options))
-    assert {check: level for check, level in found.items() if level != "ok"} == {
+def test_a_container_of_azures(looked_at, told, wanted, words):
+    container = Container(**told)
+    found = by_check(looked_at(container))
+    assert {check: level for check, (level, _) in found.items() if level != "ok"} == {
         "lifecycle": "note",
         **wanted,
     }
+    assert words in " ".join(text for _, text in found.values())
+    assert container.blobs == {}
 
 
-def test_a_container_that_may_not_be_asked(answers):
-    endpoint = answers(lambda path, query: (403, {}, b""))
-    options = {"account_name": "account", "sas_token": "sig=PLANTED", "endpoint": f"{endpoint}/account"}
-    found = by_check(azure_container("az://bucket/root", options))
+def test_a_container_that_may_not_be_asked(looked_at):
+    found = by_check(looked_at(lambda _: (403, b"", {})))
     assert {level for level, _ in found.values()} == {"note"}
     assert "not permitted to ask" in found["object lock"][1]
 
@@ -325,11 +428,47 @@ def test_rules_that_do(rule):
         ({"age": 30, "matchesPrefix": ["other/"]}, False),
         ({"age": 30, "isLive": False}, False),
         ({"numNewerVersions": 3}, False),
+        ({"noncurrentTimeBefore": "2020-01-01", "matchesPrefix": ["root/"]}, False),
+        ({"age": 30, "daysSinceNoncurrentTime": 0}, False),
+        ({"daysSinceCustomTime": 0}, False),
+        ({"age": 30, "customTimeBefore": "2030-01-01"}, False),
+        ({"matchesPrefix": ["root/data"]}, True),
+        ({"matchesPrefix": ["other/"]}, False),
+        ({"matchesPrefix": ["root/heartbeats/"]}, False),
+        ({"matchesSuffix": [".json"]}, True),
+        ({"isLive": True}, True),
+        ({"matchesStorageClass": ["STANDARD"]}, True),
+        ({"numNewerVersions": 0}, True),
+        ({}, True),
     ],
 )
 def test_rules_of_googles(condition, meets):
     rules = rules_of_gcs([{"action": {"type": "Delete"}, "condition": condition}])
     assert ("fail" in [one.level for one in judged(rules, "root/")]) == meets
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ({"age": 0}, "root (data/, log/ ...) 0 days after they were written"),
+        (
+            {"age": 30, "createdBefore": "2020-01-01"},
+            "30 days after they were written, those written before 2020",
+        ),
+        ({"isLive": True, "matchesPrefix": ["root/data/"]}, "data/* of the root as soon as they are written"),
+        (
+            {"matchesSuffix": [".tar", ".json"], "matchesStorageClass": ["NEARLINE"]},
+            "as soon as they are written, those that end in .tar or .json, those of the storage class NEARLINE",
+        ),
+    ],
+)
+def test_what_a_rule_of_googles_deletes_is_said(condition, told):
+    (fail,) = [
+        one
+        for one in judged(rules_of_gcs([{"action": {"type": "Delete"}, "condition": condition}]), "root/")
+        if one.level == "fail"
+    ]
+    assert told in fail.what
 
 
 def test_a_provider_that_must_be_awaited_is_not_asked(s3):

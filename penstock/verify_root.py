@@ -35,7 +35,7 @@ DERIVED = (
     "reports",
     "follows",
 )
-LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns")
+LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))
 """What lies under a root beside its marker and its log; anything else is somebody else's."""
 _ENTRY = re.compile(r"log/[0-9]{12}\.json")
@@ -74,7 +74,7 @@ class RootReport:
 
 def verify_root(root: Root, *, full: bool = False) -> RootReport:
     """Check the log's entries, chain, rules and hints; each version's manifest against its commit; what each version
-    that is not retired consists of, as `check_version` does; plans, views, packs and cards; and count what is there.
+    that is not retired consists of, as `check_version` does; what `check_stored` knows; and count what is there.
 
     Costs a listing of the root, a request per log entry, version, lease and table, and what `check_version` costs for
     shards that were not looked at with another version. 100 bytes of memory per object.
@@ -98,7 +98,7 @@ def verify_root(root: Root, *, full: bool = False) -> RootReport:
             report.n_foreign += 1
             report.foreign.extend([key] if report.n_foreign <= SHOWN else [])
     kept = [key for key, _ in listed if key.partition("/")[0] in CHECKS]
-    for key in progress(kept, "verify plans, views, packs, cards"):
+    for key in progress(kept, "verify what is named after its content"):
         report.problems.extend(check_stored(root.store, key, state))
     report.nothing_leased = [
         lease.key

@@ -1,4 +1,5 @@
-"""What is stored under a name made of its content, or beside a checksum of it: plans, views, packs, cards."""
+"""What is stored under a name made of its content, or with its name or a checksum inside: plans, views, packs, cards,
+pages of gates, reports, what takedowns found."""
 
 import hashlib
 import json
@@ -7,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from loader.api.report import FORMAT
 from loader.dataset.history import State
-from loader.dataset.parquet import parse_table, table_facts
+from loader.dataset.parquet import check_stored_as, parse_table, table_facts
 from loader.dataset.shard import crc32c
 from loader.errors import PenstockError
 from loader.order.pack_table import PackTable
@@ -18,11 +20,13 @@ from .verify_shard import Problem
 
 AGAIN = "delete it, it is made again"
 _CARD = re.compile(r"cards/([^/]+)/([0-9]{6})-(v-[0-9a-f]{64})/card\.json")
+_NAMED = re.compile(r"(?:takedowns/[0-9]{12}/|gates/[^/]+/.*-)([0-9a-f]{16})\.(?:json|html)")
+_REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
-    """What is wrong with the object at a key under plans/, views/, packs/ or cards/. One request, none for files of
-    cards but card.json."""
+    """What is wrong with the object at a key under one of `CHECKS`. One request, none for files of cards but
+    card.json."""
     check = CHECKS.get(key.partition("/")[0])
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
         return
@@ -45,6 +49,7 @@ def _plan(key: str, data: bytes, _: State) -> str:
 
 def _view(key: str, data: bytes, _: State) -> str:
     table = parse_table(data, key)
+    check_stored_as(table, key, key)
     if "crc32c" not in table.column_names:
         return ""  # stored before there were checksums
     rows = zip(*(table[name].to_pylist() for name in ("first_ordinal", "bits", "crc32c")), strict=True)
@@ -54,6 +59,7 @@ def _view(key: str, data: bytes, _: State) -> str:
 
 def _pack(key: str, data: bytes, _: State) -> str:
     table = parse_table(data, key)
+    check_stored_as(table, key, key)
     said = table_facts(table).get("content_sha256")
     if key.endswith(".checks.parquet") or said is None:
         return ""  # pages have checksums, and each row is compared with the index before it is used
@@ -75,9 +81,34 @@ def _card(key: str, data: bytes, state: State) -> str:
     return "" if described == of.id else f"it describes {described}; {AGAIN}"
 
 
+def _named(key: str, data: bytes, _: State) -> str:
+    """Of a name that ends in the first half of a SHA-256; another name is nobody's of ours."""
+    named, found = _NAMED.fullmatch(key), hashlib.sha256(data).hexdigest()[:16]
+    if named is None or named[1] == found:
+        return ""
+    return f"its content has sha256 {found}...: it was edited or renamed; restore it from a mirror"
+
+
+def _report(key: str, data: bytes, _: State) -> str:
+    """Of what a training told; the numbered objects beside it only say where it lies."""
+    if _REPORT.fullmatch(key) is None:
+        return ""
+    body = json.loads(data)
+    if body.pop("format") != FORMAT:
+        return ""  # a newer penstock's, whose names may be made otherwise
+    told = json.dumps({**body, "at_us": 0}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    of = f"{body['dataset']}/runs/{body['run']}/{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
+    if key != f"reports/training/{of}":
+        return f"its content is that of reports/training/{of}: it was edited or renamed; restore it from a mirror"
+    return ""
+
+
 CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "plans": _plan,
     "views": _view,
     "packs": _pack,
     "cards": _card,
+    "takedowns": _named,
+    "gates": _named,
+    "reports": _report,
 }

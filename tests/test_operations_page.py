@@ -146,6 +146,8 @@ def test_the_story_as_it_is_written(tmp_path, block, front):
     proof = json.loads((tmp_path / "proof.json").read_text())
     assert proof["result"] == "complete"
     assert {place["check"] for place in proof["places"]} >= {"absent", "mirror"}
+    asked = {place["url"] for place in proof["places"] if place["check"] == "noncurrent"}
+    assert asked == {"s3://lab/penstock", "az://backup/penstock"}
     out = said(block("after"))
     assert out.count("nothing wrong") == 2
     assert "people@1" in out

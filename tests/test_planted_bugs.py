@@ -1460,6 +1460,18 @@ GATED = [
     ),
 ]
 
+VIEWS = in_files(
+    "dataset",
+    (
+        "a view of another name is read",
+        "view.py",
+        "check_stored_as(table, self._path, name)",
+        "pass",
+        "test_view.py::test_two_saved_views_exchanged_are_refused",
+    ),
+    tests="tests/dataset",
+)
+
 AREAS = {
     "Worker processes": WORKERS,
     "Reading ahead": AHEAD,
@@ -1468,6 +1480,7 @@ AREAS = {
     "Large objects": STORAGE,
     "Property tests": PROPERTIES,
     "Gates": GATED,
+    "Views": VIEWS,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 

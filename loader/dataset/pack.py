@@ -22,7 +22,7 @@ from ..order.pack import PackBy
 from ..order.pack_table import PackTable, pack_documents
 from ..order.packed_view import PackedView
 from .field_sizes import field_nbytes
-from .parquet import parse_table, table_bytes, table_facts
+from .parquet import check_stored_as, parse_table, table_bytes, table_facts
 from .piece_checks import PieceChecks, keep_checks, load_checks
 from .read import read_fields
 from .samples import live_values
@@ -150,6 +150,7 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
         return None
     name = f"{store.url}/{path}"
     table = parse_table(data, name)
+    check_stored_as(table, path, name)
     try:
         columns = [table[column].to_numpy() for column in COLUMNS]
     except KeyError as error:
@@ -208,7 +209,7 @@ def _kept(
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
     try:
-        facts = {"content_sha256": table.sha256, **_facts(asked, dtypes)}
+        facts = {"path": path, "content_sha256": table.sha256, **_facts(asked, dtypes)}
         store.put_if_absent(path, table_bytes(columns, "pack", facts=facts))
     except AlreadyExists:
         saved = _load(view, asked)

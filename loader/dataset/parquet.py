@@ -150,6 +150,18 @@ def table_facts(table: pa.Table) -> dict[str, str]:
     }
 
 
+def check_stored_as(table: pa.Table, path: str, name: str) -> None:
+    """Hold the fact `path` against where a table lies: one that says nothing was written before there was such a fact.
+
+    path: relative to the root; name: for messages. Raises: Corrupt for another table's file."""
+    said = (table.schema.metadata or {}).get(b"penstock.path")
+    if said is not None and said != path.encode():
+        raise Corrupt(
+            f"{name} was written as {said.decode(errors='replace')}, so it tells of something else: it was exchanged, "
+            "renamed or damaged. Delete it, it is made again"
+        )
+
+
 def check_schema_version(schema: pa.Schema, name: str) -> None:
     """Raises: FormatTooNew when the table was written by a newer penstock."""
     version = int((schema.metadata or {}).get(b"penstock.schema", b"0"))

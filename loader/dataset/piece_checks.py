@@ -17,7 +17,7 @@ from ..errors import AlreadyExists, Corrupt, DecodeFailed, ObjectNotFound, Store
 from ..modalities.array import layout_of
 from ..order.packed_view import PackedView
 from .address import FieldAddress
-from .parquet import parse_table, table_bytes
+from .parquet import check_stored_as, parse_table, table_bytes
 from .read import FieldPart, read_fields
 from .shard import crc32c
 
@@ -55,6 +55,7 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
         table = parse_table(store.get(path).data, f"{store.url}/{path}")
     except ObjectNotFound:
         return None
+    check_stored_as(table, path, f"{store.url}/{path}")
     try:
         return PieceChecks(np.column_stack([table[name].to_numpy() for name in _COLUMNS]).astype(np.int64))
     except KeyError as error:
@@ -74,8 +75,9 @@ def keep_checks(view: "View", packed: PackedView, path: str) -> None:
             found += _of_documents(view, packed, documents[some], tokens[some], pool)
     rows = np.concatenate(found)
     table = pa.table({name: rows[:, i] for i, name in enumerate(_COLUMNS)})
+    data = table_bytes(table, "piece checks", facts={"path": checks_path(path)})
     try:
-        view.version.store.put_if_absent(checks_path(path), table_bytes(table, "piece checks"))
+        view.version.store.put_if_absent(checks_path(path), data)
     except AlreadyExists:
         pass  # another process read the same bytes
     except StoreError as error:

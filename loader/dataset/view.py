@@ -15,7 +15,7 @@ from ..storage.fork import lock
 from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
 from .find import live_ordinals
-from .parquet import parse_table, table_bytes
+from .parquet import check_stored_as, parse_table, table_bytes
 from .shard import crc32c
 
 if TYPE_CHECKING:
@@ -227,6 +227,7 @@ class View:
             return None
         name = f"{self.version.store.url}/{self._path}"
         table = parse_table(data, name)
+        check_stored_as(table, self._path, name)
         try:
             first, rows = table["first_ordinal"].to_pylist(), table["bits"].to_pylist()
             sums = table["crc32c"].to_pylist() if "crc32c" in table.column_names else map(crc32c, rows)
@@ -280,7 +281,8 @@ class View:
             }
         )
         try:
-            self.version.store.put_if_absent(self._path, table_bytes(table, "view"))
+            data = table_bytes(table, "view", facts={"path": self._path})
+            self.version.store.put_if_absent(self._path, data)
         except AlreadyExists:
             raise
         except Forbidden:

@@ -44,7 +44,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         return
     try:
         service = BlobServiceClient(
-            endpoint, credential=_credential(config), retry_total=1, connection_timeout=5
+            endpoint, credential=azure_credential(config), retry_total=1, connection_timeout=5
         )
     except (ImportError, ValueError) as error:
         yield note("settings", f"not asked: {error}")
@@ -70,7 +70,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     )
 
 
-def _credential(config: Mapping[str, Any]) -> Any:
+def azure_credential(config: Mapping[str, Any]) -> Any:
     """A key, a signature, nothing, or what the environment gives. Raises: ImportError."""
     if config.get("account_key"):
         return {"account_name": config.get("account_name", ""), "account_key": config["account_key"]}

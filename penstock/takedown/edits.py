@@ -10,8 +10,8 @@ from .record import Place, add_to_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """puts: path -> its new bytes; deletes: paths, for ever; remade: paths to delete that may come again, without what
-    is taken down."""
+    """puts: path -> its new bytes; deletes: paths, for ever; remade: paths of views and packs to delete, which may
+    come again."""
 
     puts: Mapping[str, bytes] = field(default_factory=dict)
     deletes: tuple[str, ...] = ()
@@ -28,10 +28,15 @@ def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
         {"check": "absent", "what": "an object of no version", "of": dataset, "path": path}
         for path in edits.deletes
     ]
+    places += [
+        {"check": "remade", "what": "a view or pack, made again if asked for", "of": dataset, "path": path}
+        for path in edits.remade
+    ]
     add_to_record(store, n, places)
     for path, data in edits.puts.items():
         store.put(path, data)
-    gone = [*edits.deletes, *edits.remade]
-    if gone:
-        store.delete_many(gone)
-    return [*edits.puts, *gone]
+    # First what only plans name: killed before it deletes the plans, the next run finds the rest by them.
+    for gone in (edits.remade, edits.deletes):
+        if gone:
+            store.delete_many(list(gone))
+    return [*edits.puts, *edits.remade, *edits.deletes]

@@ -7,24 +7,25 @@ from loader.dataset.marker import root_id
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
 
+from .noncurrent import delete_noncurrent, noncurrent
 from .record import Place, Record
 
 DATA = "data/"
 
 
 def purge_mirror(url: str, record: Record, root: Store) -> int:
-    """Delete from a mirror the cards, plans, views and packs that were deleted at its primary. Returns how many were
-    there. What lies under `data/` goes by the mirror's own collector, which knows who reads it.
+    """Delete from a mirror the cards, plans, views and packs that were deleted at its primary and were not made there
+    again, and what an S3 bucket keeps of anything that had to go. Returns how many objects and versions that was. What
+    lies under `data/` goes by the mirror's own collector, which knows who reads it.
 
     Raises: InvalidRuntime for what is no mirror of this root; StoreError.
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):
         raise InvalidRuntime(f"{url} is no mirror of {root.url}: it has another root's id, or none")
-    small = [place for place in record.having("absent") if not place["path"].startswith(DATA)]
-    there = still_there(store, small)
+    there = [path for path in _left(store, record, root) if not path.startswith(DATA)]
     store.delete_many(there)
-    return len(there)
+    return len(there) + delete_noncurrent(store, record.paths)
 
 
 def still_there(store: Store, places: Iterable[Place]) -> list[str]:
@@ -32,8 +33,17 @@ def still_there(store: Store, places: Iterable[Place]) -> list[str]:
     return [place["path"] for place in places if is_there(store, place["path"])]
 
 
-def mirror_places(root: Root, record: Record, urls: Sequence[str]) -> Iterator[Place]:
-    """Each mirror that the log names, and each URL given: the same paths have to be absent there."""
+def _left(store: Store, record: Record, root: Store) -> list[str]:
+    """What a mirror still has and must not. What was made again at the primary is that of a version that is there."""
+    remade = still_there(store, record.having("remade"))
+    return still_there(store, record.having("absent")) + [path for path in remade if not is_there(root, path)]
+
+
+def mirror_places(
+    root: Root, record: Record, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
+) -> Iterator[Place]:
+    """Each mirror that the log names, and each URL given: the same paths have to be absent there, and nothing may be
+    kept of them. keeps_nothing: URLs of which that is told."""
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
     for url in sorted(named | set(urls)):
         place = {"check": "mirror", "what": "a mirror", "url": url}
@@ -41,7 +51,8 @@ def mirror_places(root: Root, record: Record, urls: Sequence[str]) -> Iterator[P
             yield {**place, "clean": False, "why": "not looked at: pass --mirror with its URL"}
             continue
         try:
-            there = still_there(open_store(url, None), record.having("absent"))
+            store = open_store(url, None)
+            there = _left(store, record, root.store)
         except PenstockError as error:
             yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
             continue
@@ -53,3 +64,4 @@ def mirror_places(root: Root, record: Record, urls: Sequence[str]) -> Iterator[P
             }
         else:
             yield {**place, "clean": True, "evidence": "none of the objects that had to go is there"}
+        yield from noncurrent(store, record.paths, told=url in keeps_nothing, mirror=url)

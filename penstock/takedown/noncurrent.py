@@ -1,79 +1,107 @@
-"""What S3 keeps of objects that are gone: noncurrent versions in a versioned bucket, uploads that were never ended.
+"""What stores keep of objects that are gone: noncurrent versions, soft-deleted objects, uploads that were never ended.
 
-Asked of boto3, with the credentials that it finds, or a client that is given. Other stores keep such versions too
-(soft delete, object versioning on GCS and Azure): nothing here can list them.
+S3 is asked through boto3, with the credentials that it finds, or a client that is given; Azure through
+azure-storage-blob (`azure_kept`). Of Google Cloud Storage and of stores that fsspec opens it is not known: a proof says
+so, or that whoever proved it says that they keep nothing. A folder of this machine keeps nothing.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loader.storage import Store
+from loader.storage import Store, is_local
 from loader.storage.options import bucket_and_prefix
 
+from .kept import Kept, Unseen
 from .record import Place
 
 logger = logging.getLogger(__name__)
 
-_REMOTE = ("gs://", "az://", "abfs://", "abfss://", "azure://")
+RUN = "penstock takedown run --apply"
+_AZURE = ("az://", "abfs://", "abfss://", "azure://")
 
 
-def noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> Iterator[Place]:
-    """A place for each version and upload of these paths that is kept, or one for all where none is. Costs a request
-    per path, one per version, and one per 1,000 uploads."""
-    place: Place = {"check": "noncurrent", "what": "noncurrent versions and unfinished uploads"}
-    if store.url.startswith(_REMOTE):
-        why = "whether the bucket keeps deleted objects is not looked at; see its settings"
-        yield {**place, "clean": False, "why": why}
-    if not store.url.startswith("s3://") or not paths:
+def noncurrent(
+    store: Store, paths: Sequence[str], client: Any = None, *, told: bool = False, mirror: str = ""
+) -> Iterator[Place]:
+    """A place for each version and upload of these paths that is kept, or one for all where none is; none for a folder
+    of this machine. Costs a request per path, one per version, and one per 1,000 uploads.
+
+    client: boto3's, of an S3 bucket. told: somebody says that the store keeps nothing, which counts where it cannot be
+    looked at. mirror: the URL by which it was given, where it is one.
+    """
+    if is_local(store) or store.url.startswith("memory://") or not paths:
         return
+    what = "noncurrent versions and unfinished uploads"
+    place: Place = {"check": "noncurrent", "what": what, "url": mirror or store.url}
+    run = f"{RUN} --mirror {mirror}" if mirror else RUN
+    found = 0
     try:
-        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
-    except ImportError:
-        yield {
-            **place,
-            "clean": False,
-            "why": "boto3 lists them, and is not there: pip install 'penstock[s3]'",
-        }
+        for one in _kept(store.url, paths, client):
+            found += 1
+            why = one.until or f"{run} deletes it"
+            yield {**place, "what": one.what, "path": one.path, "clean": False, "why": why}
+    except Unseen as unseen:
+        if told:
+            said = f"told by whoever proved this, not looked at ({unseen}): the store keeps none"
+            yield {**place, "clean": True, "evidence": said}
+        else:
+            do = f"where its operator knows that it keeps none, say --keeps-nothing {mirror or store.url}"
+            yield {**place, "clean": False, "why": f"{unseen}; {do}"}
         return
-    try:
-        kept = list(_kept(client or _client(), store.url, paths))
-    except (BotoCoreError, ClientError) as error:
-        yield {**place, "clean": False, "why": f"they cannot be listed: {type(error).__name__}"}
-        return
-    for path, what, until, _ in kept:
-        yield {
-            **place,
-            "what": what,
-            "path": path,
-            "clean": False,
-            "why": until or "penstock takedown run --apply deletes it",
-        }
-    if not kept:
+    if not found:
         yield {**place, "clean": True, "evidence": f"none of {len(paths)} paths has any"}
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
-    """Delete what is kept of these paths, but for what a lock keeps. Returns how many; none without boto3, or rights to
-    list them, which the proof says."""
-    if not store.url.startswith("s3://"):
+    """Delete what an S3 bucket keeps of these paths, but for what a lock keeps. Returns how many; none without boto3,
+    or rights to list them, which the proof says."""
+    if not store.url.startswith("s3://") or not paths:
         return 0
     try:
-        from botocore.exceptions import BotoCoreError, ClientError
-    except ImportError:
+        return _delete(client, store.url, paths)
+    except Unseen as why:
+        logger.warning("noncurrent versions in %s were not deleted: %s", store.url, why)
         return 0
-    try:
-        return _delete(client or _client(), store.url, paths)
-    except (BotoCoreError, ClientError) as error:
-        logger.warning("noncurrent versions in %s were not deleted: %s", store.url, type(error).__name__)
-        return 0
+
+
+def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
+    """Raises: Unseen."""
+    if url.startswith("s3://"):
+        yield from _kept_by_s3(client, url, paths)
+    elif url.startswith(_AZURE):
+        from .azure_kept import kept_by_azure
+
+        yield from kept_by_azure(url, paths)
+    elif url.startswith("gs://"):
+        raise Unseen("object versions, soft delete and unfinished uploads of Google's are not looked at")
+    else:
+        raise Unseen("whether a store of this kind keeps deleted objects is not known")
 
 
 def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
-    free = [delete for _, _, until, delete in _kept(client, url, paths) if not until]
-    for delete in free:
-        delete()
+    """Raises: Unseen, before anything is deleted without boto3 or the right to list."""
+    free = [one.delete for one in _kept_by_s3(client, url, paths) if one.delete and not one.until]
+    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+
+    try:
+        for delete in free:
+            delete()
+    except (BotoCoreError, ClientError) as error:
+        raise Unseen(type(error).__name__) from None
     return len(free)
+
+
+def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
+    """Raises: Unseen without boto3, or where it may not list them."""
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        raise Unseen("boto3 lists them, and is not there: pip install 'penstock[s3]'") from None
+    try:
+        yield from _listed(client or _client(), url, paths)
+    except (BotoCoreError, ClientError) as error:
+        raise Unseen(f"they cannot be listed: {type(error).__name__}") from None
 
 
 def _client() -> Any:
@@ -82,26 +110,23 @@ def _client() -> Any:
     return boto3.client("s3")
 
 
-_Kept = tuple[str, str, str, Callable[[], object]]
-"""(path, what it is, why it cannot be deleted or "", what deletes it)."""
-
-
-def _kept(client: Any, url: str, paths: Sequence[str]) -> Iterator[_Kept]:
+def _listed(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
     bucket, prefix = bucket_and_prefix(url)
     under = f"{prefix}/" if prefix else ""
     for path in paths:
         yield from _versions(client, bucket, under + path, path)
+    wanted = set(paths)
     for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=under):
         for upload in page.get("Uploads", ()):
-            if (path := upload["Key"].removeprefix(under)) in paths:
+            if (path := upload["Key"].removeprefix(under)) in wanted:
 
                 def abort(key: str = upload["Key"], id: str = upload["UploadId"]) -> object:
                     return client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=id)
 
-                yield path, "an upload that was not ended", "", abort
+                yield Kept(path=path, what="an upload that was not ended", until="", delete=abort)
 
 
-def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[_Kept]:
+def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
     """Every version but the current one; a delete marker has no bytes."""
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=key):
         for one in page.get("Versions", ()):
@@ -112,7 +137,8 @@ def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[_Kept]:
             def delete(id: str = id) -> object:
                 return client.delete_object(Bucket=bucket, Key=key, VersionId=id)
 
-            yield path, f"noncurrent version {id}", _locked(client, bucket, key, id), delete
+            until = _locked(client, bucket, key, id)
+            yield Kept(path=path, what=f"noncurrent version {id}", until=until, delete=delete)
 
 
 def _locked(client: Any, bucket: str, key: str, id: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from loader import Root
 from loader.dataset.history import Deny
-from loader.errors import ObjectNotFound, PenstockError
+from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
 from loader.storage import Store, is_there
 
 from ..progress import progress
@@ -25,6 +25,8 @@ from .run import deny_entry
 from .scan import scanned
 
 FORMAT = 1
+NOT_LOOKED_AT = ("retired", "replaced", "remade")
+"""Places on record that others stand for: the log's versions, the scan; views and packs may be there again."""
 Proof = dict[str, Any]
 
 
@@ -35,15 +37,21 @@ def prove(
     mirrors: Sequence[str] = (),
     caches: Sequence[str] = (),
     known: Sequence[str] = (),
+    keeps_nothing: Sequence[str] = (),
     s3: Any = None,
 ) -> Proof:
     """Look at every place of a takedown. mirrors: URLs of mirrors that can be reached; caches: folders of node caches;
-    known: places that somebody knows of and penstock does not, such as "backups until 2026-12-24"; s3: boto3's client
-    of the root's bucket (None: one with the environment's credentials).
+    known: places that somebody knows of and penstock does not, such as "backups until 2026-12-24";
+    keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of deleted objects,
+    which counts where that cannot be looked at; s3: boto3's client of the root's bucket (None: one with the
+    environment's credentials).
 
     Costs a look per place, and a read of every table and JSON object under the root. Raises: VersionNotFound for a
-    takedown that was not requested; StoreError.
+    takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`; StoreError.
     """
+    if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):
+        stores = ", ".join([root.url, *mirrors])
+        raise InvalidRuntime(f"--keeps-nothing {other[0]} is none of what is looked at: {stores}")
     deny = deny_entry(root, n)
     record = read_record(root.store, n)
     places = [
@@ -51,12 +59,12 @@ def prove(
         *(
             _looked_at(root.store, place)
             for place in progress(record.places, f"prove {n}")
-            if place["check"] not in ("retired", "replaced")
+            if place["check"] not in NOT_LOOKED_AT
         ),
         *scanned(root, deny, record),
         *cache_places(record, caches),
-        *mirror_places(root, record, mirrors),
-        *noncurrent(root.store, record.paths, s3),
+        *mirror_places(root, record, mirrors, keeps_nothing),
+        *noncurrent(root.store, record.paths, s3, told=root.url in keeps_nothing),
         *_checkpoints(root.store, record),
         *(
             {"check": "told", "what": what, "clean": False, "why": "named by whoever proved this"}

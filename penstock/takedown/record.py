@@ -17,8 +17,8 @@ from loader.storage import Store
 
 FORMAT = 1
 Place = Mapping[str, Any]
-"""check: how it is looked at, "absent", "zeros", "replaced", "retired" or "raw"; what: in words; of: the dataset; path,
-and what the check needs."""
+"""check: how it is looked at, "absent", "zeros", "replaced", "remade", "retired" or "raw"; what: in words; of: the
+dataset; path, and what the check needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,8 @@ class Record:
     @property
     def paths(self) -> list[str]:
         """Of everything whose bytes had to go, or had to become others."""
-        return sorted({place["path"] for place in self.places if place["check"] in ("absent", "replaced")})
+        gone = ("absent", "replaced", "remade")
+        return sorted({place["path"] for place in self.places if place["check"] in gone})
 
     def having(self, check: str) -> list[Place]:
         """The places that are looked at in this way."""

@@ -58,7 +58,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a mirror whose cards, plans, views and packs go too",
+        help="a mirror whose cards, plans, views and packs go too, and what its S3 bucket keeps of deleted objects",
     )
     _which(parser)
 
@@ -105,6 +105,14 @@ def _prove_arguments(parser: ArgumentParser) -> None:
         metavar="TEXT",
         help="a place that penstock cannot know, such as 'backups until 2026-12-24': out of reach",
     )
+    parser.add_argument(
+        "--keeps-nothing",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="the root or a mirror, where what it keeps of deleted objects cannot be looked at and its operator says "
+        "that it keeps nothing: no versions, soft delete or unfinished uploads; stands in the proof as told",
+    )
     _which(parser)
 
 
@@ -118,6 +126,7 @@ def prove(arguments: Namespace) -> Answer:
         mirrors=arguments.mirror,
         caches=arguments.cache,
         known=arguments.elsewhere,
+        keeps_nothing=arguments.keeps_nothing,
     )
     if arguments.out:
         try:

@@ -12,6 +12,7 @@ import pytest
 import loader
 from loader.dataset.field_sizes import field_nbytes
 from loader.dataset.pack import checks_of
+from loader.dataset.parquet import parse_table, table_bytes, table_facts
 from loader.dataset.read import read_fields
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
 
@@ -132,7 +133,8 @@ def test_the_table_that_was_stored_first_is_taken(root):
     inner = root.store
     other = packed(write(root, [4, 4], name="others").select(FIELD))
     (theirs,) = inner.list("packs/")
-    data = inner.get(theirs.key).data
+    table = parse_table(inner.get(theirs.key).data, theirs.key)
+    facts = {name: said for name, said in table_facts(table).items() if name not in ("table", "schema")}
 
     class Slower:
         """Finds nothing at first; another process stores a table before ours is there."""
@@ -142,7 +144,7 @@ def test_the_table_that_was_stored_first_is_taken(root):
 
         def put_if_absent(self, key, mine):
             if key.startswith("packs/"):
-                inner.put_if_absent(key, data)
+                inner.put_if_absent(key, table_bytes(table, "pack", facts={**facts, "path": key}))
             inner.put_if_absent(key, mine)
 
     version.store = Slower()
@@ -289,6 +291,26 @@ def test_damaged_checksums_are_refused(tmp_path):
             path.write_bytes(data)
             with pytest.raises(Corrupt, match=says):
                 checks_of(view)
+
+
+def test_tables_exchanged_are_refused(tmp_path):
+    """Of packed sequences, and of checksums of their pieces: each is whole."""
+    with loader.Root(str(tmp_path)) as root:
+        views = [write(root, name=name).select(FIELD) for name in ("docs", "texts")]
+        made = [packed(view, checksums=True) for view in views]
+        for ending, read in ((".checks", lambda number: checks_of(made[number])), ("", again(views))):
+            paths = sorted(tmp_path.glob(f"packs/{'[0-9a-f]' * 64}{ending}.parquet"))
+            assert len(paths) == 2
+            first, second = (path.read_bytes() for path in paths)
+            paths[0].write_bytes(second)
+            paths[1].write_bytes(first)
+            for number in (0, 1):
+                with pytest.raises(Corrupt, match=r"packs/\w+(\.checks)?\.parquet was written as packs/"):
+                    read(number)
+
+
+def again(views):
+    return lambda number: packed(views[number])
 
 
 def test_a_sequence_is_named_by_its_number(root):

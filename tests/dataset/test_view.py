@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import loader
-from loader.dataset.parquet import parse_table, table_bytes
+from loader.dataset.parquet import parse_table, table_bytes, table_facts
 from loader.errors import Corrupt, FieldNotFound, Forbidden
 
 
@@ -147,9 +147,10 @@ def test_only_the_column_groups_named_are_read(version, stores):
 
 def test_a_view_that_another_process_saved_differently_is_followed(version, stores):
     """Were two polars to disagree about a predicate, all ranks would still train on one selection."""
-    other = version.where("w > 20")
+    other, path = version.where("w > 20"), version.where("w > 10")._path
     len(other)
-    theirs = version.store.get(other._path).data
+    table = parse_table(version.store.get(other._path).data, other._path)
+    theirs = table_bytes(table, "view", facts={"path": path})
 
     class Late(stores.Counting):
         """The other's view appears between the look and the save."""
@@ -237,6 +238,35 @@ def test_bits_that_parquet_reads_and_were_not_written_are_refused(version):
         Corrupt, match=r"views/.*\.parquet: the bits from ordinal 0 on are damaged. Delete it"
     ):
         len(fresh(version, version.store).where("w > 3"))
+
+
+def test_two_saved_views_exchanged_are_refused(version):
+    """Each is whole, and as long as the other: what a saved plan reads is not told by their bits."""
+    views = [version.where("w < 4"), version.where("w BETWEEN 4 AND 8 AND w <> 5")]
+    assert len({len(view) for view in views}) == 1
+    plan = loader.plan({"d": views[0].select("cls")}, seed=1, global_batch=2)
+    root = loader.Root(version.store.url)
+    plan.save(root)
+    first, second = (version.store.get(view._path).data for view in views)
+    version.store.put(views[0]._path, second)
+    version.store.put(views[1]._path, first)
+    for view, other in zip(views, reversed(views), strict=True):
+        with pytest.raises(Corrupt, match=rf"{view._path} was written as {other._path}.*it is made again"):
+            len(fresh(version, version.store).where(view.predicate))
+    with pytest.raises(Corrupt, match=f"{views[0]._path} was written as"):
+        loader.open_plan(root, plan.hash).sources["d"].view.version_ordinals(np.arange(4))
+    for view in views:
+        version.store.delete_many([view._path])
+    assert keys(fresh(version, version.store).where("w < 4")) == [0, 1, 2, 3]
+
+
+def test_a_view_saved_without_its_path_is_read(version):
+    view = version.where("w > 3")
+    expected = keys(view)
+    table = parse_table(version.store.get(view._path).data, view._path)
+    assert table_facts(table)["path"] == view._path
+    version.store.put(view._path, table_bytes(table, "view"))
+    assert keys(fresh(version, version.store).where("w > 3")) == expected
 
 
 def test_a_view_saved_without_checksums_is_read(version):

@@ -368,6 +368,96 @@ def test_a_view_with_a_flipped_bit(root):
     only(root, info.key, "the bits from ordinal 0 on are damaged")
 
 
+def test_two_views_exchanged(root):
+    view = root.open("d").where("w > 7")
+    len(view)
+    keys = [info.key for info in root.store.list("views/")]
+    first, second = (root.store.get(key).data for key in keys)
+    root.store.put(keys[0], second)
+    root.store.put(keys[1], first)
+    found = dict(said(root, full=True))
+    assert sorted(found) == sorted(keys)
+    for key, other in zip(keys, reversed(keys), strict=True):
+        assert f"{key} was written as {other}" in found[key]
+
+
+def packs_of(root):
+    """Two of one dataset, each with checksums of its pieces. Their keys."""
+    txn = root.begin("t")
+    samples = [(f"k{i}", {"tokens.npy": np.arange(9 + i, dtype=np.int32)}) for i in range(6)]
+    root.publish("t", [loader.write_part(root, txn, samples)])
+    view = root.open("t").select("tokens.npy")
+    for length in (8, 12):
+        view.packed(loader.pack("tokens.npy", length=length, checksums=True))
+    return sorted(info.key for info in root.store.list("packs/"))
+
+
+@pytest.mark.parametrize("ending", [".checks.parquet", ".parquet"])
+def test_two_packs_exchanged(root, ending):
+    keys = [key for key in packs_of(root) if key.partition(".")[2] == ending[1:]]
+    assert said(root) == []
+    first, second = (root.store.get(key).data for key in keys)
+    root.store.put(keys[0], second)
+    root.store.put(keys[1], first)
+    found = dict(said(root))
+    assert sorted(found) == keys
+    assert all("was written as packs/" in what for what in found.values())
+
+
+def test_a_takedowns_record_that_was_edited(root):
+    from loader.dataset.denied import Target
+    from penstock.takedown.run import run_takedown
+
+    n = root.log.deny([Target(kind="sample", value="k02", dataset="d")], "ticket 1", "desk").n
+    run_takedown(root, n, apply=True)
+    assert said(root) == []
+    keys = [info.key for info in root.store.list("takedowns/")]
+    sound = {key: root.store.get(key).data for key in keys}
+    for key in keys:
+        change(root, key, rewrite(places=[]))
+        only(root, key, "its content has sha256 .*it was edited or renamed; restore it from a mirror")
+        root.store.put(key, sound[key])
+
+
+def test_a_report_that_was_edited(root):
+    plan = loader.plan({"d": root.open("d").select("x")}, seed=1, global_batch=2)
+    told = {"loss": 0.1, "\u00fc": float("nan")}
+    (one,) = loader.report(root, plan, run="r1", steps=(0, 9), metrics=told, strict=True)
+    assert said(root) == []
+    sound = root.store.get(one.key).data
+    for fields in ({"last_step": 8}, {"run": "r2"}, {"dataset": "e"}):
+        change(root, one.key, lambda data, fields=fields: json.dumps({**json.loads(data), **fields}).encode())
+        only(
+            root,
+            one.key,
+            "its content is that of reports/training/[de]/runs/r[12]/.*: it was edited or renamed",
+        )
+        root.store.put(one.key, sound)
+
+
+def test_a_gates_page_that_was_edited(root):
+    from assets.drift.page import save
+
+    path = save(root.store, "d", "b1", "<p>all is well</p>")
+    assert said(root) == []
+    change(root, path, lambda data: data.replace(b"well", b"lost"))
+    only(root, path, "its content has sha256 .*: it was edited or renamed")
+
+
+def test_a_mirror_in_the_midst_of_its_migration(root):
+    """What a run that was killed notes for the next is penstock's own."""
+    from penstock.migrate.items import Copied
+    from penstock.migrate.journal import Journal
+
+    with Journal(root.store) as journal:
+        journal.begin()
+        journal.add(Copied(path="data/a/b.tar", nbytes=1, sha256="0" * 64))
+        journal.flush()
+    assert [info.key for info in root.store.list("migrations/")]
+    report = verify_root(root)
+    assert (report.problems, report.foreign) == ([], [])
+
+
 def test_packs(root):
     from loader.dataset.parquet import parse_table, table_bytes, table_facts
 

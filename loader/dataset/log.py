@@ -65,15 +65,18 @@ class Log:
     def refresh(self) -> State:
         """Read what was appended since, and give the state.
 
-        Raises: Corrupt, naming the entry, when the history is not one that penstock wrote; FormatTooNew;
-        StoreError.
+        Raises: Corrupt, naming the root, the entry and what to do, when the history is not one that penstock wrote;
+        FormatTooNew; StoreError.
         """
         with self._lock:
-            if self._known is None:
-                self._known, missing = sound(self._open, again=0)
-            else:
-                missing, known = None, self._known
-                self._known, _ = sound(lambda: _catch_up(known, read_tail(self._store, known.n)), again=0)
+            try:
+                if self._known is None:
+                    self._known, missing = sound(self._open, again=0)
+                else:
+                    missing, known = None, self._known
+                    self._known, _ = sound(lambda: _catch_up(known, read_tail(self._store, known.n)), again=0)
+            except Corrupt as error:
+                raise Corrupt(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
             state = self._known
         if missing is not None:
             write_hint(self._store, missing)  # it is broken, or whoever appended that entry died before it
@@ -214,6 +217,13 @@ class Log:
         """
         state = self.append(lambda s: rules.decide_ref(s, dataset, name, ref_kind, number, was)).state
         return state.refs[dataset, name]
+
+
+def _to_do(url: str) -> str:
+    return (
+        f"run penstock verify --root {url}, which names the entry that was edited; restore that object from a mirror, "
+        "or its former version where the bucket keeps versions"
+    )
 
 
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:

@@ -135,7 +135,7 @@ def create_root(store: Store) -> Mapping[str, Any]:
     except NotARoot:
         if any(not there.key.startswith(PROBES) for there in store.list("")):
             return check_root(store)  # somebody else may have made it a root this moment
-        _prove_create_only(store)
+        prove_create_only(store)
         marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
         try:
             store.put_if_absent(MARKER, canonical(marker))
@@ -144,7 +144,7 @@ def create_root(store: Store) -> Mapping[str, Any]:
         return check_root(store)
 
 
-def _prove_create_only(store: Store) -> None:
+def prove_create_only(store: Store) -> None:
     """Some servers accept a second create of one key and would lose history: refuse to write there.
 
     Raises: InvalidStore.

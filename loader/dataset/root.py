@@ -13,6 +13,7 @@ from .annotate import Annotated, Annotating
 from .changes import publish_annotation, publish_exclusions, publish_group, publish_parts
 from .heartbeat import Heartbeat
 from .history import RefKind, State, VersionRecord
+from .lag import mirrors_named
 from .lease import Lease
 from .log import Log
 from .marker import Marker, root_id
@@ -93,7 +94,7 @@ class Root:
         Leaves a lease, so that a collector sees a reader; with read-only credentials there is none and one
         warning is logged. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
         """
-        record = resolve(self.state, ref)
+        record = self.record(ref)
         # What is read beside the lease is checked against its sha256, and nobody has it before the lease is good.
         with beside(_read, self.store, record) as reading:
             if self._lease.add(record.id):  # the first of several threads leaves one
@@ -109,16 +110,20 @@ class Root:
 
     def versions(self, dataset: str) -> list[VersionRecord]:
         """Every version of a dataset, oldest first. Raises: VersionNotFound."""
-        found = list(self.state.versions(dataset))
+        state = self.state
+        found = list(state.versions(dataset))
         if not found:
-            raise VersionNotFound(
-                f"{self.url} has no dataset {dataset!r}; it has {', '.join(self.datasets()) or 'none'}"
-            )
+            with mirrors_named(self.store, self._marker, state):
+                raise VersionNotFound(
+                    f"{self.url} has no dataset {dataset!r}; it has {', '.join(self.datasets()) or 'none'}"
+                )
         return found
 
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
-        """What the log says of a version, without opening it."""
-        return resolve(self.state, ref, retired=retired)
+        """What the log says of a version, without opening it. Raises: VersionNotFound; VersionRetired."""
+        state = self.state
+        with mirrors_named(self.store, self._marker, state):
+            return resolve(state, ref, retired=retired)
 
     # writing
 

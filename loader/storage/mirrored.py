@@ -40,6 +40,11 @@ class MirroredStore:
         return f"MirroredStore({', '.join(one.url for one in self._members.all)})"
 
     @property
+    def primary_is_up(self) -> bool:
+        """Whether the primary is asked: it has not failed of late."""
+        return self._members.primary.is_up
+
+    @property
     def url(self) -> str:
         """Where the primary is, without secrets."""
         return self._primary.url
@@ -172,7 +177,7 @@ class MirroredStore:
         self._writable().put_file(key, path)
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        if not self._members.primary.is_up:
+        if not self.primary_is_up:
             # At once: the garbage collector gives leases back in any thread, and no context may be entered there.
             raise Transient(f"{self.url} is passed over, since it failed a moment ago: nothing was deleted")
         self._writable().delete_many(keys)

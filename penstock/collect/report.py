@@ -86,6 +86,7 @@ class Report:
                 "records": list(self.swept.records),
                 "spared": self.swept.spared,
                 "capped": self.swept.capped,
+                "too_large": {"objects": self.swept.n_too_large, "some": dict(self.swept.too_large)},
             },
         }
 
@@ -120,4 +121,5 @@ class Report:
         what = "deleted" if self.applied else "would be deleted (--apply does it)"
         more = "; more is due than the caps allow: run it again" if done.capped else ""
         spared = f"; {done.spared} were needed again" if done.spared else ""
-        return f"{done.objects} objects, {size(done.nbytes)} {what}{spared}{more}"
+        large = f"; {done.n_too_large} are larger than --max-bytes, and stay" if done.n_too_large else ""
+        return f"{done.objects} objects, {size(done.nbytes)} {what}{spared}{more}{large}"

@@ -7,19 +7,23 @@ from datetime import UTC, datetime
 
 from loader import Root
 from loader.dataset.decide import Done, decide_retire
+from loader.dataset.entries import entry_key, parse
 from loader.dataset.history import State, VersionRecord
 from loader.dataset.lease import list_leases
 from loader.dataset.manifest import read_manifest
 from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16
+WITNESSES = 32
+"""Retired versions, the newest, whose time bounds that of those behind them. Their manifests may be gone."""
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What a dataset keeps, each by its own right: its `last` versions; of each of its `monthly` latest months (UTC)
-    that have versions, the last one; those younger than `days`. What has a tag or an alias, is held, leased, or the
+    that have versions, the last one; those younger than `days`. When a version was made its publisher's clock says, and
+    the order of the log where that clock is wrong (`_times`). What has a tag or an alias, is held, leased, or the
     parent of an open transaction is always kept. Raises: InvalidRuntime."""
 
     last: int
@@ -49,36 +53,80 @@ def retirements(
     now_us: int,
 ) -> list[VersionRecord]:
     """The versions that the policy retires, oldest first. leased: ids; created_us: id -> when its manifest says it was
-    made; a version that is not there is new."""
+    made; a version that is not there is new, or retired and no witness of the time."""
     alive = [one for one in state.versions(dataset) if one.retired is None]
     named = {ref.number for ref in state.refs.values() if ref.dataset == dataset}
     held = {hold.number for hold in state.holds if hold.dataset == dataset}
     parents = {txn.parent for txn in state.txns.values() if txn.status == "open"}
     kept = {one.id for one in alive if one.number in named | held or one.id in leased or one.id in parents}
     kept |= {one.id for one in alive[-policy.last :]}
+    said_us, latest_us = _times(state.versions(dataset), created_us, now_us)
     if policy.days:
-        kept |= {one.id for one in alive if now_us - created_us.get(one.id, now_us) < policy.days * _DAY_US}
-    of_month: dict[tuple[int, int], str] = {}
-    for one in alive:
-        made = datetime.fromtimestamp(created_us.get(one.id, now_us) / 1e6, UTC)
-        of_month[made.year, made.month] = one.id
-    kept |= {of_month[month] for month in sorted(of_month, reverse=True)[: policy.monthly]}
+        youngest = {id: max(said_us[id], latest_us[id]) for id in said_us}
+        kept |= {id for id, us in youngest.items() if now_us - us < policy.days * _DAY_US}
+    if policy.monthly:
+        kept |= _one_a_month(said_us, latest_us, policy.monthly)
     return [one for one in alive if one.id not in kept]
+
+
+def _times(
+    versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
+) -> tuple[dict[str, int], dict[str, int]]:
+    """id -> when its publisher's clock says that it was made, and id -> when it was made at the latest; of those that
+    are not retired, in log order.
+
+    The two differ where that clock is known to be wrong: it names a time to come by the collector's clock, or
+    one before that of an earlier version (or the clock of that one was fast: nobody can tell). What is known then is
+    that the version was there when the next one was made whose clock is not in doubt, or is there now. What a policy
+    retires does not come back, so it goes by that: a fresh version of a slow clock stays. The cost is that those behind
+    a fast clock stay too, until the policy is through with the first version that is later than what that clock said.
+    A time to come is nobody's bound, else all versions behind it would be kept until it is over.
+    """
+    alive = {one.id for one in versions if one.retired is None}
+    known = [one.id for one in versions if one.id in alive or one.id in created_us]
+    said = {id: created_us.get(id, now_us) for id in known}
+    sure, before_us = set(), min(said.values(), default=now_us)
+    for id, us in said.items():
+        if before_us <= us <= now_us:
+            before_us = us
+            sure.add(id)
+    latest, next_us = {}, now_us
+    for id in reversed(said):
+        next_us = said[id] if id in sure else next_us
+        latest[id] = next_us
+    return {id: us for id, us in said.items() if id in alive}, {id: latest[id] for id in said if id in alive}
+
+
+def _one_a_month(said_us: Mapping[str, int], latest_us: Mapping[str, int], months: int) -> set[str]:
+    """The last version of each of so many latest months. One whose clock is in doubt takes the place of no other: of
+    those the last of each month that their clocks say is kept, where it may have been made in these months."""
+    sure = {_month(us): id for id, us in said_us.items() if us == latest_us[id]}
+    since = sorted(sure, reverse=True)[:months]
+    doubtful = {
+        _month(us): id
+        for id, us in said_us.items()
+        if us != latest_us[id] and (len(since) < months or _month(latest_us[id]) >= since[-1])
+    }
+    return {*(sure[month] for month in since), *doubtful.values()}
+
+
+def _month(us: int) -> tuple[int, int]:
+    at = datetime.fromtimestamp(us / 1e6, UTC)
+    return at.year, at.month
 
 
 def retire_by_policy(
     root: Root, dataset: str, policy: Policy, *, now_us: int, apply: bool = False
 ) -> list[VersionRecord]:
     """Retire what the policy says, or with apply=False only tell. A request per version that is not retired, one per
-    lease, and an entry of the log per version. Raises: VersionNotFound; Corrupt; StoreError."""
+    lease and for `WITNESSES`, and an entry of the log per version. Raises: VersionNotFound; Corrupt; StoreError."""
     state = root.state
-    alive = [one for one in state.versions(dataset) if one.retired is None]
     if not state.versions(dataset):
         raise VersionNotFound(
             f"{root.url} has no dataset {dataset!r}; it has {', '.join(root.datasets()) or 'none'}"
         )
     leased = {id for lease in list_leases(root.store) for id in lease.versions}
-    created_us = _created(root, alive)
+    created_us = _created(root, state.versions(dataset))
 
     def chosen(state: State) -> list[VersionRecord]:
         return retirements(state, dataset, policy, leased=leased, created_us=created_us, now_us=now_us)
@@ -98,9 +146,16 @@ def retire_by_policy(
     return done
 
 
-def _created(root: Root, records: Sequence[VersionRecord]) -> dict[str, int]:
+def _created(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
+    """id -> when it was made, by its publisher's clock: of those that are not retired as their manifests say, of the
+    newest others as their commits do, which are never deleted."""
+
     def created(record: VersionRecord) -> int:
+        if record.retired is not None:
+            return parse(record.n, root.store.get(entry_key(record.n)).data).at_us
         return int(read_manifest(root.store, record.manifest, record.sha256)["created_us"])
 
+    retired = [one for one in versions if one.retired is not None][-WITNESSES:]
+    records = [*(one for one in versions if one.retired is None), *retired]
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
         return dict(zip((one.id for one in records), pool.map(created, records), strict=True))

@@ -1,5 +1,6 @@
 """Deletes what has been condemned for long enough, after a last look at each piece of it."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -12,18 +13,23 @@ from loader.dataset.history import VersionRecord
 from loader.dataset.lease import Leases
 
 from ..progress import progress
+from ..words import size
 from .life import Life
 from .live import protected, references
 from .mirror import PrimaryRecord
 from .plan import Plan
 from .swept import Record
 
+logger = logging.getLogger(__name__)
+
 Check = Callable[[pa.Table], pa.Table]
+NAMED = 10
+"""Objects above the cap that are named; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """How much a sweep deletes at most, and of which dataset alone."""
+    """How much a sweep deletes at most, and of which dataset alone. An object above max_bytes is passed over."""
 
     max_objects: int
     max_bytes: int
@@ -33,7 +39,9 @@ class Caps:
 @dataclass(slots=True)
 class Swept:
     """objects, nbytes: deleted, or in a dry run what would be; why: reason -> objects; records: keys of the record;
-    spared: objects that the last look found to be needed again; capped: whether more was due than the caps allow."""
+    spared: objects that the last look found to be needed again; capped: whether more was due than the caps allow, which
+    the next sweep deletes; too_large: key -> bytes of objects that no sweep under these caps deletes, the first `NAMED`
+    of n_too_large."""
 
     objects: int = 0
     nbytes: int = 0
@@ -41,6 +49,8 @@ class Swept:
     records: list[str] = field(default_factory=list)
     spared: int = 0
     capped: bool = False
+    too_large: dict[str, int] = field(default_factory=dict)
+    n_too_large: int = 0
 
 
 def sweep(
@@ -58,7 +68,7 @@ def sweep(
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
         if caps.dataset is not None:
             ripe = ripe.filter(pc.equal(ripe["dataset"], caps.dataset))
-        mine = _within(ripe, caps, done)
+        mine = _within(_small_enough(ripe, caps, done), caps, done)
         checked = check(mine)
         done.spared += mine.num_rows - checked.num_rows
         if record is not None and checked.num_rows:
@@ -71,7 +81,29 @@ def sweep(
             done.why[one["values"]] = done.why.get(one["values"], 0) + one["counts"]
         if done.capped:
             break
+    if done.n_too_large:
+        named = ", ".join(f"{key} ({size(nbytes)})" for key, nbytes in done.too_large.items())
+        logger.warning(
+            "%s: %d objects that are due were passed over, as each is larger than max_bytes, %s: %s%s; a sweep with a "
+            "larger --max-bytes deletes them",
+            root.url,
+            done.n_too_large,
+            size(caps.max_bytes),
+            named,
+            " ..." if done.n_too_large > len(done.too_large) else "",
+        )
     return done
+
+
+def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
+    """Without what is larger than all that a sweep may delete: it would be in the way of what comes behind it, in every
+    sweep."""
+    too_large = pc.greater(ripe["nbytes"], caps.max_bytes)
+    for row in ripe.filter(too_large).select(["key", "nbytes"]).to_pylist():
+        done.n_too_large += 1
+        if len(done.too_large) < NAMED:
+            done.too_large[row["key"]] = row["nbytes"]
+    return ripe.filter(pc.invert(too_large))
 
 
 def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:

@@ -62,11 +62,19 @@ class Hashes:
 
 def check(source: Store, item: Item, nbytes: int, sha256: str, crc32c: int) -> None:
     """Raises: Corrupt for bytes that are not what the item must have."""
-    said = (item.nbytes, item.sha256, item.crc32c)
-    found = (nbytes, sha256, crc32c)
-    if any(known is not None and known != got for known, got in zip(said, found, strict=True)):
+    known = [
+        (name, said, found)
+        for name, said, found in (
+            ("bytes", item.nbytes, nbytes),
+            ("sha256", item.sha256, sha256),
+            ("CRC-32C", item.crc32c, crc32c),
+        )
+        if said is not None
+    ]
+    if any(said != found for _, said, found in known):
+        has = ", ".join(f"{name} {found}" for name, _, found in known)
+        says = ", ".join(f"{name} {said}" for name, said, _ in known)
         raise Corrupt(
-            f"{source.url}/{item.path}: {nbytes} bytes, sha256 {sha256}, CRC-32C {crc32c:08x}; the root says "
-            f"{item.nbytes} bytes, sha256 {item.sha256}, CRC-32C {item.crc32c}. It was not copied: run penstock "
-            "verify on the source, restore the object, then run this again"
+            f"{source.url}/{item.path} has {has}; the root says {says}. It was not copied: run penstock verify on the "
+            "source, restore the object, then run this again"
         )

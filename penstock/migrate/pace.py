@@ -10,7 +10,7 @@ from loader.errors import InvalidRuntime
 class Pace:
     """At most so many requests and bytes per second, on average from the first on; None: no limit. Thread-safe.
 
-    Raises: InvalidRuntime for a limit of 0 or less."""
+    Raises: InvalidRuntime for a limit that is not above 0."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class Pace:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         for name, limit in (("requests_per_s", requests_per_s), ("bytes_per_s", bytes_per_s)):
-            if limit is not None and limit <= 0:
+            if limit is not None and not limit > 0:
                 raise InvalidRuntime(f"{name} = {limit:g}: a number above 0 is needed, or leave it out")
         self._costs = (1 / requests_per_s if requests_per_s else 0.0, 1 / bytes_per_s if bytes_per_s else 0.0)
         self._lock, self._clock, self._sleep = Lock(), clock, sleep

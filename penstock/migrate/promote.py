@@ -1,7 +1,7 @@
 """Cut over: a mirror becomes the primary, and the primary a mirror of it. Killed at any step, a second run goes on, and
 at no moment two places accept appends:
 
-1. the mirror is brought up to date;
+1. the mirror is brought up to date, and its store proves that it creates no object twice: a root needs that;
 2. the primary's log is closed by an entry `primary`, appended as all entries are: whoever appends behind it has to
    find its token in the marker of the place that he writes to, and it is nowhere yet;
 3. the mirror is brought up to date again, the log with that entry last;
@@ -18,7 +18,7 @@ from loader.dataset.append import append
 from loader.dataset.decide import decide_primary
 from loader.dataset.entries import entry_key
 from loader.dataset.log import Log
-from loader.dataset.marker import MIRROR_OF, check_root, is_primary
+from loader.dataset.marker import MIRROR_OF, check_root, is_primary, prove_create_only
 from loader.errors import Conflict
 from loader.storage import Store
 
@@ -67,7 +67,7 @@ def promote(
     """Make the mirror at `target` the primary of the root, and the root's place its mirror.
 
     Raises: Conflict where the root is a mirror itself, or is on its way to another place, or the target is no mirror of
-    it; as `migrate`.
+    it; InvalidStore, before anything is closed, where the target's create-only writes are not; as `migrate`.
     """
     source, state = root.store, root.state
     done = Promotion(target=target.url, former=source.url)
@@ -75,6 +75,7 @@ def promote(
     if is_primary(source, state):
         if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
             return done
+        prove_create_only(target)  # as at a root's first publish; behind the next line there is no way back
         moved = root.log.move(target.url)
     elif moved is None:
         raise Conflict(
@@ -102,7 +103,8 @@ def promote_alone(target: Store) -> Promotion:
     """Make a mirror the primary without asking its primary, which is gone for good: versions that were not copied are
     lost. Should it come back, it has to become a mirror (`migrate`) before anybody writes to it.
 
-    Raises: Conflict for a place that is no mirror; NotARoot; what the store raises.
+    Raises: Conflict for a place that is no mirror; NotARoot; InvalidStore where its create-only writes are not; what
+    the store raises.
     """
     marker, state = check_root(target), Log(target).state
     done = Promotion(target=target.url, former=target.url)
@@ -111,6 +113,7 @@ def promote_alone(target: Store) -> Promotion:
         raise Conflict(f"{target.url} is no mirror: its marker names no primary")
     if MIRROR_OF in marker:
         if moved is None or moved.url != target.url:  # else it was on its way here
+            prove_create_only(target)
             was = str(marker[MIRROR_OF])
             state = append(target, state, lambda _: decide_primary(target.url, was, gone=True)).state
             moved = state.primary

@@ -58,7 +58,8 @@ def migrate(
                     yield item
 
         def total() -> int:
-            return sum(item.nbytes or 0 for item in new_items(source, target, state, after, lambda *_: None))
+            items = new_items(source, target, state, after, lambda *_: None)
+            return sum(item.nbytes or 0 for item in items if not journal.find(item.path))
 
         if new_versions(state, after):
             journal.begin()

@@ -94,6 +94,7 @@ class Transfer:
         """A manifest, whose size nobody says."""
         self._pace.take(requests=1)
         read = self._source.get(item.path)
+        self._pace.take(nbytes=len(read.data))
         return self._given(item, read.data, read.etag, hashlib.sha256(read.data).hexdigest(), 0)
 
     def _held(self, item: Item, nbytes: int) -> Copied:
@@ -128,7 +129,7 @@ class Transfer:
             check(self._source, item, nbytes, sha256, crc)
             if not self._is_needed(item, sha256):
                 return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag)
-            self._pace.take(requests=1)
+            self._pace.take(requests=requests_of(nbytes)[1])
             try:
                 there = None if item.replace else self._target.head(item.path).nbytes
             except ObjectNotFound:

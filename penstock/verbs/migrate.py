@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import loader
+from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
 from .doctor import option, options_of
@@ -88,6 +89,12 @@ def _source(arguments: Namespace) -> Store | None:
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 
+def _at_once(arguments: Namespace) -> int:
+    if arguments.at_once < 1:
+        raise InvalidRuntime(f"--at-once {arguments.at_once}: a number of objects above 0 is needed")
+    return int(arguments.at_once)
+
+
 def plan(arguments: Namespace) -> Answer:
     """What it would take."""
     from ..migrate.plan import plan_migration, plan_prefix
@@ -111,7 +118,7 @@ def run(arguments: Namespace) -> Answer:
     from ..migrate.pace import Pace
 
     source, target = _source(arguments), _target(arguments)
-    pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), max(1, arguments.at_once)
+    pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
     report: Report | PrefixReport
     if source is not None:
         from ..migrate.prefix import migrate_prefix
@@ -174,7 +181,7 @@ def promote(arguments: Namespace) -> Answer:
         done = promote_alone(target)
     else:
         pace = Pace(arguments.requests_per_s, arguments.bytes_per_s)
-        at_once = max(1, arguments.at_once)
+        at_once = _at_once(arguments)
         done = promote(loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch)
     return done.to_json(), done.to_text(), int(not done.promoted)
 

@@ -376,6 +376,35 @@ def test_an_edited_entry_is_named_exactly(store, k, change):
     assert f"chain of hashes: {entry_key(k)}" in caught.value.__notes__[0]
 
 
+def test_an_edited_entry_is_told_with_the_root_and_what_to_do(store):
+    """Whoever opens the root meets it: a commit by another number, an entry that is no JSON, one that is gone."""
+    history(store)
+    entries = all_entries(store)
+    commit = next(one for one in entries if one.kind == "commit")
+    to_do = f"; run penstock verify --root {store.url}, which names the entry that was edited; restore that object from"
+    damages = [
+        (commit, rewritten(commit, number=7), "breaks a rule of the log: number 7, expected 1"),
+        (entries[2], b"{", "is not JSON"),
+        (entries[3], rewritten(entries[3], at_us=1), "one of the two was edited"),
+        (entries[3], None, "is missing"),
+    ]
+    for entry, damaged, says in damages:
+        one_open = Log(store)
+        one_open._known = fold_all(State(), entries[: entry.n - 1])  # read when all was well
+        if damaged is None:
+            store.delete_many([entry_key(entry.n)])
+        else:
+            store.put(entry_key(entry.n), damaged)
+        # (a reader that knows the entries before one that is gone takes its place for the end of the log)
+        for log in (Log(store), one_open) if damaged else (Log(store),):
+            with pytest.raises(Corrupt, match=says) as caught:
+                log.refresh()
+            assert str(caught.value).startswith(f"{store.url}: log entry log/0000000000")
+            assert to_do in str(caught.value)
+        store.put(entry_key(entry.n), entry.data)
+    assert Log(store).refresh().n == len(entries)
+
+
 def test_several_edits_are_told_apart(store):
     history(store)
     entries = all_entries(store)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -196,33 +197,76 @@ def test_a_version_published_meanwhile_waits_for_the_next_run(root, place):
 
 
 CLOUDS = {"s3": ("s3", "endpoint_url"), "gcs": ("gs", "endpoint_url"), "azure": ("az", "endpoint")}
-FAULTS = [*["ok"] * 12, 503, "ok", "reset", *["ok"] * 5, "drop", "commit-drop", "ok", 503, 500]
+FAULTS = [
+    *["ok"] * 12,
+    503,
+    "ok",
+    "reset",
+    *["ok"] * 5,
+    "drop",
+    "flip",
+    "commit-drop",
+    "ok",
+    "flip",
+    503,
+    500,
+]
+
+
+def flips_of_data_alone(faults):
+    """What misbehaves next: a flip waits for a read of an object whose SHA-256 or CRC-32C the root knows, everything
+    else comes when it is due. (A marker or a log entry with a wrong byte ends a run with an error that names it.)"""
+
+    def next_of(request):
+        whole = request.method == "GET" and "/data/" in request.path
+        due = (number for number, fault in enumerate(faults) if fault != "flip" or whole)
+        number = next(due, None)
+        if number is None:
+            return None
+        fault = faults[number]
+        del faults[number]
+        return fault
+
+    return next_of
 
 
 @pytest.mark.parametrize(
     "way", [["s3", "gcs"], pytest.param(["s3", "azure", "gcs"], marks=pytest.mark.server)], ids="-".join
 )
 def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, request):
-    """From a disk over each cloud to a disk again; every server misbehaves when it is written and when it is read."""
+    """From a disk over each cloud to a disk again; every server misbehaves when it is written and when it is read. What
+    had a flipped byte on the way is named, or read again; the next run copies it."""
     http, servers, source = shared("servers/http"), [], root
+
+    def migrated(source, target):
+        for _ in range(8):
+            report = migrate(source, target, Pace(), at_once=3)
+            if not report.failures:
+                return
+            # (the last: what a create that got no answer had left was read with a wrong byte)
+            known = ("sha256", "CRC-32C", "already holds another object")
+            assert all(any(word in why for word in known) for why in report.failures.values())
+
     try:
         for name in way:
             (scheme, where), options = CLOUDS[name], request.getfixturevalue(name)
             behind = options[where].removesuffix(urlsplit(options[where]).path)  # Azurite's has the account
             server = http.HttpServer(http.forward_to(behind))
+            server.fault_of = flips_of_data_alone(server.faults)
             servers.append(server)
             own = {**options, where: options[where].replace(behind, server.endpoint)}
             own |= {"retry_base_s": 0.001, "timeout_s": 20}
             url = f"{scheme}://bucket/migrate-{'-'.join(way)}"
             with contextlib.closing(open_store(url, own)) as target:
-                for one in servers:
+                for one in servers[-2:]:  # the source's, and the target's
                     one.faults.extend(FAULTS)
-                assert not migrate(source, target, Pace(), at_once=3).failures
+                migrated(source, target)
                 assert objects(target) == objects(root.store)
             source = loader.Root(url, options=own)
         servers[-1].faults.extend(FAULTS)
-        assert not migrate(source, place, Pace(), at_once=3).failures
+        migrated(source, place)
         source.close()
+        assert [list(one.faults) for one in servers] == [[]] * len(servers), "each was met"
     finally:
         for server in servers:
             server.close()
@@ -289,7 +333,8 @@ def test_the_plan_counts_what_the_run_does(root, place, tmp_path, capsys):
     assert found["egress_usd"] == pytest.approx(found["nbytes"] / 1e9 * 0.5)
     paths = lists[0].read_text().splitlines()
     assert set(paths) == {key for key in objects(place) if not key.startswith("log/")}
-    assert lists[1].read_text().splitlines()[0] == f'cp "{root.url}/{paths[0]}" "{place.url}/{paths[0]}"'
+    words = shlex.split(lists[1].read_text().splitlines()[0])
+    assert words == ["cp", "--raw", f"{root.url}/{paths[0]}", f"{place.url}/{paths[0]}"]
     assert plan_migration(root, place).objects == 0
 
 

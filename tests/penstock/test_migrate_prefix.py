@@ -75,7 +75,7 @@ class Puts:
 
 @pytest.mark.parametrize("verb", ["plan", "run", "status", "verify"])
 def test_a_source_without_anything_is_a_mistake(tmp_path, capsys, verb):
-    """A URL that was mistyped is no migration that is done; nothing says at the target that it was filled from there."""
+    """A URL that was mistyped is no migration that is done, and the target is not marked as filled from there."""
     target = tmp_path / "to"
     assert main(["migrate", verb, str(target), "--from", str(tmp_path / "form")]) == 2
     assert f"{tmp_path / 'form'}: nothing lies there" in capsys.readouterr().err
@@ -267,7 +267,6 @@ FAULTS = [
     "drop",
     "commit-drop",
     "ok",
-    "flip",
     503,
     500,
     "ok",
@@ -279,8 +278,9 @@ FAULTS = [
     "way", [["s3", "gcs"], pytest.param(["s3", "azure", "gcs"], marks=pytest.mark.server)], ids="-".join
 )
 def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request):
-    """From a disk over each cloud to a disk. A flipped byte or another ETag at most makes an object fail, which the
-    next run copies; what arrives is what was there, or `verify --full` says so."""
+    """From a disk over each cloud to a disk. Another ETag at most makes an object fail, which the next run copies; what
+    arrives is what was there, and `verify --full` finds the same. No byte is flipped on the way: nobody has said what a
+    plain prefix's bytes must be (a root's: test_migrate.py)."""
     http, servers = shared("servers/http"), []
     source, last = places
     made = fill(source, 40)
@@ -295,8 +295,8 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request
                 target = open_store(
                     f"{scheme}://bucket/prefix-{'-'.join(way)}", {**own, "retry_base_s": 0.001}
                 )
-            for one in servers:
-                one.faults.extend(fault for fault in FAULTS if fault != "flip")
+            for one in servers[-2 if name else -1 :]:  # the source's, and the target's
+                one.faults.extend(FAULTS)
             with contextlib.closing(source):
                 for _ in range(5):
                     report = migrate_prefix(source, target, Pace(), at_once=3)
@@ -306,6 +306,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request
                 assert there(target) == made
                 assert verify_prefix(source, target, full=True).problems == {}
             source = target
+        assert [list(one.faults) for one in servers] == [[]] * len(servers), "each was met"
     finally:
         for server in servers:
             server.close()

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 import loader
 from loader.dataset.hints import dump_state, load_state
 from loader.dataset.log import Log
-from loader.errors import Conflict
+from loader.errors import Conflict, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.migrate.pace import Pace
@@ -235,6 +237,47 @@ def test_what_cannot_be_copied_moves_nothing(places, kills):
     assert kills.writers(a, b) == [a]
     root.store.put(newest, data)
     assert promote(loader.Root(a), open_store(b), Pace()).promoted
+
+
+@pytest.fixture
+def replacing(s3, shared):
+    """replacing(name) -> a store on a server that ignores the condition of a conditional create."""
+    http = shared("servers/http")
+    forward = http.forward_to(s3["endpoint_url"])
+
+    def origin(request):
+        kept = {name: value for name, value in request.headers.items() if name != "if-none-match"}
+        return forward(replace(request, headers=kept))
+
+    server = http.HttpServer(origin)
+    yield lambda name: open_store(f"s3://bucket/{name}", {**s3, "endpoint_url": server.endpoint})
+    server.close()
+
+
+def test_a_store_whose_creates_replace_becomes_no_primary(places, replacing, kills):
+    """Two publishers there would lose a version. It is told before anything is closed."""
+    a, b = places()
+    before = loader.Root(a).state.primary
+    with closing(replacing("liar")) as liar:
+        with pytest.raises(InvalidStore, match="let a create-only write replace an object"):
+            promote(loader.Root(a), liar, Pace())
+        assert list(liar.list("heartbeats/")) == []
+        assert liar.get("penstock.json").data.count(b"mirror_of") == 1  # which it may stay
+    assert (before, loader.Root(a).state.primary) == (None, None)
+    assert kills.writers(a) == [a]
+    assert publish(loader.Root(a), "k2")
+    assert promote(loader.Root(a), open_store(b), Pace()).promoted
+
+
+def test_nor_does_it_where_the_primary_is_gone(places, replacing):
+    a, _ = places()
+    with closing(replacing("liar-alone")) as liar:
+        assert not migrate(loader.Root(a), liar, Pace()).failures
+        n = Log(liar).state.n
+        with pytest.raises(InvalidStore, match="let a create-only write replace an object"):
+            promote_alone(liar)
+        assert (Log(liar).state.n, Log(liar).state.primary) == (n, None)
+        assert b"mirror_of" in liar.get("penstock.json").data
 
 
 def test_a_mirror_and_another_place_are_refused(places, tmp_path, kills):

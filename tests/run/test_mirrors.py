@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Conflict, Corrupt, FormatTooNew, InvalidStore, ObjectNotFound
+from loader.errors import Conflict, Corrupt, FormatTooNew, InvalidStore, ObjectNotFound, VersionNotFound
 
 STEPS, N = 22, 220
 
@@ -131,6 +132,56 @@ def test_a_mirror_that_lags_lends_what_it_has(primary, mirror, samples, tmp_path
             ids = {key for batch in batches for _, key in batch.ids}
         assert len(ids) == N + 30
         assert min(reads for _, reads in root.store.served) > 0
+
+
+LATER = ["photos@2", "photos@paper", "photos@prod", "v-" + "0" * 64, "other", "other@1"]
+
+
+@pytest.fixture
+def lagging(primary, mirror, samples):
+    """The mirror, marked as one, with the log up to entry 2; the primary has a version, a tag and an alias more."""
+    marker = mirror / "penstock.json"
+    marker.write_text(marker.read_text().replace("{", f'{{"mirror_of":"{primary.url}",', 1))
+    samples.write(primary, "photos", range(N, N + 10), part_samples=10)
+    primary.tag("photos@2", "paper")
+    primary.alias("photos@2", "prod")
+    return mirror
+
+
+@pytest.mark.parametrize("ref", LATER)
+def test_what_a_mirror_does_not_have_yet_is_said_to_be_one_that_lags(primary, lagging, ref):
+    said = (
+        f"; {lagging} is a mirror of {primary.url}, copied up to log entry 2: what is newer comes by penstock migrate "
+        f"run {lagging} --root {primary.url}"
+    )
+    root = loader.Root(str(lagging))
+    for ask in (root.open, root.record, lambda ref: root.versions("other")):
+        with pytest.raises(VersionNotFound, match=re.escape(said)):
+            ask(ref)
+    assert root.open("photos@1").id == primary.record("photos@1").id
+
+
+def test_nothing_is_said_of_mirrors_where_the_primary_answers(primary, lagging):
+    for root in (primary, loader.Root(primary.url, mirrors=[str(lagging)])):  # where the mirror is read first
+        for ask in (lambda root: root.open("photos@9"), lambda root: root.versions("other")):
+            with pytest.raises(VersionNotFound) as caught:
+                ask(root)
+            assert "a mirror" not in str(caught.value)
+        assert root.open("photos@2").number == 2
+
+
+def test_a_mirror_that_lags_says_so_where_the_primary_is_down(lagging, served):
+    process, url, own = served(lagging)
+    process.kill()
+    process.wait()
+    with loader.Root(url, options=own, mirrors=[str(lagging)]) as root:
+        said = f"its log is read from a mirror ({lagging}), which has it up to entry 2"
+        for ask in (root.open, root.record, lambda ref: root.versions("other")):
+            with pytest.raises(
+                VersionNotFound, match=f"does not answer, and {re.escape(said)}.* --root s3://bucket"
+            ):
+                ask("photos@2")
+        assert len(root.open("photos@1")) == N
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])

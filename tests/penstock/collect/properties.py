@@ -355,6 +355,28 @@ def no_more_than_the_caps_goes():
     assert is_gone(root, one)
 
 
+def an_object_above_the_cap_is_passed_over_and_named():
+    """It is in nobody's way: whatever comes before or behind it goes, and it goes by a sweep that may delete it."""
+    root = fresh()
+    one, two = two_versions(root)
+    large = {f"data/{one.txn}/0000000000000000/{name}.tar": 300_000 + n for n, name in enumerate("za")}
+    for key, nbytes in large.items():
+        root.store.put(key, bytes(nbytes))
+    look(root, 0)
+    for apply in (False, True):
+        found = look(root, 80, max_bytes=250_000, apply=apply)
+        assert (found.swept.capped, found.swept.n_too_large, found.swept.too_large) == (False, 2, large)
+        assert found.swept.objects > 0
+    assert there(root) == needed(root, two) | set(large)
+    again = look(root, 80, max_bytes=250_000).swept
+    assert (again.objects, again.capped, again.too_large) == (0, False, large)
+    found = look(root, 80, max_bytes=300_001)
+    assert (found.swept.capped, found.swept.too_large) == (True, {})
+    found = look(root, 80, max_bytes=300_001)
+    assert (found.swept.capped, found.swept.too_large) == (False, {})
+    assert there(root) == needed(root, two)
+
+
 def every_deletion_is_on_record_before_it_is_done():
     root = fresh()
     two_versions(root)
@@ -477,6 +499,7 @@ ALL = [
     a_version_that_cannot_be_read_stops_the_collector,
     a_dry_run_changes_nothing,
     no_more_than_the_caps_goes,
+    an_object_above_the_cap_is_passed_over_and_named,
     every_deletion_is_on_record_before_it_is_done,
     each_clock_waits_for_its_own_grace,
     a_clock_that_jumps_ends_no_grace,

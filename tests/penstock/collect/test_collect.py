@@ -119,6 +119,21 @@ def test_owners_and_money(properties):
     json.dumps(report.to_json())
 
 
+def test_what_is_too_large_for_a_sweep_is_told(cli, own, caplog):
+    cli("gc", "plan", root=own)
+    run = cli("gc", "sweep", "--grace", "0h", "--apply", "--max-bytes", "0", root=own)
+    assert "are larger than --max-bytes, and stay" in run.out
+    (record,) = [one for one in caplog.records if one.name == "penstock.collect.sweep"]
+    assert record.levelname == "WARNING"
+    assert (
+        "objects that are due were passed over, as each is larger than max_bytes, 0 B: data/" in caplog.text
+    )
+    assert "a sweep with a larger --max-bytes deletes them" in caplog.text
+    caplog.clear()
+    cli("gc", "sweep", "--grace", "0h", "--apply", root=own)
+    assert "passed over" not in caplog.text
+
+
 def test_lengths_and_sizes():
     assert [parse_length(text) for text in ("0h", "90s", "1.5m", "72h", "7d")] == [
         0,

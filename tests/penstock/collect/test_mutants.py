@@ -130,6 +130,10 @@ def caps_ignored(patch):
     patch.setattr(sweep, "_within", lambda ripe, caps, done: ripe)
 
 
+def what_is_too_large_is_in_the_way(patch):
+    patch.setattr(sweep, "_small_enough", lambda ripe, caps, done: ripe)
+
+
 def a_jump_of_the_clock_counts(patch):
     patch.setattr(notes, "LONGEST_US", 2**62)
 
@@ -175,6 +179,7 @@ CASES = [
     (a_dry_run_aborts, "a_silent_transaction_is_aborted_and_can_commit_nothing"),
     (deleted_before_it_is_on_record, "every_deletion_is_on_record_before_it_is_done"),
     (caps_ignored, "no_more_than_the_caps_goes"),
+    (what_is_too_large_is_in_the_way, "an_object_above_the_cap_is_passed_over_and_named"),
     (a_jump_of_the_clock_counts, "a_clock_that_jumps_ends_no_grace"),
     (a_clock_put_back_is_not_noticed, "a_clock_that_jumps_ends_no_grace"),
     (all_collectors_share_their_notes, "each_clock_waits_for_its_own_grace"),

@@ -6,6 +6,7 @@ An origin is a function of a `Request` that gives (status, body, headers): a sto
     int             that status, and nothing done
     "drop"          no answer, nothing done
     "commit-drop"   done, no answer
+    "commit-stall"  done, then silence until the client gives up
     "reset"         done, and RST in the middle of the body
     "stall"         done, half a body, then silence until the client gives up
     "flip"          one byte of the body is wrong
@@ -148,6 +149,9 @@ class HttpServer:
         else:
             status, body, said = self.origin(request)
         if fault == "commit-drop":
+            return False
+        if fault == "commit-stall":
+            self._receive(connection)
             return False
         if fault == "flip" and body:
             body = bytes([body[0] ^ 1]) + body[1:]

@@ -1,6 +1,7 @@
 """S3 through a server that misbehaves on command: what is tried again, what is believed, what is reported."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import obstore
 import pytest
@@ -84,6 +85,18 @@ def test_a_create_is_decided_by_what_is_stored(faulty, faulty_store, fault):
     faulty.faults.append(fault)
     faulty_store.put_if_absent("log/1", b"ours")
     assert faulty.origin.held() == {"log/1": b"ours"}
+
+
+@pytest.mark.parametrize("theirs", [{}, {"log/1": b"theirs"}])
+def test_a_create_whose_answer_never_comes(faulty, faulty_options, protocol, theirs):
+    store = open_store(f"{protocol}://bucket", {**faulty_options, "timeout_s": 0.5})
+    for key, data in theirs.items():
+        faulty.origin.hold(key, data)
+    faulty.faults.append("commit-stall")
+    with pytest.raises(AlreadyExists) if theirs else nullcontext():
+        store.put_if_absent("log/1", b"ours")
+    assert faulty.origin.held() == (theirs or {"log/1": b"ours"})
+    assert len(faulty.requests) == 2, "the create, and the read that decides"
 
 
 @pytest.mark.parametrize("fault", ["commit-drop", "drop", 503, 409])

@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         "--files",
         type=int,
         default=FILES,
-        help="of 64 MiB, to transfer (default: %(default)s; 4 times that much space, in all); half of them to migrate",
+        help="of 64 MiB, to transfer and to migrate (default: %(default)s, or as many as fit)",
     )
     options.add_argument(
         "--minutes",
@@ -95,7 +95,7 @@ def whole_files(folder: Path, given: argparse.Namespace) -> tuple[list[str], lis
 
 def from_bucket_to_bucket(folder: Path, given: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Section and verdicts. Raises: NoServer; PeerError."""
-    files = fitting(-(-given.files // 2), folder, copies=3)
+    files = fitting(given.files, folder, copies=3)
     files = max(1, files - files % migration.AT_ONCE)  # else the last ones go on alone
     turns = migration.measure(folder, given.rounds, files, given.until)
     return list(migration.section(turns, files)), list(migration.verdicts(turns))

@@ -28,6 +28,7 @@ SIZES = {"64 MiB": 64 * 2**20, "1 MiB": 2**20}
 SMALL = 32
 """Small objects for each large one."""
 HASHED = "rclone, then sha256"
+CONTESTANTS = {SHARED: ("penstock", "rclone", HASHED), APART: ("penstock", "rclone")}
 AIM, MOST_MIB = 1.0, 300
 """Of rclone's speed; memory above the import."""
 LAUNCHER = """
@@ -105,7 +106,7 @@ def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
                 turns.setdefault(f"import, {had}", []).append(turn)
             for (name, nbytes), had in product(SIZES.items(), (SHARED, APART)):
                 programs = commands(endpoint, f"from-{nbytes}", f"to-{nbytes}")
-                for program in [*programs][:: -1 if number % 2 else 1]:
+                for program in CONTESTANTS[had][:: -1 if number % 2 else 1]:
                     with cores(had) as before:
                         turn = _timed([*before, *programs[program]], counts[name], remotes(endpoint))
                     turns.setdefault(f"{program} {name}, {had}", []).append(turn)
@@ -134,7 +135,7 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
         "| --- | --- | --- | --- | --- | --- | --- |"
     )
     for had, (name, nbytes) in product((SHARED, APART), SIZES.items()):
-        for program in ("penstock", "rclone", HASHED):
+        for program in CONTESTANTS[had]:
             found = turns[f"{program} {name}, {had}"]
             rates = [page.rate(turn) * nbytes / 1e6 for turn in found]
             cpu = [turn["cpu_s"] / (turn["samples"] * nbytes) * 2**30 for turn in found]

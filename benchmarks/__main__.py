@@ -1,6 +1,7 @@
 """`python -m benchmarks`: measure, and write docs/benchmarks.md. `python -m benchmarks.peers` installs the peers."""
 
 import argparse
+import os
 import platform
 import signal
 import sys
@@ -82,7 +83,7 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
         sections += alone.long_run(bench)
     text = page.whole(
         command=f"python -m benchmarks {command_options(given)}".strip(),
-        machine=f"{platform.machine()}, Python {platform.python_version()}, 2 cores",
+        machine=f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores",
         note=given.note,
         versions=bench.versions,
         verdicts=verdicts,

@@ -7,6 +7,7 @@ there can be beside it. The table goes to docs/benchmarks-executors.md.
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -123,7 +124,7 @@ def page(found: dict[tuple[str, bool, str], list[dict[str, Any]]], rounds: int, 
         "# Threads, processes and a busy training",
         "",
         f"Made by `python -m benchmarks.executors --rounds {rounds}` on {platform.machine()}, Python "
-        f"{platform.python_version()}, 2 cores. {note}",
+        f"{platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
         "Batches per second that one training gets: 64 JPEGs of 256 px, decoded or as bytes, and 32 rows of 2048",
         f"tokens. It does nothing with them, or computes in Python for {BUSY_MS:.0f} ms per step, beside which at most",

@@ -7,6 +7,7 @@ they are the same on every machine; times and memory are of a fresh process.
 
 import argparse
 import json
+import os
 import platform
 import secrets
 import subprocess
@@ -218,8 +219,10 @@ def main() -> int:
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument("--out", type=Path, default=PAGE, help="default: docs/benchmarks-scale.md")
     given = options.parse_args()
-    machine = f"{platform.machine()}, 2 cores, Python {platform.python_version()}, a local disk. {given.note}".strip()
-    lines = [HEAD.format(machine=machine)]
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, a local disk."
+    )
+    lines = [HEAD.format(machine=f"{machine} {given.note}".strip())]
     lines += shown(sizes(given.shards, given.publishes, given.rounds))
     lines.append(COLLECT_HEAD)
     lines += shown(collected(given.objects))

@@ -94,6 +94,8 @@ def _report(key: str, data: bytes, _: State) -> str:
     if _REPORT.fullmatch(key) is None:
         return ""
     body = json.loads(data)
+    if not isinstance(body, dict):
+        return "it is no JSON object: it was edited; restore it from a mirror"
     if body.pop("format") != FORMAT:
         return ""  # a newer penstock's, whose names may be made otherwise
     told = json.dumps({**body, "at_us": 0}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

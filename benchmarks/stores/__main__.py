@@ -5,6 +5,7 @@ rclone (python -m benchmarks.peers). What is missing is left out, and said.
 """
 
 import argparse
+import os
 import platform
 import shutil
 import signal
@@ -137,7 +138,7 @@ def head(given: argparse.Namespace) -> list[str]:
     names = ("parts", "rounds", "files", "minutes")
     changed = [f"--{name} {getattr(given, name)}" for name in names if getattr(given, name) != defaults[name]]
     command = " ".join(["python -m benchmarks.stores", *changed])
-    machine = f"{platform.machine()}, Python {platform.python_version()}, 2 cores"
+    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     return [
         "# Stores\n",
         f"Made by `{command}` on {machine}. {given.note}".rstrip(),

@@ -8,7 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +139,8 @@ class _Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # of what did not fit, which was said
+            self._file.close()
 
     def add(self, table: pa.Table) -> None:
         """Raises: FieldMismatch when a column's type does not go with that of earlier batches."""

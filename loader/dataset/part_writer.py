@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import EmptyVersion, FieldMismatch, InvalidField, InvalidSample
 from ..modalities import encode
 from ..storage import Store
+from ..storage.scratch import default_place
 from . import columns
 from .index import IndexPlace, index_bytes
 from .member_names import check_field, check_group, check_key, member_name
@@ -161,7 +162,7 @@ class _OpenShard:
         try:
             descriptor, self.path = tempfile.mkstemp(prefix="penstock-shard-", suffix=".tar")
         except OSError as error:
-            raise scratch_error("a shard was begun", tempfile.gettempdir(), error) from error
+            raise scratch_error("a shard was begun", default_place(), error) from error
         self._file = os.fdopen(descriptor, "wb")
         self.fields = fields
         self.tar = ShardWriter(self._file)

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from ..errors import DuplicateKey, StoreError
-from ..storage.scratch import no_room
+from ..storage.scratch import default_place, no_room
 
 Buffer = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<16sIQ")
@@ -101,7 +101,7 @@ class Spill:
             for file in self._files.values():
                 file.flush()  # what does not fit on the disk shows here, not when it is read back
         except OSError as error:
-            place = self._directory or self._parent or tempfile.gettempdir()
+            place = self._directory or self._parent or default_place()
             raise scratch_error(f"sample {self.n_samples} was spilled", place, error) from error
         self._held.clear()
         self._held_bytes = 0

@@ -20,6 +20,14 @@ def no_room(
     )
 
 
+def default_place() -> str:
+    """Where such files go unless somebody says otherwise. Never raises: disks may be so full that there is no place."""
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "(TMPDIR)"
+
+
 @contextmanager
 def on_scratch(
     place: str | None, meanwhile: str, *, room_for: str, again: str, option: str = ""
@@ -30,5 +38,6 @@ def on_scratch(
     except PenstockError:  # some are OSErrors too
         raise
     except (OSError, sqlite3.OperationalError) as error:
-        where = place or tempfile.gettempdir()
-        raise no_room(where, error, meanwhile, room_for=room_for, again=again, option=option) from error
+        raise no_room(
+            place or default_place(), error, meanwhile, room_for=room_for, again=again, option=option
+        ) from error

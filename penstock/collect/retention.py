@@ -84,7 +84,8 @@ def _times(
     """
     alive = {one.id for one in versions if one.retired is None}
     known = [one.id for one in versions if one.id in alive or one.id in created_us]
-    said = {id: created_us.get(id, now_us) for id in known}
+    # Within what a calendar has: of a clock that is out by ages it counts only that it is wrong.
+    said = {id: min(max(created_us.get(id, now_us), 0), now_us + _DAY_US) for id in known}
     sure, before_us = set(), min(said.values(), default=now_us)
     for id, us in said.items():
         if before_us <= us <= now_us:

@@ -50,6 +50,8 @@ NEVER_MET = {
     *("daysSinceCustomTime", "customTimeBefore"),  # of objects with a custom time, which none of a root has
 }
 """Conditions of Google's that no live object of a root meets."""
+ENDINGS = (".tar", ".parquet", ".json", ".jsonl", ".safetensors", ".html", ".md", ".jpg")
+"""Of the keys of a root."""
 FURTHER = {
     "createdBefore": "written before",
     "matchesSuffix": "that end in",
@@ -68,6 +70,8 @@ def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
         condition, action = one.get("condition", {}), one.get("action", {}).get("type")
         old = condition.get("isLive") is False or int(condition.get("numNewerVersions") or 0) > 0
         if old or any(condition.get(name) is not None for name in NEVER_MET):
+            continue
+        if (endings := condition.get("matchesSuffix")) and not any(map(_ends_a_key, endings)):
             continue
         for prefix in condition.get("matchesPrefix") or [""]:
             yield Rule(
@@ -116,6 +120,11 @@ def _when(days: Any, date: Any) -> str:
     if days is not None:
         return f"{days} days after they were written"
     return f"from {date} on" if date is not None else ""
+
+
+def _ends_a_key(ending: str) -> bool:
+    """Whether a key of a root may end so."""
+    return any(ending.endswith(one) or one.endswith(ending) for one in ENDINGS)
 
 
 def _when_of_gcs(condition: Mapping[str, Any]) -> str:

@@ -84,12 +84,14 @@ class Journal:
 
     def find(self, path: str) -> Copied | None:
         """What was noted of an object last."""
-        row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
+        with self._on_scratch():  # to read a page another one may have to be written
+            row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
         return None if row is None else Copied(path=row[0], nbytes=row[1], sha256=row[2], etag=row[3])
 
     def __len__(self) -> int:
         """How many objects it names."""
-        return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
+        with self._on_scratch():
+            return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
 
     def add(self, copied: Copied) -> None:
         row = (copied.path, copied.nbytes, copied.sha256, copied.etag)
@@ -126,8 +128,8 @@ class Journal:
         before, number = [*self._manifests, *self._pieces], len(self._manifests)
         if self._manifests:
             number = int(self._manifests[-1].removesuffix(".parquet")[-12:])
-        made, rows = [], self._noted.execute("SELECT * FROM noted ORDER BY key")
-        while batch := rows.fetchmany(PIECE_ROWS):
+        made = []
+        for batch in self._in_order():
             data, number = to_parquet(batch), number + 1
             while True:
                 key = f"{self._folder}manifest-{number:012d}.parquet"
@@ -139,6 +141,17 @@ class Journal:
             made.append(key)
         self._target.delete_many([key for key in before if key not in made])
         self._manifests, self._pieces = made, []
+
+    def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
+        """All that was noted, by key, in pieces."""
+        with self._on_scratch():
+            rows = self._noted.execute("SELECT * FROM noted ORDER BY key")
+        while True:
+            with self._on_scratch():
+                batch = rows.fetchmany(PIECE_ROWS)
+            if not batch:
+                return
+            yield batch
 
     def _read(self, key: str) -> Iterator[tuple[str, int, str, str]]:
         data = self._target.get(key).data

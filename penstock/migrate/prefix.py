@@ -69,7 +69,7 @@ class Sides:
 
 def check_places(source: Store, target: Store) -> None:
     """Raises: Conflict where one of them is a root, or the target was filled from another source; InvalidStore where
-    one lies in the other, or the source has nothing."""
+    one lies in the other, or the source has nothing and nothing was copied from it."""
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
             f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
@@ -82,7 +82,7 @@ def check_places(source: Store, target: Store) -> None:
                     "URL as --root, makes a mirror of it; give other places here"
                 )
         found = _read(target, SOURCE)
-        if first.result() is None:
+        if found is None and first.result() is None:  # one that was emptied since is no mistake
             raise InvalidStore(
                 f"{source.url}: nothing lies there; check the URL, whose last part is a folder"
             )

@@ -52,7 +52,7 @@ def mirror_places(
             continue
         try:
             store = open_store(url, None)
-            there = _left(store, record, root.store)
+            there = still_there(store, record.having("absent"))
         except PenstockError as error:
             yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
             continue

@@ -8,8 +8,9 @@ so, or that whoever proved it says that they keep nothing. A folder of this mach
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
-from loader.storage import Store, is_local
+from loader.storage import Store
 from loader.storage.options import bucket_and_prefix
 
 from .kept import Kept, Unseen
@@ -30,7 +31,8 @@ def noncurrent(
     client: boto3's, of an S3 bucket. told: somebody says that the store keeps nothing, which counts where it cannot be
     looked at. mirror: the URL by which it was given, where it is one.
     """
-    if is_local(store) or store.url.startswith("memory://") or not paths:
+    # By its URL: a store with mirrors is local too, where one of these is.
+    if urlsplit(store.url).scheme in ("", "file", "memory") or not paths:
         return
     what = "noncurrent versions and unfinished uploads"
     place: Place = {"check": "noncurrent", "what": what, "url": mirror or store.url}
@@ -95,6 +97,7 @@ def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
 def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
     """Raises: Unseen without boto3, or where it may not list them."""
     try:
+        import boto3  # noqa: F401 - s3fs brings botocore alone
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         raise Unseen("boto3 lists them, and is not there: pip install 'penstock[s3]'") from None

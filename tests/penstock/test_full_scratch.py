@@ -43,7 +43,7 @@ def penstock(tmp_path):
         assert "Traceback" not in done.stderr
         assert list(scratch.iterdir()) == []
         said = done.stdout + done.stderr
-        assert f"temporary space {scratch}" in said
+        assert f"temporary space {scratch if limit else '(TMPDIR)'}" in said
         assert "Set TMPDIR" in said
         return done.returncode, said
 
@@ -71,17 +71,20 @@ def test_no_room_to_note_what_was_copied(tmp_path, penstock):
     assert "what was copied is not lost" in said
 
 
-def test_no_room_to_look_at_a_root(tmp_path, penstock):
+@pytest.mark.parametrize("limit", [100, 0], ids=["little", "none"])
+def test_no_room_to_look_at_a_root(tmp_path, penstock, limit):
+    """Where there is none at all, nobody finds a place for temporary files either."""
     root = loader.Root(str(tmp_path / "root"))
     with root.write("d") as writer:
         writer.add("k", {"x": b"y"})
-    status, said = penstock(100, "gc", "plan", "--root", root.url)
+    status, said = penstock(limit, "gc", "plan", "--root", root.url)
     assert status == 1
     assert "nothing was deleted" in said
 
 
-def test_no_room_for_labels(tmp_path, penstock):
-    root, keys = loader.Root(str(tmp_path / "root")), [f"k{i}" for i in range(400)]
+@pytest.mark.parametrize("n", [200, 400], ids=["less than a buffer", "more"])
+def test_no_room_for_labels(tmp_path, penstock, n):
+    root, keys = loader.Root(str(tmp_path / "root")), [f"k{i}" for i in range(n)]
     with root.write("d") as writer:
         for key in keys:
             writer.add(key, {"x": b"y"})
@@ -92,3 +95,35 @@ def test_no_room_for_labels(tmp_path, penstock):
     assert status == 1
     assert "nothing was published" in said
     assert len(root.versions("d")) == 1
+
+
+NOTES = """
+import resource, signal, sys
+from loader.errors import StoreError
+from loader.storage import open_store
+from penstock.migrate.items import Copied
+from penstock.migrate.journal import Journal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+with Journal(open_store("memory://notes"), "notes/") as journal:
+    for number in range(200_000):
+        key = f"{number * 7919 % 200_000:040}"
+        try:
+            verb = "find"
+            journal.find(key)
+            verb = "add"
+            journal.add(Copied(path=key, nbytes=1, sha256="0" * 64))
+        except StoreError as error:
+            sys.exit(f"{verb}: {error}")
+"""
+
+
+@pytest.mark.parametrize(("limit", "verb"), [(2_000_000, "add"), (20_000_000, "find")])
+def test_no_room_for_many_notes(limit, verb):
+    """Beyond the database's cache a page is written before another one is read, or made."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOTES, str(limit)], capture_output=True, text=True, timeout=120
+    )
+    assert done.stderr.startswith(f"{verb}: temporary space "), done.stderr
+    assert done.stderr.count("what was copied is not lost") == 1

@@ -73,6 +73,17 @@ class Puts:
         return call
 
 
+def test_a_source_that_was_emptied_since_is_none(places, capsys):
+    source, target = places
+    source.put("a.bin", b"x")
+    assert main(["migrate", "run", target.url, "--from", source.url]) == 0
+    source.delete_many(["a.bin"])
+    for verb in ("plan", "run", "status", "verify"):
+        assert main(["migrate", verb, target.url, "--from", source.url]) == 0
+    assert "1 others at the target" in capsys.readouterr().out
+    assert there(target) == {"a.bin": b"x"}
+
+
 @pytest.mark.parametrize("verb", ["plan", "run", "status", "verify"])
 def test_a_source_without_anything_is_a_mistake(tmp_path, capsys, verb):
     """A URL that was mistyped is no migration that is done, and the target is not marked as filled from there."""

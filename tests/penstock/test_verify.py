@@ -433,6 +433,10 @@ def test_a_report_that_was_edited(root):
             "its content is that of reports/training/[de]/runs/r[12]/.*: it was edited or renamed",
         )
         root.store.put(one.key, sound)
+    for data in (b"1", b"null", b"[]"):
+        change(root, one.key, lambda _, data=data: data)
+        only(root, one.key, "it is no JSON object: it was edited")
+        root.store.put(one.key, sound)
 
 
 def test_a_gates_page_that_was_edited(root):

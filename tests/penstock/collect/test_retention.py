@@ -127,6 +127,13 @@ def test_clocks_that_are_wrong_and_months(k, wrong_by, retired):
     assert numbers(state_of(5), Policy(last=1, monthly=3), created=created, now_us=NOW_US) == retired
 
 
+@pytest.mark.parametrize("us", [10**18, 2**62, -(2**62)])
+def test_a_clock_that_is_out_by_ages(us):
+    """No calendar has such a year."""
+    policy = Policy(last=1, days=4, monthly=1)
+    assert numbers(state_of(4), policy, created=ago(50, 40, 3, 2) | {2: us}, now_us=NOW_US) == [1]
+
+
 def test_what_was_retired_still_bears_witness():
     """Else a version of a slow clock would go right after those that show that it is slow."""
     said = (40, 35, 3 + YEAR, 2, 1)

@@ -9,7 +9,8 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, Transient
-from loader.storage import open_store
+from loader.storage import is_local, open_store
+from loader.storage.mirrored import MirroredStore
 from penstock.cli import main
 from penstock.takedown.azure_kept import kept_by_azure
 from penstock.takedown.kept import Unseen
@@ -79,7 +80,7 @@ def test_plans_views_and_packs_go_at_a_mirror(kit, root, tmp_path):
     followed(root, store)
     assert small(root.store) == []
     (left,) = unclean(kit.prove(root, n, mirrors=[str(mirror)]))
-    assert left["why"].startswith("4 objects are still there")
+    assert left["why"].startswith("1 objects are still there, such as plans/")
     assert purge_mirror(str(mirror), read_record(root.store, n), root.store) == 4
     assert small(store) == []
     assert kit.prove(root, n, mirrors=[str(mirror)])["result"] == "complete"
@@ -128,6 +129,18 @@ def test_views_go_before_the_plans_that_name_them(kit, root):
     store.delete_many = delete_many
     kit.take_down(root, n)
     assert small(store) == []
+
+
+def test_a_bucket_beside_a_folder_is_no_folder(documented, tmp_path):
+    """A mirror on this machine makes a store a local one; what its bucket keeps is looked at all the same."""
+    documented(BLOB.format("<Deleted>true</Deleted>"))
+    (tmp_path / "mirror").mkdir()
+    stores = [open_store("az://bucket/root"), open_store(str(tmp_path / "mirror"))]
+    both = MirroredStore(stores, lambda _: "one root")
+    assert is_local(both)
+    (place,) = noncurrent(both, ["data/x.tar"])
+    assert (place["clean"], place["what"]) == (False, "a deleted blob")
+    assert list(noncurrent(stores[1], ["data/x.tar"])) == []
 
 
 @pytest.fixture

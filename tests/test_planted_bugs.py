@@ -1321,8 +1321,8 @@ STORAGE = [
     Bug(
         "the hash of what is copied is not compared",
         "penstock/migrate/items.py",
-        "said = (item.nbytes, item.sha256, item.crc32c)",
-        "said = (item.nbytes, None, item.crc32c)",
+        '("sha256", item.sha256, sha256),',
+        '("sha256", None, sha256),',
         ("tests/penstock/test_migrate.py::test_what_changes_under_it_is_named_and_the_rest_goes_on",),
     ),
     Bug(

@@ -10,6 +10,7 @@ from typing import IO
 from loader.dataset.shard import crc32c
 from loader.errors import Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
 from loader.storage import Span
+from loader.storage.scratch import default_place
 
 from .finding import Finding, fail, note, ok, warn
 from .scratch import Scratch
@@ -125,7 +126,7 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
         except OSError as error:  # of this machine: it says nothing of the store
             what = (
                 "what is uploaded in parts was not checked: temporary space "
-                f"{tempfile.tempdir or '(TMPDIR)'} does not take a file of {PARTS_BYTES / 2**20:.0f} MiB: "
+                f"{default_place()} does not take a file of {PARTS_BYTES / 2**20:.0f} MiB: "
                 f"{error.strerror or error}"
             )
             do = "free some space there or set TMPDIR to a writable disk that has it, and run this again"

@@ -23,11 +23,11 @@ from loader.dataset.samples import scan_samples
 from loader.errors import EmptyVersion, FieldMismatch, StageNotPublished
 
 from .checks import CheckReport, CheckResult, run_checks, run_expectations
+from .gate import EXPECTATIONS, Gate
 from .refresh import REFRESHED, settled, transaction
 from .spec import DatasetSpec, Filter, stage_name
 from .stages import StageRecord, Upstream, append_record, current_records, fingerprint
 from .units import published_labels
-from .version_audit import EXPECTATIONS, Gate
 
 if TYPE_CHECKING:
     import polars as pl

@@ -14,10 +14,10 @@ from .alarm_limits import LIMITS, Limits
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
 from .featurizers.clashes import check_apart
+from .gate import GATE, Gate
 from .media.policy import CutPolicy
 from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
 from .upkeep import UPKEEP, Upkeep
-from .version_audit import GATE, Gate
 
 MAX_STREAMING_WAIT_S = 60.0
 """What a dataset that streams may let objects wait for a batch."""

@@ -15,6 +15,7 @@ from resources.storage import RootResource
 from . import cut_again
 from . import samples as samples_stage
 from .card import card_metadata
+from .gate import GATE, Gate
 from .lag import PRODUCER, arrivals, lag_metadata
 from .plots import MAX_VERSIONS
 from .report import Metadata, dagster_name, version_metadata
@@ -22,7 +23,7 @@ from .settled import note_settled, read_settled
 from .spec import DatasetSpec
 from .stages import StageRecord, current_record, found_records, newest_listed, require_published
 from .units import clash, published_labels
-from .version_audit import GATE, STAGE, Audit, Gate, audit_batch, overtaken
+from .version_audit import STAGE, Audit, audit_batch, overtaken
 from .version_page import published_in, version_links
 
 ATTEMPTS = 8

@@ -1,20 +1,22 @@
 """`penstock verify REF`: are the stored bytes what the history says, down to the field and its byte range?"""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from loader import Root, Version
 from loader.dataset.index import IndexFile, IndexPlace
-from loader.dataset.parquet import TableFile, get_table
+from loader.dataset.parquet import TableFile, get_tables
+from loader.dataset.part import SHARDS_SCHEMA
 from loader.errors import PenstockError
 
 from .progress import progress
 from .verify_shard import Problem, check_bytes, check_last_row
-from .verify_tables import check_statistics, check_tables
+from .verify_tables import any_in, bad_tables, check_statistics, compare_tables
 
 SAMPLE_SHARDS = 1000
 """Shards that are looked at without `--full`: the first, the last and others evenly between them."""
@@ -50,28 +52,33 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     """Check every table against its hash and against the others; of shards (of a sample of them, unless `full`) the
     size, the index, and the header and checksum of the last row; with `full` every byte: the SHA-256 of each shard, the
     CRC-32C of each field, the tar headers, that all groups of a part and the samples table hold the same keys in the
-    same order, the hashes of keys, and the statistics, computed again.
+    same order, the hashes of keys, and the statistics, computed again. Of a bad table only what needs it is left out:
+    what is compared with it, and of a shards table the shards that it names, whose number the problem says.
 
     seen: shards and tables that were looked at before, and need not be again; those of this version are added. (What
     tables say of each other is compared for each version, for which those of samples and parts are read.) Each shard
     is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
     """
     report = Report(version=version.name, full=full)
-    report.problems.extend(check_tables(version, seen))
-    if report.problems:
-        return report  # the tables say where everything else is
-    if full:
-        report.problems.extend(check_statistics(version))
-    keys = _sample_keys(version) if full else None
-    rows = version.parts.shard_rows()
-    report.of_shards = len(rows)
+    bad = bad_tables(version, seen)
+    different = list(compare_tables(version, bad))
+    report.problems.extend([*bad.values(), *different])
+    if full and not different:
+        report.problems.extend(check_statistics(version, bad))
+    keys = _sample_keys(version, bad) if full else {}
+    # A part that is not among them is in a bad table, or in none.
+    no_keys = None if any_in(bad, version.manifest["samples"]) else list[str]()
+    rows = _shard_rows(version, bad)
+    report.of_shards = sum(file["n_rows"] for file in version.manifest["shards"])
     chosen = np.arange(len(rows))
     if not full and len(rows) > SAMPLE_SHARDS:
         chosen = np.unique(np.linspace(0, len(rows) - 1, SAMPLE_SHARDS).astype(np.int64))
     shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]
     seen.update(shard["path"] for shard in shards)
     with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
-        found = pool.map(lambda shard: list(_shard(version, shard, keys)), shards)
+        found = pool.map(
+            lambda shard: list(_shard(version, shard, keys.get(shard["part"], no_keys), full=full)), shards
+        )
         for shard in progress(
             shards,
             f"verify {version.name}",
@@ -85,18 +92,31 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     return report
 
 
-def _sample_keys(version: Version) -> dict[str, list[str]]:
+def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
+    """The rows of the shards tables that are not bad, whatever is wrong with others."""
+    try:
+        return version.parts.shard_rows()
+    except PenstockError:  # a problem that was found before
+        files = [file for file in version.manifest["shards"] if file["path"] not in bad]
+        tables = get_tables(version.store, [TableFile.from_json(file) for file in files])
+        return pa.concat_tables([SHARDS_SCHEMA.empty_table(), *tables], promote_options="default")
+
+
+def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]:
+    """Part -> its keys, by the samples tables that are not bad. The rows of a part lie in one of them."""
     keys: dict[str, list[str]] = {}
-    for entry in version.manifest["samples"]:
-        if entry["group"] == "keys":
-            table = get_table(version.store, TableFile.from_json(entry), ["part", "row", "key"])
-            for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
-                keys.setdefault(part, []).append(key)
+    named = [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
+    files = [TableFile.from_json(one) for one in named]
+    for table in get_tables(version.store, files, ["part", "row", "key"]):
+        for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
+            keys.setdefault(part, []).append(key)
     return keys
 
 
-def _shard(version: Version, shard: dict[str, Any], keys: dict[str, list[str]] | None) -> Iterator[Problem]:
-    """keys: part -> its keys by the samples table; with them every byte is read."""
+def _shard(
+    version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
+) -> Iterator[Problem]:
+    """keys: of its part, by the samples table, None where that cannot be told; full: every byte is read."""
     address = f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
     try:
         found = version.store.head(shard["path"])
@@ -111,8 +131,8 @@ def _shard(version: Version, shard: dict[str, Any], keys: dict[str, list[str]] |
                 address=address,
                 what=f"its index has {index.n_rows} rows, the manifest says {shard['n_rows']}",
             )
-        if keys is not None:
-            yield from check_bytes(version, shard, address, index, keys.get(shard["part"], []))
+        if full:
+            yield from check_bytes(version, shard, address, index, keys)
         elif index.n_rows and found.nbytes == shard["nbytes"]:
             yield from check_last_row(version, shard, index)
     except (PenstockError, OSError) as error:

@@ -5,19 +5,20 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from loader.dataset.entries import Entry, edited, entry_key
+from loader.dataset.entries import Entry, edited, entry_key, gaps, missing
 from loader.dataset.fold import fold, fold_all
 from loader.dataset.hints import HINT_EVERY, hint_key, load_state
 from loader.dataset.history import State
 from loader.dataset.tail import read_tail
-from loader.errors import Corrupt, FormatTooNew
-from loader.storage import Store
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.storage import Store, is_there
 
 from .verify_shard import Problem
 
 
-def check_log(store: Store, hints: set[int]) -> tuple[State, list[Problem]]:
-    """(the state after the last entry up to which all is good, what is wrong). hints: the numbers of those there are.
+def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
+    """(the state after the last entry up to which all is good, what is wrong). numbers, hints: of the entries and hints
+    that were listed before.
 
     Reads every entry from the first on, and every hint. Nothing follows the last entry that would say what it was: of
     an edit that leaves it canonical JSON and within the rules its commit's manifest tells, or nothing does.
@@ -46,12 +47,31 @@ def check_log(store: Store, hints: set[int]) -> tuple[State, list[Problem]]:
             )
             for n in names
         ]
+    read = len(links)
+    if lost := list(_lost(store, read, numbers)):
+        # The read ends at a missing entry, which is one of these, or at one that is none.
+        problems = [one for one in problems if one.address != lost[0].address] + lost
+    last = max(read, *numbers, 0)
     for n in sorted(hints):
-        if n > len(links) or n % HINT_EVERY:
-            problems.append(
-                Problem(address=hint_key(n), what=f"there is no log entry {n} that it could follow")
+        if n % HINT_EVERY:
+            problems.append(Problem(address=hint_key(n), what=f"no hint follows entry {n}; delete it"))
+        elif n > last:
+            what = (
+                f"there is no log entry {n} that it could follow: {entry_key(last + 1)} and later ones are missing. "
+                "Restore them from a mirror, or delete the hint where it came from another log"
             )
+            problems.append(Problem(address=hint_key(n), what=what))
     return state, problems
+
+
+def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
+    """The entries behind the last that was read which are not there, while later ones are."""
+    for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
+        if not is_there(
+            store, entry_key(first)
+        ):  # else it was created after the listing, as the later one was
+            what = f"{missing(first, last)}. What was written later was not looked at, nor the versions that it names"
+            yield Problem(address=entry_key(first), what=what)
 
 
 def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
@@ -77,7 +97,8 @@ def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
 
 
 def _hint(store: Store, state: State) -> Iterator[Problem]:
-    with suppress(FormatTooNew):  # a newer penstock's: readers of this one pass it over too
+    # A newer penstock's, which readers of this one pass over too; or a collector deleted it since it was listed.
+    with suppress(FormatTooNew, ObjectNotFound):
         try:
             same = load_state(store.get(hint_key(state.n)).data) == state
         except ValueError as error:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loader import Root
+from loader.dataset.entries import entry_number
 from loader.dataset.hints import hint_key
 from loader.dataset.history import State, VersionRecord
 from loader.dataset.lease import list_leases
@@ -14,7 +15,7 @@ from loader.dataset.manifest import read_manifest
 from loader.dataset.marker import check_root
 from loader.dataset.publish import open_record
 from loader.dataset.references import references, table_references
-from loader.errors import FormatTooNew, PenstockError
+from loader.errors import FormatTooNew, PenstockError, VersionRetired
 
 from .progress import progress
 from .verify import check_version
@@ -38,7 +39,6 @@ DERIVED = (
 LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))
 """What lies under a root beside its marker and its log; anything else is somebody else's."""
-_ENTRY = re.compile(r"log/[0-9]{12}\.json")
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
 SHOWN = 100
 """Foreign objects that are named; the others are counted."""
@@ -86,7 +86,8 @@ def verify_root(root: Root, *, full: bool = False) -> RootReport:
     listed = [(info.key, info.nbytes) for info in root.store.list("")]
     report.objects, report.nbytes = len(listed), sum(nbytes for _, nbytes in listed)
     hints = {int(found[1]) for key, _ in listed if (found := _HINT.fullmatch(key))}
-    state, problems = check_log(root.store, hints)
+    numbers = {number for key, _ in listed if (number := entry_number(key)) is not None}
+    state, problems = check_log(root.store, numbers, hints)
     report.entries = state.n
     report.problems.extend(problems)
     named = _versions(root, state, report)
@@ -112,13 +113,18 @@ def _versions(root: Root, state: State, report: RootReport) -> set[str]:
     """Checks every version; returns the paths that any of them names."""
     named: set[str] = set()
     looked_at: set[str] = set()
+    log_is_sound = not report.problems
     for record in (record for versions in state.datasets.values() for record in versions):
         report.versions += 1
         report.retired += record.retired is not None
         problems = list(_manifest(root, record, named))
         if record.retired is None and not problems:
             # With a lease, so that nobody collects it meanwhile; of a damaged log nobody collects anything.
-            version = open_record(root.store, record) if report.problems else root.open(record.id)
+            try:
+                version = root.open(record.id) if log_is_sound else open_record(root.store, record)
+            except VersionRetired:  # since the log was read
+                report.retired += 1
+                continue
             found = check_version(version, full=report.full, seen=looked_at)
             problems = found.problems
             report.shards += found.shards
@@ -133,7 +139,7 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
     try:
         body = read_manifest(store, record.manifest, record.sha256)
     except FileNotFoundError as error:
-        if record.retired is None:
+        if record.retired is None and not _retired_since(root, record):
             yield Problem(address=address, what=str(error))
         return
     except FormatTooNew:
@@ -158,9 +164,17 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
         named.update(one.path for one in references(store, body))
 
 
+def _retired_since(root: Root, record: VersionRecord) -> bool:
+    try:
+        found = root.state.by_id(record.id)
+    except PenstockError:  # of a damaged log, which is a problem of its own
+        return False
+    return found is not None and found.retired is not None
+
+
 def _ours(key: str) -> bool:
     folder, slash, _ = key.partition("/")
-    if key == "penstock.json" or _ENTRY.fullmatch(key):
+    if key == "penstock.json" or entry_number(key) is not None:
         return True
     found = _HINT.fullmatch(key)
     return key == hint_key(int(found[1])) if found else bool(slash) and folder in FOLDERS

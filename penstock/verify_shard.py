@@ -26,17 +26,17 @@ class Problem:
 
 
 def check_bytes(
-    version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str]
+    version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
 ) -> Iterator[Problem]:
-    """Every byte of a shard against its hash, its index and the keys of its part by the samples table."""
+    """Every byte of a shard against its hash, its index and the keys of its part by the samples table, unless these are
+    not known (None)."""
     with version.store.open_stream(shard["path"]) as stream:
         reader = _Hashing(stream)
         row, ended = 0, False
         while row < index.n_rows:
             rows = index.read_row_group(index.row_group_of(row))
-            for position, (got, wanted) in enumerate(
-                zip_longest(rows.keys, keys[row : row + len(rows.keys)])
-            ):
+            named = rows.keys if keys is None else keys[row : row + len(rows.keys)]
+            for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
                 if got != wanted:
                     yield Problem(
                         address=f"{address} row {row + position}",
@@ -48,7 +48,7 @@ def check_bytes(
                 ended = reader.ended
             row += len(rows.keys)
         reader.skip()
-    if len(keys) > row:
+    if keys is not None and len(keys) > row:
         yield Problem(address=address, what=f"its index has {row} rows, the samples table {len(keys)}")
     if reader.sha256.hexdigest() != shard["sha256"]:
         yield Problem(

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from loader.api.report import FORMAT
+from loader.api.report import FORMAT, Report
 from loader.dataset.history import State
-from loader.dataset.parquet import check_stored_as, parse_table, table_facts
+from loader.dataset.parquet import parse_stored, table_facts
 from loader.dataset.shard import crc32c
-from loader.errors import PenstockError
+from loader.errors import ObjectNotFound, PenstockError
 from loader.order.pack_table import PackTable
 from loader.storage import Store
 
@@ -32,6 +32,9 @@ def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
         return
     try:
         what = check(key, store.get(key).data, state)
+    except ObjectNotFound as error:
+        # A collector or takedown deletes some of these: one that is listed no more is none of ours.
+        what = str(error) if any(info.key == key for info in store.list(key)) else ""
     except (PenstockError, OSError) as error:
         what = str(error)
     except (ValueError, LookupError, TypeError) as error:
@@ -48,8 +51,7 @@ def _plan(key: str, data: bytes, _: State) -> str:
 
 
 def _view(key: str, data: bytes, _: State) -> str:
-    table = parse_table(data, key)
-    check_stored_as(table, key, key)
+    table = parse_stored(data, key, key)
     if "crc32c" not in table.column_names:
         return ""  # stored before there were checksums
     rows = zip(*(table[name].to_pylist() for name in ("first_ordinal", "bits", "crc32c")), strict=True)
@@ -58,8 +60,7 @@ def _view(key: str, data: bytes, _: State) -> str:
 
 
 def _pack(key: str, data: bytes, _: State) -> str:
-    table = parse_table(data, key)
-    check_stored_as(table, key, key)
+    table = parse_stored(data, key, key)
     said = table_facts(table).get("content_sha256")
     if key.endswith(".checks.parquet") or said is None:
         return ""  # pages have checksums, and each row is compared with the index before it is used
@@ -98,10 +99,12 @@ def _report(key: str, data: bytes, _: State) -> str:
         return "it is no JSON object: it was edited; restore it from a mirror"
     if body.pop("format") != FORMAT:
         return ""  # a newer penstock's, whose names may be made otherwise
-    told = json.dumps({**body, "at_us": 0}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    of = f"{body['dataset']}/runs/{body['run']}/{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
-    if key != f"reports/training/{of}":
-        return f"its content is that of reports/training/{of}: it was edited or renamed; restore it from a mirror"
+    try:
+        told = Report.from_json(body).key
+    except (TypeError, KeyError) as error:
+        return f"it has other fields than a report ({error}): it was edited; restore it from a mirror"
+    if key != told:
+        return f"its content is that of {told}: it was edited or renamed; restore it from a mirror"
     return ""
 
 

@@ -1,7 +1,7 @@
 """The tables of a version against the manifest and each other: hashes, counts, coverage, ordinals, statistics."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,37 +19,53 @@ from loader.errors import PenstockError
 
 from .verify_shard import Problem
 
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
 TOLERANCE = 1e-9
 """Sums of floats depend on the order of adding."""
 
 
-def check_tables(version: Version, seen: set[str]) -> Iterator[Problem]:
-    """Every table against its SHA-256; if all are good, their counts against the manifest's, that samples tables name
-    every row of every part once and in order (ordinals are counted by it), and that columns and groups are those named.
+def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
+    """Tables against each other: their counts against the manifest's, that samples tables name every row of every part
+    once and in order (ordinals are counted by it), and that columns and groups are those named.
 
-    seen: tables, as a manifest names them, that were good with another version; what is good of these is added.
+    bad: paths of tables that `bad_tables` found. What needs one of them is passed over: everything, where it is one of
+    those that say what the parts are.
     """
-    wrong = False
-    for problem in _stored(version, seen):
-        wrong = True
-        yield problem
-    if wrong:
+    if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
         return
     try:
         yield from _counts(version)
         yield from _groups(version)
-        yield from _samples(version)
+        yield from _samples(version, bad)
         yield from _exclusions(version)
     except PenstockError as error:
         yield Problem(address=version.name, what=str(error))
 
 
-def check_statistics(version: Version) -> Iterator[Problem]:
-    """Statistics of all columns, and the hashes of keys, made again from the samples tables."""
+def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Problem]:
+    """Statistics of all columns, and the hashes of keys, made again from the samples tables. bad: as of
+    `compare_tables`."""
     entries, columns = version.manifest["samples"], version.manifest["columns"]
+    if any_in(bad, entries):
+        return
     samples = [
         get_table(version.store, TableFile.from_json(entry)) for entry in entries if not is_annotation(entry)
     ]
+    if not any_in(bad, version.manifest["stats"]):
+        yield from _statistics(version, samples, entries, columns)
+    if covered(version.manifest) and not any_in(bad, version.manifest["key_hashes"]):
+        yield from _hashes(version, samples)
+
+
+def any_in(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:
+    """Whether one of these tables, as a manifest names them, is bad."""
+    return any(file["path"] in bad for file in files)
+
+
+def _statistics(
+    version: Version, samples: list[pa.Table], entries: list[dict[str, Any]], columns: Mapping[str, Any]
+) -> Iterator[Problem]:
     made = merge(row for table in samples for row in column_stats(table).to_pylist())
     for name in {name for entry in entries if is_annotation(entry) for name in entry["columns"]}:
         values = cells(version.store, entries, name)[name].to_arrow().cast(type_named(columns[name]["type"]))
@@ -63,16 +79,18 @@ def check_statistics(version: Version) -> Iterator[Problem]:
     for column in sorted(made.keys() | stored.keys()):
         for what in _different(stored.get(column), made.get(column)):
             yield Problem(address=f"{version.name} statistics of {column!r} ({paths})", what=what)
-    if covered(version.manifest):
-        yield from _hashes(version, samples)
 
 
-def _stored(version: Version, seen: set[str]) -> Iterator[Problem]:
+def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
+    """Path -> what is wrong, of the tables that do not have the SHA-256 and the rows that the manifest says.
+
+    seen: tables, as a manifest names them, that were good with another version; what is good of these is added.
+    """
+    bad: dict[str, Problem] = {}
     rows = {
         entry["path"]: entry["n_rows"] for files in version.manifest.values() for entry in _entries(files)
     }
     for reference in table_references(version.manifest):
-        address = f"{version.name} {reference.path}"
         n_rows = rows[reference.path]
         named = f"{reference.path} {reference.nbytes} {reference.sha256} {n_rows}"
         if named in seen:
@@ -81,14 +99,17 @@ def _stored(version: Version, seen: set[str]) -> Iterator[Problem]:
             path=reference.path, nbytes=reference.nbytes, sha256=reference.sha256 or "", n_rows=n_rows
         )
         try:
-            table = get_table(version.store, file)
+            found = get_table(version.store, file).num_rows
+            what = "" if found == n_rows else f"{found} rows, the manifest says {n_rows}"
         except (PenstockError, OSError) as error:
-            yield Problem(address=address, what=str(error))
-            continue
-        if table.num_rows != n_rows:
-            yield Problem(address=address, what=f"{table.num_rows} rows, the manifest says {n_rows}")
+            what = str(error)
+        if what and reference.kind == "shards":
+            what += f"; the {n_rows} shards that it names were not looked at"
+        if what:
+            bad[reference.path] = Problem(address=f"{version.name} {reference.path}", what=what)
         else:
             seen.add(named)
+    return bad
 
 
 def _entries(files: object) -> list[Mapping[str, Any]]:
@@ -134,12 +155,15 @@ def _groups(version: Version) -> Iterator[Problem]:
             )
 
 
-def _samples(version: Version) -> Iterator[Problem]:
+def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
     parts, manifest = version.parts, version.manifest
     start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     at = 0
     for entry in manifest["samples"]:
         address = f"{version.name} {entry['path']}"
+        if entry["path"] in bad:
+            at += entry["n_rows"] if entry["group"] == "keys" else 0
+            continue
         table = get_table(version.store, TableFile.from_json(entry))
         position, row = parts.positions(table["part"]), integers(table["row"])
         if outside := np.flatnonzero((row < 0) | (row >= parts.n_rows[position])).tolist():
@@ -152,13 +176,28 @@ def _samples(version: Version) -> Iterator[Problem]:
             if len(wrong):
                 yield Problem(
                     address=f"{address} row {wrong[0]}",
-                    what=f"it is row {row[wrong[0]]} of part {table['part'][int(wrong[0])]}, out of the order of parts",
+                    what=f"it is row {row[wrong[0]]} of part {table['part'][int(wrong[0])]}, out of the order of parts."
+                    " This release puts it in order as it reads; an earlier one reads other samples, and stored them "
+                    "as views: delete views/, they are made again",
                 )
             at += len(place)
+        elif is_annotation(entry):
+            yield from _said_once(start[position] + row, address)
         yield from _columns(manifest["columns"], entry, table, address)
     if at != int(start[-1]):
         yield Problem(
             address=f"{version.name} samples-keys", what=f"{at} rows, the parts have {int(start[-1])}"
+        )
+
+
+def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
+    """place: number of the version's row that each row of an annotation's file is of."""
+    numbers, first, n = np.unique(place, return_index=True, return_counts=True)
+    if twice := np.flatnonzero(n > 1).tolist():
+        yield Problem(
+            address=f"{address} row {first[twice[0]]}",
+            what=f"{n[twice[0]]} rows are of its sample, and {len(twice)} of {len(numbers)} samples have several; "
+            "retire the version, and annotate the one before it again",
         )
 
 

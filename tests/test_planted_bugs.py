@@ -1227,10 +1227,17 @@ STORAGE = [
         ),
         (
             "of a write that was cut short the rest is lost",
-            "files.py",
-            "piece = piece[os.write(descriptor, piece[:WRITE_BYTES]) :]",
-            "os.write(descriptor, piece[:WRITE_BYTES])\n                        piece = piece[WRITE_BYTES:]",
+            "disk_errors.py",
+            "data = data[os.write(descriptor, data) :]",
+            "os.write(descriptor, data)\n        break",
             "test_files.py::test_a_disk_that_takes_less_at_once_gets_all",
+        ),
+        (
+            "a create that is repeated is not made durable",
+            "local.py",
+            "fsync_directory(os.path.dirname(target))",
+            "pass",
+            "test_local.py::test_a_name_that_was_not_made_durable_is_when_the_create_is_repeated",
         ),
         (
             "a file that could not be written stays",
@@ -1250,7 +1257,7 @@ STORAGE = [
             "the beginning of each piece is hashed",
             "files.py",
             "seen(piece.toreadonly())",
-            "seen(piece[:WRITE_BYTES].toreadonly())",
+            "seen(piece[: 2**15].toreadonly())",
             "test_files.py::test_a_fault_at_any_piece_is_cured",
         ),
         (
@@ -1321,9 +1328,40 @@ STORAGE = [
     Bug(
         "the hash of what is copied is not compared",
         "penstock/migrate/items.py",
-        '("sha256", item.sha256, sha256),',
-        '("sha256", None, sha256),',
+        "(in_words(item.digest), in_words(digest)),",
+        '("", in_words(digest)),',
         ("tests/penstock/test_migrate.py::test_what_changes_under_it_is_named_and_the_rest_goes_on",),
+    ),
+    Bug(
+        "what was copied is compared by another hash",
+        "penstock/migrate/transfer.py",
+        'Digest(item.digest or (item.was if proves(item.was) else ""), self._hash)',
+        "Digest(item.digest, self._hash)",
+        ("tests/penstock/test_migrate_hash.py::test_what_was_copied_with_sha256_is_compared_by_that",),
+    ),
+    Bug(
+        "two objects of one CRC-32C are taken for the same",
+        "penstock/migrate/transfer.py",
+        "if digest == item.was and proves(digest):",
+        "if digest == item.was:",
+        ("tests/penstock/test_migrate_hash.py::test_an_equal_crc32c_proves_nothing",),
+    ),
+    Bug(
+        "a large object of the same size is taken for a copy",
+        "penstock/migrate/transfer.py",
+        "elif there != nbytes or not self._has(item.path, file):",
+        "elif there != nbytes:",
+        (
+            "tests/penstock/test_migrate_prefix.py::"
+            "test_a_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy",
+        ),
+    ),
+    Bug(
+        "a manifest that lies there is taken for the right one",
+        "penstock/migrate/transfer.py",
+        "return len(data) if str(digest) == item.digest else None",
+        "return len(data)",
+        ("tests/penstock/test_migrate.py::test_a_manifest_that_lies_there_is_held_against_its_hash",),
     ),
     Bug(
         "what is sent on is looked at when it is there",
@@ -1335,7 +1373,7 @@ STORAGE = [
     Bug(
         "what broke on the way stays",
         "penstock/migrate/send_on.py",
-        "is_there = self._is_what_came(item.path, sha256)",
+        "is_there = self._is_what_came(item.path, digest)",
         "is_there = True",
         ("tests/penstock/test_migrate_as_it_comes.py::test_what_broke_on_the_way_is_put_again",),
     ),
@@ -1361,6 +1399,48 @@ STORAGE = [
         (
             "tests/assets/featurizers/models/test_weights.py::test_weights_behind_a_url_are_fetched_and_verified",
         ),
+    ),
+]
+
+LOST = [
+    *in_files(
+        "dataset",
+        (
+            "the place of a missing entry is taken",
+            "append.py",
+            "if lost == absent == 0:",
+            "if False:",
+            "test_log_append.py::test_the_place_of_a_missing_entry_is_listed_before_it_is_taken",
+        ),
+        (
+            "a missing entry is the end of the log",
+            "log.py",
+            "if state.n < found.last or is_local(self._store):",
+            "if False:",
+            "test_log_append.py::test_nothing_is_appended_in_the_place_of_a_missing_entry",
+        ),
+        (
+            "an entry that comes meanwhile is a missing one",
+            "tail.py",
+            "if _get(store, first) is None:",
+            "if True:",
+            "test_log_append.py::test_entries_of_others_behind_ours_are_no_gap",
+        ),
+        tests="tests/dataset",
+    ),
+    Bug(
+        "verify reads the log up to a missing entry",
+        "penstock/verify_log.py",
+        "if lost := list(_lost(store, read, numbers)):",
+        "if lost := list(_lost(store, read, set())):",
+        ("tests/penstock/test_verify.py::test_missing_entries_wherever_a_read_ends",),
+    ),
+    Bug(
+        "no shard is looked at beside a bad table",
+        "penstock/verify.py",
+        'shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]',
+        'shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen and not bad]',
+        ("tests/penstock/test_verify.py::test_shards_are_looked_at_beside_a_bad_table",),
     ),
 ]
 
@@ -1460,17 +1540,212 @@ GATED = [
     ),
 ]
 
+GROUPS = in_files(
+    "dataset",
+    (
+        "a group is published over samples that it was not computed for",
+        "publish.py",
+        "if parent.id != self._began.id:",
+        "if False:",
+        "test_group.py::test_what_was_excluded_and_is_back_is_not_published_without_its_fields",
+    ),
+    tests="tests/dataset",
+)
+
 VIEWS = in_files(
     "dataset",
     (
         "a view of another name is read",
-        "view.py",
-        "check_stored_as(table, self._path, name)",
-        "pass",
+        "parquet.py",
+        "if said is not None and said != path.encode():",
+        "if False:",
         "test_view.py::test_two_saved_views_exchanged_are_refused",
     ),
     tests="tests/dataset",
 )
+
+LABELS = [
+    *in_files(
+        "dataset",
+        (
+            "a column called position says where labels go",
+            "annotate.py",
+            'places = {"part": matches.position[here], "row": matches.row[here]}',
+            'places = {"part": some["position"] if "position" in some.column_names else matches.position[here], '
+            '"row": matches.row[here]}',
+            "test_annotate.py::test_a_column_of_any_name_is_of_its_samples[position-1]",
+        ),
+        (
+            "whole numbers beside floats are rounded",
+            "columns.py",
+            "if isinstance(value, int) and held != value:",
+            "if False:",
+            "test_columns.py::test_an_int_beside_floats_that_a_float_cannot_hold_is_refused",
+        ),
+        (
+            "a client tells what it asked for with its signature",
+            "label_rows.py",
+            'error.args = (_QUERY.sub("?***", str(error)),)',
+            "pass",
+            "test_label_rows.py::test_a_signature_is_in_no_message",
+        ),
+        tests="tests/dataset",
+    ),
+    Bug(
+        "an annotation may say two things of a sample",
+        "penstock/verify_tables.py",
+        "elif is_annotation(entry):",
+        "elif False:",
+        ("tests/penstock/test_verify.py::test_two_rows_of_an_annotation_for_one_sample",),
+    ),
+]
+
+COLLECTING = in_files(
+    "penstock/collect",
+    (
+        "records of two primaries have one name",
+        "swept.py",
+        "{self._n + 1:012d}-{digest}.parquet",
+        "{self._n + 1:012d}.parquet",
+        "test_mirror.py::test_what_either_of_two_primaries_swept_goes",
+    ),
+    (
+        "a sweep goes on where the root was moved",
+        "swept.py",
+        "check_primary(store, self._root.log.refresh())",
+        "pass",
+        "test_mirror.py::test_a_root_that_is_moved_while_it_is_swept",
+    ),
+    (
+        "a plan of which bytes were flipped ends every look",
+        "plan.py",
+        "except (pa.ArrowException, ValueError, KeyError, TypeError)",
+        "except (pa.ArrowException, KeyError, TypeError)",
+        "test_collect.py::test_a_plan_whose_bytes_were_flipped_begins_every_grace_again",
+    ),
+    (
+        "one object that cannot be deleted ends every sweep",
+        "sweep.py",
+        "checked = _deleted(root, checked, done)",
+        'root.store.delete_many(checked["key"].to_pylist())',
+        "test_collect.py::test_what_a_disk_refuses_to_delete_is_told",
+    ),
+    tests="tests/penstock/collect",
+)
+
+
+CHECKPOINTS = [
+    Bug(
+        "a mirror says which checkpoints there are",
+        "storage/mirrored.py",
+        "return store.primary if isinstance(store, MirroredStore) else store",
+        "return store",
+        (
+            "tests/penstock/checkpoints/test_mirrors.py::test_a_primary_that_is_down_is_not_a_run_without_checkpoints",
+            "tests/penstock/checkpoints/test_mirrors.py::test_a_listing_that_fails_deletes_no_checkpoint",
+        ),
+    ),
+    Bug(
+        "checkpoints are deleted by a listing without the newest",
+        "penstock/checkpoints/retention.py",
+        "if newest.step not in committed:",
+        "if False:",
+        (
+            "tests/penstock/checkpoints/test_files.py::"
+            "test_nothing_is_deleted_by_a_listing_without_what_was_just_committed",
+        ),
+    ),
+    Bug(
+        "a load that failed goes on reading into the state",
+        "penstock/checkpoints/several.py",
+        "pool.shutdown(cancel_futures=True)",
+        "pool.dismiss()",
+        ("tests/penstock/checkpoints/test_state.py::test_a_load_that_failed_fills_nothing_during_the_next",),
+    ),
+    Bug(
+        "whichever store is near says whether its root is a mirror",
+        "dataset/marker.py",
+        "check_root(self._store.writable())",
+        "check_root(self._store)",
+        (
+            "tests/run/test_mirrors.py::test_with_a_mirror_as_the_nearest_publishing_goes_to_the_primary",
+            "tests/run/test_mirrors.py::test_a_mirror_is_not_written_to_because_its_primary_is_nearer",
+        ),
+    ),
+]
+
+
+MERGES = in_files(
+    "dataset",
+    (
+        "a merge writes beside the run of the publish",
+        "compact.py",
+        'f"{prefix}-merged"',
+        "prefix",
+        "test_compact.py::test_keys_stay_in_the_order_of_the_parts[0]",
+    ),
+    (
+        "merged tables stand behind the others",
+        "compact.py",
+        'return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]',
+        'return [*(file for file in files if file["path"] not in gone), *merged]',
+        "test_compact.py::test_keys_stay_in_the_order_of_the_parts[0]",
+    ),
+    (
+        "a merge out of the order of the parts is published",
+        "compact.py",
+        "if found != was:",
+        "if False:",
+        "test_compact.py::test_a_merge_out_of_the_order_of_parts_is_refused",
+    ),
+    (
+        "runs that share a folder are merged",
+        "compact.py",
+        "nbytes if len(own) < 2 else",
+        "nbytes if True else",
+        "test_compact.py::test_runs_that_share_a_folder_are_left_alone",
+    ),
+    (
+        "rows are read in the order of the tables",
+        "samples.py",
+        "return keys[order]",
+        "return keys",
+        "test_compact.py::test_what_an_earlier_release_put_out_of_order_is_read_in_order",
+    ),
+    tests="tests/dataset",
+)
+
+
+TAKEDOWNS = [
+    Bug(
+        "statistics of what a refresh said stay",
+        "penstock/takedown/find.py",
+        "if is_annotation(entry) and folder not in counted:",
+        "if False:",
+        ("tests/penstock/takedown/test_takedown.py::test_what_a_refresh_said_is_forgotten_too",),
+    ),
+    Bug(
+        "a raw object goes that another dataset was cut of",
+        "penstock/takedown/raw.py",
+        "used |= _of_versions(root, dataset, plain)",
+        "used |= set()",
+        ("tests/penstock/takedown/test_raw.py::test_what_another_dataset_was_cut_of_stays",),
+    ),
+    Bug(
+        "what is newest is retired whatever lies on it",
+        "penstock/takedown/steps.py",
+        "if moved_on:",
+        "if False:",
+        ("tests/penstock/takedown/test_under_fire.py::test_everything_of_a_dataset_while_others_publish",),
+    ),
+    Bug(
+        "a takedown redacts to where it did before",
+        "penstock/takedown/rewrite.py",
+        'self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"',
+        'self._attempt = f"data/{self._txn}/{0:016x}"',
+        ("tests/penstock/takedown/test_under_fire.py::test_another_takedown_of_the_same_part_meanwhile",),
+    ),
+]
 
 AREAS = {
     "Worker processes": WORKERS,
@@ -1479,8 +1754,15 @@ AREAS = {
     "Assembly": ASSEMBLY,
     "Large objects": STORAGE,
     "Property tests": PROPERTIES,
+    "A damaged root": LOST,
     "Gates": GATED,
+    "Groups": GROUPS,
     "Views": VIEWS,
+    "Labels": LABELS,
+    "Collecting": COLLECTING,
+    "Checkpoints and mirrors": CHECKPOINTS,
+    "Merged tables": MERGES,
+    "Takedowns": TAKEDOWNS,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 

@@ -142,7 +142,7 @@ def test_a_program_is_timed_with_its_own_peak():
 def test_the_page_says_what_a_migration_reached():
     of = {
         f"{program} {size}, {had}": [turn(rate) | {"peak_bytes": 250 * 2**20}]
-        for program, rate in (("penstock", 4), ("rclone", 5), (migration.HASHED, 2))
+        for program, rate in (("penstock", 4), ("penstock-crc32c", 6), ("rclone", 5), (migration.HASHED, 2))
         for size in migration.SIZES
         for had in (SHARED, APART)
     }
@@ -150,11 +150,14 @@ def test_the_page_says_what_a_migration_reached():
         f"import, {had}": [turn(1) | {"seconds": 0.5, "peak_bytes": 100 * 2**20}] for had in (SHARED, APART)
     }
     rows = list(migration.verdicts(of))
-    assert len(rows) == 12
+    assert len(rows) == 24
     assert rows[0].endswith("| rclone | 1.0 | 0.80 | no |")
     assert rows[1].endswith("| rclone | 1.0 | 1.07 | yes |"), "two seconds, of which half a one"
     assert rows[2].endswith("| 300 | at most | 150 | yes |")
+    assert rows[3].startswith("| objects of 64 MiB, bucket to bucket, with crc32c, ")
+    assert rows[3].endswith("| rclone | 1.0 | 1.20 | yes |")
     page = "\n".join(migration.section(of, 3))
     assert f"| {SHARED} | 64 MiB | penstock | 268 |" in page
+    assert f"| {SHARED} | 64 MiB | penstock-crc32c | 403 |" in page
     assert f"| {SHARED} | 64 MiB | {migration.HASHED} | 134 |" in page
     assert page.count("| 250 | 2.00 |") == 2, "to the two passes that give hashes"

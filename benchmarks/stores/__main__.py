@@ -28,14 +28,15 @@ CEPH_BYTES = (CEPH_GIB - 1) * 2**30
 """What it is given, less what it needs itself."""
 
 BOUNDS = """What bounds them, in processor seconds per GiB, by getrusage on busy cores; not measured with this page.
-SHA-256 takes 0.57 to 0.92 here (the processor's own instructions, outside the interpreter's lock), CRC-32C 0.09.
+SHA-256 takes 0.57 to 0.92 here (the processor's own instructions, outside the interpreter's lock), CRC-32C 0.05
+to 0.13.
 
-- Down, of files in cache: receiving and writing takes s5cmd 0.5 to 0.6, and penstock without a hash 0.5 and its start
-  0.1 s. What s5cmd and Ceph (1.2) take together on two cores is increased by SHA-256 by a half, by CRC-32C by 0.05.
+- Down: receiving and writing takes s5cmd 0.45 to 0.7 and Ceph 0.8 to 1.2, penstock with CRC-32C 0.5 to 0.75, of which
+  0.15 are its own instructions and 0.05 CRC-32C. SHA-256 increases what client and server take together by a half.
 - Up: reading 0.1, SHA-256 twice (the caller's, and the client's for its signature), sending 0.2. Into new memory
   reading takes 0.6 to 0.7, and up to 3 where a virtual machine's free memory goes back to its host.
-- From bucket to bucket: Ceph takes 4.8 to 5.5 for both ways of a byte, rclone 0.7 to 0.8, penstock 1.35 and without
-  SHA-256 0.63. Where both share two cores that hash is the difference; with a core of its own Ceph bounds both.
+- From bucket to bucket: Ceph takes 4.8 to 5.5 for both ways of a byte, rclone 0.7 to 0.8, penstock 1.35 and with
+  CRC-32C 0.55 to 0.65. Where both share two cores that hash is the difference; with a core of its own Ceph bounds both.
 - Ranges: nginx and the client share the cores. At 16 at once threads wait for the interpreter's lock: what is left of
   a request is 12 us of Python, and the system's copy.
 """

@@ -4,43 +4,22 @@ python -m benchmarks.stores.carry up ENDPOINT FOLDER PREFIX AT_ONCE sha256
 python -m benchmarks.stores.carry down ENDPOINT PREFIX FOLDER AT_ONCE crc32c
 """
 
-import hashlib
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from google_crc32c import extend
 
 from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.files import download, upload
+from penstock.migrate.digest import KINDS
 
 from .servers import BUCKET
-
-
-class Crc32c:
-    """As a hash: CRC-32C, which finds damage, and no intent."""
-
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: memoryview) -> None:
-        self._value = extend(self._value, np.frombuffer(data, np.uint8))
-
-    def hexdigest(self) -> str:
-        return f"{self._value:08x}"
-
-
-HASHES: dict[str, Callable[[], Any]] = {"sha256": hashlib.sha256, "crc32c": Crc32c}
 
 
 def up(store: Store, folder: Path, at_once: int, hash: str = "sha256") -> dict[str, str]:
     """name -> hash of what was sent."""
 
     def one(path: Path) -> tuple[str, str]:
-        digest = HASHES[hash]()
+        digest = KINDS[hash]()
         upload(store, path, path.name, seen=digest.update)
         return path.name, digest.hexdigest()
 
@@ -52,7 +31,7 @@ def down(store: Store, folder: Path, at_once: int, hash: str = "sha256") -> dict
     """name -> hash of what came."""
 
     def one(info: ObjectInfo) -> tuple[str, str]:
-        digest = HASHES[hash]()
+        digest = KINDS[hash]()
         download(store, info.key, folder / info.key, info=info, seen=digest.update)
         return info.key, digest.hexdigest()
 

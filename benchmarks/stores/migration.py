@@ -1,4 +1,5 @@
-"""From bucket to bucket: `penstock migrate run --from` with SHA-256 and a manifest, and `rclone copy --checksum`.
+"""From bucket to bucket: `penstock migrate run --from` with SHA-256 or CRC-32C and a manifest, and `rclone copy
+--checksum`.
 
 rclone hashes nothing on the way: it takes the source's ETag for its MD5. What it takes to have every object's SHA-256
 too, as penstock's manifest has, is a contestant of its own.
@@ -20,7 +21,7 @@ from .. import page
 from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
 from ..throughput import say
 from .servers import APART, BUCKET, SHARED, ceph, cores, freed, store_of
-from .transfers import CREDENTIALS, make_bucket
+from .transfers import CREDENTIALS, OURS, make_bucket
 
 AT_ONCE = 8
 """Objects in flight, for everybody."""
@@ -28,7 +29,7 @@ SIZES = {"64 MiB": 64 * 2**20, "1 MiB": 2**20}
 SMALL = 32
 """Small objects for each large one."""
 HASHED = "rclone, then sha256"
-CONTESTANTS = {SHARED: ("penstock", "rclone", HASHED), APART: ("penstock", "rclone")}
+CONTESTANTS = {SHARED: (*OURS, "rclone", HASHED), APART: (*OURS, "rclone")}
 AIM, MOST_MIB = 1.0, 300
 """Of rclone's speed; memory above the import."""
 LAUNCHER = """
@@ -56,12 +57,12 @@ def commands(endpoint: str, source: str, target: str) -> dict[str, list[str]]:
         *(rclone, "hashsum", "sha256", "--download", "--checkers", str(AT_ONCE), "--config", "/dev/null"),
         f"here:{BUCKET}/{source}",
     ]
-    return {
-        "penstock": [
-            *(sys.executable, "-m", "penstock", "migrate", "run", f"s3://{BUCKET}/{target}"),
-            *("--from", f"s3://{BUCKET}/{source}", "--option", option, "--from-option", option),
-            *("--at-once", str(AT_ONCE), "--json"),
-        ],
+    mine = [
+        *(sys.executable, "-m", "penstock", "migrate", "run", f"s3://{BUCKET}/{target}"),
+        *("--from", f"s3://{BUCKET}/{source}", "--option", option, "--from-option", option),
+        *("--at-once", str(AT_ONCE), "--json", "--hash"),
+    ]
+    return {name: [*mine, hash] for name, hash in OURS.items()} | {
         "rclone": copy,
         HASHED: ["sh", "-c", f"{shlex.join(copy)} && {shlex.join(hashes)}"],
     }
@@ -124,11 +125,11 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     yield (
         f"{files} objects of 64 MiB, and {SMALL * files} of 1 MiB, from one prefix of a bucket of Ceph's on this\n"
         f"machine (its objects in memory) to another, {AT_ONCE} at once, the bytes through the program: `penstock\n"
-        "migrate run "
-        "--from`, which takes SHA-256, keeps a manifest of it, and journals as it goes; `rclone copy --checksum`\n"
-        "between two remotes, which takes the ETags of both for MD5 and hashes nothing on the way; and the same with\n"
-        "`rclone hashsum sha256 --download` of the source after it, for the hashes that penstock's manifest has. With\n"
-        "the start of the program. Sizes and keys are compared after each turn.\n"
+        "migrate run --from`, which takes SHA-256 (or, with `--hash`, CRC-32C), keeps a manifest of it, and journals\n"
+        "as it goes; `rclone copy --checksum` between two remotes, which takes the ETags of both for MD5 and hashes\n"
+        "nothing on the way; and the same with `rclone hashsum sha256 --download` of the source after it, for the\n"
+        "hashes that penstock's manifest has. With the start of the program. Sizes and keys are compared after each\n"
+        f"turn. {len(turns[f'import, {SHARED}'])} rounds.\n"
     )
     yield (
         "| cores | objects | program | MB/s | processor s/GiB | peak MiB | penstock is faster by |\n"
@@ -142,7 +143,7 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
             peak = [turn["peak_bytes"] / 2**20 for turn in found]
             ratio = (
                 ""
-                if program == "penstock"
+                if program in OURS
                 else page.shown(page.ratios(turns, f"penstock {name}, {had}", f"{program} {name}, {had}"))
             )
             shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 2)} | {page.shown(peak, 0)}"
@@ -152,17 +153,17 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
 
 def verdicts(turns: page.Turns) -> Iterator[str]:
     """Rows of the page's table of aims."""
-    for had, name in product((SHARED, APART), SIZES):
-        found = page.ratios(turns, f"penstock {name}, {had}", f"rclone {name}, {had}")
+    for had, name, (program, hash) in product((SHARED, APART), SIZES, OURS.items()):
+        found = page.ratios(turns, f"{program} {name}, {had}", f"rclone {name}, {had}")
         reached = "yes" if statistics.median(found) >= AIM else "no"
-        what = f"objects of {name}, bucket to bucket, {had}"
+        what = f"objects of {name}, bucket to bucket, with {hash}, {had}"
         yield f"| {what} | rclone | {AIM:.1f} | {page.shown(found)} | {reached} |"
-        starts = zip(turns[f"penstock {name}, {had}"], turns[f"import, {had}"], strict=True)
+        starts = zip(turns[f"{program} {name}, {had}"], turns[f"import, {had}"], strict=True)
         less = [ours["seconds"] / (ours["seconds"] - start["seconds"]) for ours, start in starts]
         running = [ratio * more for ratio, more in zip(found, less, strict=True)]
         reached = "yes" if statistics.median(running) >= AIM else "no"
         yield f"| the same, less the seconds of its import | rclone | {AIM:.1f} | {page.shown(running)} | {reached} |"
-        peak = max(turn["peak_bytes"] for turn in turns[f"penstock {name}, {had}"]) / 2**20 - _imported_mib(
+        peak = max(turn["peak_bytes"] for turn in turns[f"{program} {name}, {had}"]) / 2**20 - _imported_mib(
             turns
         )
         reached = "yes" if peak <= MOST_MIB else "no"

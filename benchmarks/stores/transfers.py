@@ -14,7 +14,7 @@ from typing import Any
 from .. import page
 from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
 from ..throughput import say
-from .servers import APART, BUCKET, KEY, SECRET, SHARED, ceph, cores, freed
+from .servers import APART, BUCKET, KEY, SECRET, SHARED, ceph, cores, freed, memory_touched
 
 FILE_BYTES = 64 * 2**20
 AT_ONCE = 8
@@ -88,6 +88,7 @@ def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
     block = Random(6).randbytes(FILE_BYTES - 8)
     for number in range(files):
         (here / f"{number:03}.bin").write_bytes(number.to_bytes(8, "big") + block)
+    os.sync()  # what was not written to the disk stays in memory
     turns: dict[str, list[Mapping[str, Any]]] = {}
     with ceph(folder / "ceph") as endpoint:
         make_bucket(endpoint)
@@ -97,6 +98,8 @@ def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
                 for way, had in TURNS:
                     shutil.rmtree(back, ignore_errors=True)
                     back.mkdir()
+                    (_into_cache if way == "up" else _out_of_cache)(here)
+                    memory_touched(files * FILE_BYTES * 5 // 4)
                     command = commands(endpoint, here, name, back)[name][way]  # the same keys in every round
                     with cores(had) as before:
                         turn = _timed([*before, *command], files)
@@ -117,7 +120,10 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     yield (
         f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (its objects in memory)\n"
         f"and back, {AT_ONCE} at once. penstock takes the SHA-256, or the CRC-32C, of every byte, up and down;\n"
-        "rclone MD5; s5cmd nothing. With the start of the program. Every file that came back was compared.\n"
+        "rclone MD5; s5cmd nothing. With the start of the program. Every file that came back was compared. What goes\n"
+        "up is in the page cache, and not while it comes down: there is no memory for it twice. What memory a turn\n"
+        "takes was taken and given back just before: nobody waits for a virtual machine's host. "
+        f"{len(turns[f's5cmd down, {SHARED}'])} rounds.\n"
     )
     yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -165,6 +171,20 @@ def _timed(command: list[str], files: int) -> dict[str, Any]:
     if process.returncode:
         raise PeerError(f"{Path(command[0]).name} ended with {process.returncode}: {said[-300:]}")
     return {"samples": files, "seconds": took, "cpu_s": used.ru_utime + used.ru_stime}
+
+
+def _into_cache(folder: Path) -> None:
+    for path in folder.iterdir():
+        with path.open("rb", buffering=0) as file:
+            while file.read(2**20):
+                pass
+
+
+def _out_of_cache(folder: Path) -> None:
+    """Else there is no memory for what comes back, and whoever's turn it is pays for its reclaim."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _compare(here: Path, back: Path) -> None:

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 from assets.checks import CheckResult, audio_rate
 from assets.dedup.policy import NearDuplicates
+from assets.gate import SUITE, Gate
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.version_audit import SUITE, Gate
 
 if TYPE_CHECKING:
     import polars as pl

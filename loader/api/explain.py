@@ -11,7 +11,7 @@ from ..dataset.columns import SOURCE_COLUMNS
 from ..dataset.parquet import TableFile, get_table
 from ..dataset.version import Version
 from ..dataset.view import View
-from ..errors import InvalidRuntime
+from ..errors import Corrupt, InvalidRuntime
 from ..order.assign import rank_slice
 from ..order.keys import I64
 from ..order.packed_view import PackedView
@@ -184,7 +184,8 @@ def _pieces(plan: Plan, step: int, slots: Slots, mine: I64, view: View) -> dict[
 
 
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
-    """The provenance columns of these samples; only the runs of parts that hold them are read."""
+    """The provenance columns of these samples; only the runs of parts that hold them are read. Raises: Corrupt where
+    keys tables are not in the order of the parts."""
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     positions = parts.positions([address.part for address in addresses])
@@ -198,9 +199,16 @@ def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[st
         mine = [i for i, at in enumerate(place) if start <= at < end]
         if mine:
             known = [name for name in SOURCE_COLUMNS if name in entry["columns"]]
-            table = get_table(version.store, TableFile.from_json(entry), known)
+            table = get_table(version.store, TableFile.from_json(entry), ["part", "row", *known])
             for i in mine:
-                row = {name: table[name][place[i] - start].as_py() for name in known}
+                row = {name: table[name][place[i] - start].as_py() for name in ("part", "row", *known)}
+                found = row.pop("part"), row.pop("row")
+                if found != (addresses[i].part, addresses[i].row):
+                    raise Corrupt(
+                        f"{version.store.url}/{entry['path']} row {place[i] - start} is row {found[1]} of part "
+                        f"{found[0]}; in the order of the parts it is of {addresses[i].describe()}, so its provenance "
+                        f"is not told: run penstock verify {version.name}"
+                    )
                 out[i] = {name: value for name, value in row.items() if value is not None}
         start = end
     return out

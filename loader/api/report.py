@@ -63,6 +63,11 @@ class Report:
         """Where it lies in the root."""
         return f"{_folder(self.dataset)}runs/{self.run}/{self.identity}.json"
 
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Report":
+        """Of what `to_json` gave, without its format. Raises: TypeError, KeyError for another one's fields."""
+        return cls(**{**body, "versions": tuple(body["versions"])})
+
     def to_json(self) -> bytes:
         body = {"format": FORMAT, **asdict(self)}
         return json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
@@ -245,12 +250,19 @@ def _read(store: Store, dataset: str, key: str) -> Report:
     """Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     if not key.startswith(_folder(dataset)):
         raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
-    body = json.loads(store.get(key).data)
-    if body.pop("format") > FORMAT:
+    data = store.get(key).data
+    try:
+        body = json.loads(data)
+        is_newer = body.pop("format") > FORMAT
+        found = None if is_newer else Report.from_json(body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{store.url}/{key} is not as a training tells it ({error!r}): it was changed; restore or delete it"
+        ) from error
+    if found is None:
         raise FormatTooNew(
             f"{store.url}/{key} has a newer format than {FORMAT}, which this penstock reads: upgrade it"
         )
-    found = Report(**{**body, "versions": tuple(body["versions"])})
     if found.key != key:
         raise Corrupt(
             f"{store.url}/{key} was changed: its content belongs under {found.key}; restore or delete it"

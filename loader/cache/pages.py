@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..dataset.shard import crc32c
+from ..storage.disk_errors import write_all
 
 NAME_BYTES = 20
 _MAGIC = b"penstck1"
@@ -100,9 +101,7 @@ def write_whole(writing: str, target: str, *pieces: bytes) -> None:
     try:
         try:
             for piece in pieces:
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(descriptor, view) :]
+                write_all(descriptor, memoryview(piece))
         finally:
             os.close(descriptor)
         try:

@@ -91,9 +91,9 @@ class Annotated:
 
 
 def write_annotation(
-    version: "Version", prefix: str, rows: Any, how: Annotating
+    version: "Version", prefix: str, rows: Any, how: Annotating, *, first: int = 0
 ) -> tuple[list[SamplesFile], Joined]:
-    """Join rows to the live samples of a version and upload them under `prefix`.
+    """Join rows to the live samples of a version and upload them under `prefix`. first: the number of the first file.
 
     Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound for rows that cannot be read, with file and line;
     DuplicateKey; InvalidKey when no key has a sample, or with `strict` when one has none.
@@ -113,7 +113,7 @@ def write_annotation(
                 f"{len(matches.unmatched)} of {len(keys)} keys have no live sample in {version.name}: "
                 f"{', '.join(f'{key!r} ({where})' for key, where in unmatched)}. Correct them, or do without strict"
             )
-        files = list(_write(version, prefix, how, spool, matches, types))
+        files = list(_write(version, prefix, how, spool, matches, types, first))
     if not files:
         raise InvalidSample(f"{source.name} says nothing of any sample: all of its values are null")
     return files, Joined(
@@ -264,14 +264,15 @@ def _write(
     spool: _Spool,
     matches: Matches,
     types: Mapping[str, str],
+    number: int,
 ) -> Iterator[SamplesFile]:
     at_us = time.time_ns() // 1000
     pending: list[pa.Table] = []
-    number = start = 0
+    start = 0
 
     def put() -> SamplesFile:
-        table = pa.concat_tables(pending).sort_by([("position", "ascending"), ("row", "ascending")])
-        parts = pa.chunked_array([version.parts.ids.take(table["position"].combine_chunks())])
+        table = pa.concat_tables(pending).sort_by([("part", "ascending"), ("row", "ascending")])
+        parts = pa.chunked_array([version.parts.ids.take(table["part"].combine_chunks())])
         table = table.set_column(0, "part", parts)
         kinds = {f.name: str(f.type) for f in table.schema if f.name not in ("part", "row", *EDIT_COLUMNS)}
         path = f"{prefix}/samples-{how.name}-{number}.parquet"
@@ -283,7 +284,8 @@ def _write(
         low, high = np.searchsorted(matches.given, [start, start + table.num_rows])
         here = slice(int(low), int(high))
         some = fit_types(table.take(pa.array(matches.given[here] - start)), types)
-        places = {"position": matches.position[here], "row": matches.row[here]}
+        # Reserved names: no column that was given is called so. The part is its position, until it is sorted by that.
+        places = {"part": matches.position[here], "row": matches.row[here]}
         pending.append(
             _saying(pa.table({**places, **dict(zip(some.column_names, some.columns, strict=True))}))
         )

@@ -3,6 +3,9 @@
 A writer that has read every entry up to n creates entry n+1, create-only, one PUT, with a nonce. Taken: it
 reads what came first, decides again, tries the next. Any error: it reads again; its own nonce there means
 success. Nothing else in penstock needs concurrency control: no swap, no listing for truth, no clock.
+
+Before its first create it lists what lies behind entry n. An entry there that n+1 does not lead to says that n+1 was
+lost: one written in its place would part the history from what followed, for good.
 """
 
 import random
@@ -12,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import AlreadyExists, Forbidden, ForkedStore, InvalidStore, StoreError, Transient
+from ..errors import AlreadyExists, Corrupt, Forbidden, ForkedStore, InvalidStore, StoreError, Transient
 from ..storage.store import Store
 from .decide import Done
 from .entries import Entry, entry_key, seal
 from .fold import fold, fold_all
 from .history import State
-from .tail import read_tail
+from .tail import check_end, read_tail
 
 Verdict = Literal["won", "lost", "absent"]
 Decide = Callable[[State], Mapping[str, object] | Done[object]]
@@ -53,8 +56,8 @@ def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
 def append(store: Store, state: State, decide: Decide) -> Outcome:
     """Append the entry that `decide` asks for to a log that said `state` when it was last read.
 
-    Raises: what `decide` raises; Corrupt for a body that readers would refuse (nothing is written), or as
-    `read_tail`; StoreError when the store fails for good - its note says what is known.
+    Raises: what `decide` raises; Corrupt for a body that readers would refuse or a log with a missing entry (nothing is
+    written), or as `read_tail`; StoreError when the store fails for good - its note says what is known.
     """
     nonce = secrets.token_hex(16)  # one for all tries: whichever of them lands is ours, and only one can
     lost = absent = 0
@@ -64,6 +67,8 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
             return Outcome(state=state, entry=None, value=decision.value)
         mine = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision)
         after = fold(state, mine)
+        if lost == absent == 0:
+            _check_end(store, state.n)
         failure = _create(store, mine)
         if failure is None:
             return Outcome(state=after, entry=mine)
@@ -79,6 +84,13 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
         if absent >= TRIES:
             raise _gave_up(mine, failure)
         _pause(lost + absent)
+
+
+def _check_end(store: Store, n: int) -> None:
+    try:
+        check_end(store, n)
+    except Corrupt as error:
+        raise Corrupt(f"{store.url}: {error}; until then nothing is appended") from error
 
 
 def _create(store: Store, entry: Entry) -> StoreError | None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Conflict, InvalidSample, PenstockError
+from ..errors import Conflict, PenstockError
 from .annotate import Annotated, Annotating, write_annotation
 from .decide import not_aborted
-from .exclude import StillLive, find_superseded, write_exclusions
+from .exclude import StillLive, check_reason, find_superseded, write_exclusions
 from .gated import check_verdict
 from .group_writer import write_group
 from .manifest import Change
@@ -51,6 +51,8 @@ def publish_parts(
         raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
     if known.number is not None:
         return root.open(f"{dataset}@{known.number}")
+    for key, why in exclude.items():
+        check_reason("exclude", repr(key), why)
     checks: list[Check] = [] if onto is None else [Onto(onto)]
     checks += check_verdict(root.store, known, verdict, parts, exclude, supersede)
     newest = state.newest(dataset)
@@ -84,7 +86,7 @@ def publish_group(
         prefix = _prefix(txn)
         change = write_group_run(root.store, prefix, parts)
         pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
-        return commit(root.store, root.log, pending, FreeGroup(group, [part.id for part in parts]))
+        return commit(root.store, root.log, pending, FreeGroup(group, [part.id for part in parts], version))
 
 
 def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, producer: Producer) -> Annotated:
@@ -112,8 +114,7 @@ def publish_exclusions(
     root: "Root", ref: str, keys: Sequence[str], reason: str, producer: Producer
 ) -> Version:
     """See `Root.exclude`."""
-    if not reason:
-        raise InvalidSample("exclude needs a reason: it is what a reader of the manifest will see")
+    check_reason("exclude", "these keys", reason)
     version = root.open(ref)
     facts = check_producer(producer)
     with _transaction(root, version) as txn:

@@ -125,14 +125,23 @@ def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[
 def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
     """Plain Python values of one kind as an Arrow column; int and float together are float64.
 
-    keys: of the rows, for the message. Raises: FieldMismatch when the values are of different kinds.
+    keys: of the rows, for the message. Raises: FieldMismatch when the values are of different kinds, and for an int
+    beside floats that float64 does not hold.
     """
     kinds: dict[str, int] = {}
     for position, value in enumerate(values):
         if value is not None:
             kinds.setdefault(type(value).__name__, position)
     if set(kinds) == {"int", "float"}:
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+        floats = [None if value is None else float(value) for value in values]
+        for key, value, held in zip(keys, values, floats, strict=True):
+            if isinstance(value, int) and held != value:
+                raise FieldMismatch(
+                    f"metadata column {name!r} is {value} in sample {key!r} and a float in sample "
+                    f"{keys[kinds['float']]!r}; a column of both is float64, which does not hold {value}: give whole "
+                    "numbers alone, or text"
+                )
+        return pa.array(floats, pa.float64())
     if len(kinds) > 1:
         examples = ", ".join(f"{kind} in sample {keys[at]!r}" for kind, at in kinds.items())
         raise FieldMismatch(

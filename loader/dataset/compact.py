@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..errors import Corrupt
 from ..storage import Store
 from .arrow import integers
 from .columns import concat, fit_types
@@ -85,46 +86,82 @@ def _shortened(
 def _shortened_runs(
     store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 ) -> dict[str, list[File]]:
-    """The lists of samples and stats. Keys, metadata and statistics of the same runs become tables of one folder, as a
-    publish writes them. Column groups that came later, and theirs, stay as they are; where one has said something of a
-    column that was there, its statistics stand for those before it, and nothing moves across."""
+    """The lists of samples and stats. Keys, metadata and statistics of neighbouring runs become tables of a folder of
+    their own: what lies in one folder is of one run. Column groups that came later, and theirs, stay as they are.
+    Raises: Corrupt when keys would not stay in the order of the parts."""
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
-    runs: dict[str, list[tuple[str, File]]] = {}
-    seen: set[str] = set()
-    for file in samples:
-        if file["group"] in RUN_GROUPS and not is_annotation(file):
-            runs.setdefault(_folder(file), []).append((file["group"], file))
-        elif not seen.isdisjoint(file["columns"]):
-            runs.clear()
-        seen.update(file["columns"])
+    counted: dict[str, list[File]] = {}
     for file in stats:
-        if _folder(file) in runs:
-            runs[_folder(file)].append(("stats", file))
-    which = to_merge([sum(file["nbytes"] for _, file in run) for run in runs.values()])
-    old = [one for run in list(runs.values())[which] for one in run]
+        counted.setdefault(_folder(file), []).append(file)
+    runs, sizes = _runs(samples), []
+    for run in runs:
+        own = counted.get(_folder(next(iter(run.values()))), [])
+        if own:
+            run["stats"] = own[0]
+        nbytes = sum(file["nbytes"] for file in run.values())
+        # Earlier releases merged into the publisher's own folder. Whose statistics are whose is not told there, so
+        # that what lies there is left alone, as large tables are.
+        sizes.append(nbytes if len(own) < 2 else max(nbytes, SIZES[-1]))
+    old = runs[to_merge(sizes)]
     merged: dict[str, File] = {}
-    for kind in dict.fromkeys(kind for kind, _ in old):
-        mine = [file for found, file in old if found == kind]
+    for kind in dict.fromkeys(kind for run in old for kind in run):
+        mine = [run[kind] for run in old if kind in run]
         key = tuple(file["sha256"] for file in mine)
         if key not in done:
             merge = _merge_stats if kind == "stats" else _merge_samples
-            done[key] = merge(store, prefix, mine, manifest)
+            done[key] = merge(store, f"{prefix}-merged", mine, manifest)
         merged[kind] = done[key]
-    gone = {file["path"] for _, file in old}
+    gone = [file["path"] for run in old for file in run.values()]
+    short = _replaced(samples, gone, [merged[group] for group in RUN_GROUPS if group in merged])
+    _check_order(samples, short, [run["keys"]["path"] for run in old if "keys" in run], merged)
     return {
-        "samples": _replaced(samples, gone, [merged[group] for group in RUN_GROUPS if group in merged]),
+        "samples": short,
         "stats": _replaced(stats, gone, [merged["stats"]] if "stats" in merged else []),
     }
+
+
+def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
+    """The runs that may be merged, in their order: group -> its table, which stand side by side. Where an annotation
+    has said something of a column that was there, its statistics stand for those before it, and nothing moves across:
+    only those behind it."""
+    runs: list[dict[str, File]] = []
+    seen: set[str] = set()
+    for file in samples:
+        if file["group"] in RUN_GROUPS and not is_annotation(file):
+            if not runs or file["group"] in runs[-1]:
+                runs.append({})
+            runs[-1][file["group"]] = file
+        elif not seen.isdisjoint(file["columns"]):
+            runs.clear()
+        seen.update(file["columns"])
+    return runs
 
 
 def _folder(file: File) -> str:
     return str(file["path"].rpartition("/")[0])
 
 
-def _replaced(files: Sequence[File], gone: set[str], merged: Sequence[File]) -> list[File]:
+def _replaced(files: Sequence[File], gone: Sequence[str], merged: Sequence[File]) -> list[File]:
     """The list with the merged files where the first of those that are gone stood."""
     at = next((number for number, file in enumerate(files) if file["path"] in gone), len(files))
     return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]
+
+
+def _check_order(
+    before: Sequence[File], after: Sequence[File], gone: Sequence[str], merged: Mapping[str, File]
+) -> None:
+    """That the keys tables after a merge are those before it, in their order, with the merged one as those that are
+    gone. No table is read: whether those before it were in the order of the parts is not asked.
+
+    Raises: Corrupt."""
+    was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
+    stands_for = {merged["keys"]["path"]: gone} if "keys" in merged else {}
+    found = [path for one in now for path in stands_for.get(one, (one,))]
+    if found != was:
+        raise Corrupt(
+            f"{stands_for} would put the keys tables {was} out of the order of the parts; nothing was published. This "
+            "is a defect of penstock: report it with the manifest of the newest version"
+        )
 
 
 def _tables(store: Store, files: Sequence[File]) -> list[pa.Table]:

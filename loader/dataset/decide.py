@@ -21,7 +21,7 @@ from ..errors import (
 )
 from .denied import Target, hashes
 from .history import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
-from .names import check_dataset_name, check_ref_name, what_there_is
+from .names import check_dataset_name, check_ref_name, check_transaction_name, check_words, what_there_is
 
 Body = Mapping[str, object]
 T_co = TypeVar("T_co", covariant=True)
@@ -74,14 +74,17 @@ class CommitBody:
 def decide_begin(
     state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
 ) -> Body | Done[Txn]:
-    """Begin `txn`, pinning the version id `parent`. Beginning it again gives what was begun.
+    """Begin `txn`, pinning the version id `parent`. Beginning it again gives what was begun, under whatever name an
+    earlier release took.
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict when it
     belongs to another dataset, or was begun without a gate and is to have one.
     """
     check_dataset_name(dataset)
     known = state.txns.get(txn)
-    if known is not None:
+    if known is None:
+        check_transaction_name(txn)
+    else:
         if known.dataset != dataset:
             raise Conflict(f"transaction {txn} was begun for {known.dataset}, not for {dataset}: use another")
         if known.status == "aborted":
@@ -155,7 +158,8 @@ def commit_or_build(
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
     """Abort `txn`: whoever still works on it can no longer commit.
 
-    Raises: TransactionNotFound; Conflict when it was committed (retire the version instead).
+    Raises: TransactionNotFound; Conflict when it was committed (retire the version instead); InvalidName for a reason
+    that is no text.
     """
     known = _txn(state, txn)
     if known.status == "committed":
@@ -165,15 +169,16 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
         )
     if known.status == "aborted":
         return Done(known)
-    return {"kind": "abort", "txn": txn, "reason": reason}
+    return {"kind": "abort", "txn": txn, "reason": check_words("reason", reason)}
 
 
 def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
-    """Retire a version; retiring it again keeps the first reason. Raises: VersionNotFound."""
+    """Retire a version; retiring it again keeps the first reason. Raises: VersionNotFound; InvalidName for a reason
+    that is no text."""
     record = _version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
-    return {"kind": "retire", **_named(record), "reason": reason}
+    return {"kind": "retire", **_named(record), "reason": check_words("reason", reason)}
 
 
 def decide_ref(
@@ -221,6 +226,8 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
     """
     if not (targets and reason and by):
         raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
+    check_words("reason", reason)
+    check_words("name of who asked for it", by)
     for one in targets:
         if len(one.value) > 2 and (one.value in reason or one.value in by):
             raise InvalidName(
@@ -248,6 +255,8 @@ def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> B
         raise InvalidName(
             f"a hold by {by!r} because {why!r}: both are needed, for those who wonder later what may go"
         )
+    check_words("name of who holds it", by)
+    check_words("reason", why)
     known = _held(state, record, by)
     if known:
         return Done(known[0])

@@ -105,8 +105,11 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
 
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
     """Every edit of a column, oldest first: part, row, the column, removed, annotation, annotated_by, annotated_at
-    (UTC)."""
+    (UTC). Of these facts one that is called as the column is `edit_<fact>`."""
     import polars as pl
+
+    def fact(what: str) -> str:
+        return f"edit_{what}" if what == name else what
 
     files = files_of(entries, [name], annotations=True)
     found = []
@@ -118,12 +121,12 @@ def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataF
             frame.filter(_says(frame, name)).select(
                 *PLACE,
                 name,
-                pl.col(name).is_null().alias("removed"),
-                pl.lit(entry["group"]).alias("annotation"),
+                pl.col(name).is_null().alias(fact("removed")),
+                pl.lit(entry["group"]).alias(fact("annotation")),
                 pl.coalesce(given[BY], pl.lit(entry["author"])).alias(BY),
                 pl.coalesce(given[AT_US], pl.lit(entry["at_us"]))
                 .cast(pl.Datetime("us", "UTC"))
-                .alias("annotated_at"),
+                .alias(fact("annotated_at")),
             )
         )
     return pl.concat([_nothing(name), *found], how="diagonal_relaxed")
@@ -155,7 +158,12 @@ def _frames(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "list
 
     wanted = [*PLACE, *names, *sorted(EDIT_COLUMNS)]
     tables = get_tables(store, [TableFile.from_json(dict(entry)) for entry in files], wanted)
-    return [pl.DataFrame(table) for table in tables]
+    frames = [pl.DataFrame(table) for table in tables]
+    # What came with the samples may have columns of these names, which say nothing of the others there.
+    return [
+        frame if is_annotation(entry) else frame.drop(EDIT_COLUMNS - {*names}, strict=False)
+        for entry, frame in zip(files, frames, strict=True)
+    ]
 
 
 def _nothing(name: str) -> "polars.DataFrame":

@@ -15,7 +15,8 @@ Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not can
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +25,8 @@ from ..errors import Corrupt, FormatTooNew
 FORMAT = 1
 KINDS = frozenset({"begin", "gated", "commit", "abort", "retire", "ref", "deny", "hold", "mirror", "primary"})
 _ENVELOPE = frozenset({"format", "n", "nonce", "prev", "at_us", "kind"})
+FOLDER = "log/"
+_KEY = re.compile(r"log/([0-9]{12})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,29 @@ def _refuse_floats(value: object) -> None:
 
 def entry_key(n: int) -> str:
     """The store key of entry n."""
-    return f"log/{n:012d}.json"
+    return f"{FOLDER}{n:012d}.json"
+
+
+def entry_number(key: str) -> int | None:
+    """The entry that has this store key; None for the key of anything else."""
+    found = _KEY.fullmatch(key)
+    return int(found[1]) if found else None
+
+
+def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(first, last) of the entries left out between those of these numbers, which ascend."""
+    return ((before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1)
+
+
+def missing(first: int, last: int) -> str:
+    """What to say of missing entries that a later one follows."""
+    which = f"log entry {entry_key(first)} is"
+    if last > first:
+        which = f"log entries {entry_key(first)} to {entry_key(last)} are"
+    return (
+        f"{which} missing while a later one exists; entries are never deleted: restore what is missing from a mirror, "
+        "or its former version where the bucket keeps versions"
+    )
 
 
 def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object]) -> Entry:

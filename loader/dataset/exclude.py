@@ -42,13 +42,30 @@ class Superseded:
 NOTHING_SUPERSEDED = Superseded()
 
 
+def check_reason(verb: str, of: str, reason: str) -> None:
+    """Raises: InvalidSample for a reason that is no UTF-8 text, or empty."""
+    try:
+        given = bool(reason.encode())
+    except (AttributeError, UnicodeEncodeError):
+        given = False
+    if not given:
+        raise InvalidSample(
+            f"{verb} gives no reason for {of}, got {reason!r}; a reader of the version will see it: pass UTF-8 text"
+        )
+
+
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
     """Upload the bitmaps of these keys. Raises: VersionNotFound for keys that are not live in the version;
-    EmptyVersion without keys; InvalidKey for one str, whose letters would be taken for keys."""
+    EmptyVersion without keys; InvalidKey for one str, whose letters would be taken for keys, or a key that is none."""
     if isinstance(keys, str):
         raise InvalidKey(f"exclude takes a list of keys, got the str {keys!r}; pass [{keys!r}]")
+    keys = list(keys)
     if not keys:
         raise EmptyVersion("exclude was given no keys; name at least one")
+    if strange := [key for key in keys if not isinstance(key, str)]:
+        raise InvalidKey(
+            f"exclude takes keys, which are text, got the {type(strange[0]).__name__} {strange[0]!r}"
+        )
     rows = {part: list(members) for part, members in _find(version, frozenset(keys)).items()}
     n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in rows}
     file = put_exclusions(version.store, prefix, {(part, reason): rows[part] for part in rows}, n_rows)
@@ -66,10 +83,8 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
         raise VersionNotFound(
             f"there is no version yet, so nothing in it to supersede: {sorted(reasons)[0]!r}"
         )
-    if unreasoned := sorted(key for key, reason in reasons.items() if not reason):
-        raise InvalidSample(
-            f"supersede gives no reason for {unreasoned[0]!r}; a reader of the version will see it"
-        )
+    for key, reason in sorted(reasons.items()):
+        check_reason("supersede", repr(key), reason)
     rows: dict[tuple[str, str], list[int]] = {}
     for part, members in _find(version, frozenset(reasons)).items():
         for row, key in members.items():

@@ -67,10 +67,10 @@ def publish_extension(
         if extension.shards:
             added = write_group_run(root.store, prefix, _by_part(extension.shards))
             change = replace(change, shards=added.shards, groups=added.groups)
-            checks += _free(extension.shards)
+            checks += _free(extension.shards, version)
         files: list[SamplesFile] = []
         for how, rows in extension.rows:
-            files += write_annotation(version, _prefix(txn), rows, how)[0]
+            files += write_annotation(version, prefix, rows, how, first=len(files))[0]
         if files:
             change = replace(change, samples=tuple(files))
             checks.append(SameCells(version, files))
@@ -98,8 +98,8 @@ def _by_part(shards: Sequence[ShardFile]) -> list[Part]:
     return [Part(id=one.part, txn="", n_rows=one.n_rows, shards=(one,), samples=None) for one in shards]
 
 
-def _free(shards: Sequence[ShardFile]) -> list[Check]:
+def _free(shards: Sequence[ShardFile], began: Version) -> list[Check]:
     parts: dict[str, list[str]] = {}
     for shard in shards:
         parts.setdefault(shard.group, []).append(shard.part)
-    return [FreeGroup(group, ids) for group, ids in sorted(parts.items())]
+    return [FreeGroup(group, ids, began) for group, ids in sorted(parts.items())]

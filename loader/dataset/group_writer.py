@@ -19,7 +19,7 @@ from .address import SampleAddress
 from .index import IndexPlace
 from .member_names import check_field, check_group
 from .part import Part
-from .part_writer import PartWriter, group_chooser, make_sample
+from .part_writer import PartWriter, check_case, group_chooser, make_sample
 from .read import read_fields
 from .spill import Sample
 from .version import Version
@@ -141,6 +141,7 @@ def write_group(
             raise Conflict(
                 f"{version.name} has a field {field!r} in group {version.group_of(field)!r}; choose another"
             )
+    check_case([*version.fields, *compute], f"{version.name} with group {group!r}")
     missing = ~version.parts.has_group(group)
     for field in inputs or ():
         missing &= version.parts.has_group(version.group_of(field))

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ..errors import InvalidName, ObjectNotFound, StoreError
+from ..errors import ObjectNotFound, StoreError
 from ..storage.store import Store
 from .entries import canonical
+from .names import check_transaction_name
 
 BEAT_EVERY_S = 30.0
-_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _log = logging.getLogger(__name__)
 
 
@@ -107,11 +107,7 @@ class Heartbeat:
 
 def heartbeat_key(txn: str) -> str:
     """Where a transaction's heartbeat lies. Raises: InvalidName."""
-    if not _SEGMENT.fullmatch(txn):
-        raise InvalidName(
-            f"{txn!r} cannot be part of a key: 1 to 200 of A-Z a-z 0-9 . _ -, the first no sign"
-        )
-    return f"heartbeats/{txn}.json"
+    return f"heartbeats/{check_transaction_name(txn)}.json"
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:

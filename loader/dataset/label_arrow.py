@@ -8,24 +8,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import FieldNotFound, InvalidField, InvalidSample
+from .parquet import UNREADABLE
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def parquet_tables(path: str, name: str, key: str, batch_rows: int) -> Iterator[tuple[pa.Table, Int64s]]:
     """As `arrow_tables`, of a file. Raises: InvalidSample for one that is not whole."""
+    return arrow_tables(_parquet_batches(path, name, batch_rows), name, key, batch_rows)
+
+
+def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
     try:
-        with pq.ParquetFile(path) as file:
-            yield from arrow_tables(file.iter_batches(batch_rows), name, key, batch_rows)
-    except pa.ArrowException as error:
-        raise InvalidSample(f"{name} is not a readable Parquet file: {error}") from error
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(batch_rows):
+                batch.validate(full=True)  # text of changed bytes is text no more
+                yield batch
+    except UNREADABLE as error:
+        raise InvalidSample(f"{name} is not a readable Parquet file: {error}; write it again") from error
 
 
 def n_parquet_rows(path: str) -> int:
     """0 of a file that is none; whoever reads it says so."""
     try:
         return int(pq.read_metadata(path).num_rows)
-    except pa.ArrowException:
+    except UNREADABLE:
         return 0
 
 

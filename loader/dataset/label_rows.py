@@ -4,6 +4,7 @@ Every row has the number by which its source knows it - of its line, or of its r
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,13 +14,15 @@ from os import PathLike, fspath
 from os.path import isfile, join
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pyarrow as pa
 
-from ..errors import InvalidField, InvalidSample
+from ..errors import InvalidField, InvalidSample, StoreError
 from ..storage import open_store
 from ..storage.files import download
+from ..storage.spec import redact
 from .columns import check_metadata, column_of
 from .label_arrow import arrow_tables, n_parquet_rows, parquet_tables
 from .label_csv import csv_tables
@@ -29,6 +32,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 BATCH_ROWS = 65_536
 GIVEN = "the rows given"
 """What rows are called that no file has."""
+_QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +69,15 @@ def open_rows(rows: Any, key: str, types: Mapping[str, str]) -> Iterator[RowSour
     InvalidField and FieldNotFound, with file and line.
     """
     if isinstance(rows, str | PathLike):
-        place = fspath(rows)
-        with _on_this_machine(place) as path:
-            yield replace(
-                _file(path, place.rpartition("/")[2], key, types), n_rows=partial(_count, path, place)
-            )
+        place, query = _address(fspath(rows))
+        name = place.rpartition("/")[2]
+        with _on_this_machine(place, query) as path:
+            yield replace(_file(path, name, key, types), n_rows=partial(_count, path, name))
     elif hasattr(rows, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(rows)
         yield _numbered(GIVEN, "row", arrow_tables(reader, GIVEN, key, BATCH_ROWS))
     elif isinstance(rows, Mapping):
-        yield _mappings(GIVEN, "row", enumerate(({**row, key: name} for name, row in rows.items()), 1), key)
+        yield _mappings(GIVEN, "row", _by_key(rows, key), key)
     elif isinstance(rows, Iterable) and not isinstance(rows, bytes):
         yield _mappings(GIVEN, "row", enumerate(rows, 1), key)
     else:
@@ -84,23 +87,51 @@ def open_rows(rows: Any, key: str, types: Mapping[str, str]) -> Iterator[RowSour
         )
 
 
+def _address(place: str) -> tuple[str, str]:
+    """A path or URL as messages may name it, and the query of a signed URL. Raises: InvalidSample for the query of a
+    URL of anything else."""
+    scheme = place.partition("://")[0].lower() if "://" in place else "file"
+    if scheme in ("file", "local"):
+        return place, ""
+    of_web = scheme in ("http", "https")
+    address, _, query = (place.partition("#")[0] if of_web else place).partition("?")
+    if query and not of_web:
+        raise InvalidSample(
+            f"{redact(address)} has a query (?...), which signs http:// and https:// URLs alone; name the object "
+            "without it, and give credentials in the environment"
+        )
+    return address, query
+
+
 @contextmanager
-def _on_this_machine(place: str) -> Iterator[str]:
-    """The path of a file; a remote one is copied to scratch for the while."""
+def _on_this_machine(place: str, query: str) -> Iterator[str]:
+    """The path of a file; a remote one is copied to scratch for the while. query: goes with its requests."""
     if "://" not in place:
         if not isfile(place):
             raise InvalidSample(f"there is no file {place}; give the path or URL of the rows")
         yield place
         return
     folder, _, name = place.rpartition("/")
-    store = open_store(folder)
+    signed = {"params": parse_qsl(query, keep_blank_values=True)}
+    store = open_store(folder, {"fsspec": signed} if query else None)
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-rows-") as scratch:
             copy = join(scratch, "rows")
-            download(store, name, copy)
+            with _unsigned():
+                download(store, name, copy)
             yield copy
     finally:
         store.close()
+
+
+@contextmanager
+def _unsigned() -> Iterator[None]:
+    """Errors without queries of URLs: a client names what it asked for, whatever a provider calls its signature."""
+    try:
+        yield
+    except StoreError as error:
+        error.args = (_QUERY.sub("?***", str(error)),)
+        raise
 
 
 def _file(path: str, name: str, key: str, types: Mapping[str, str]) -> RowSource:
@@ -116,9 +147,9 @@ def _file(path: str, name: str, key: str, types: Mapping[str, str]) -> RowSource
     )
 
 
-def _count(path: str, place: str) -> int:
-    """The rows of a Parquet file; the lines of another. place: where it came from."""
-    if place.lower().endswith(".parquet"):
+def _count(path: str, name: str) -> int:
+    """The rows of a Parquet file; the lines of another. name: that it has where it came from."""
+    if name.lower().endswith(".parquet"):
         return n_parquet_rows(path)
     with open(path, "rb") as file:
         return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b""))
@@ -139,6 +170,19 @@ def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
                 yield number, json.loads(line)
             except ValueError as error:
                 raise InvalidSample(f"line {number} of {name} is not JSON: {error}") from error
+
+
+def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
+    """Rows of a mapping key -> values, each with its key."""
+    for number, (name, row) in enumerate(rows.items(), 1):
+        try:
+            values = {**row, key: name}
+        except TypeError as error:
+            raise InvalidSample(
+                f"row {number} of {GIVEN} is {repr(row)[:60]} for key {name!r}; a mapping of columns to values is "
+                f"needed for each key, such as {{{name!r}: {{'label': {repr(row)[:60]}}}}}"
+            ) from error
+        yield number, values
 
 
 def _mappings(name: str, word: str, rows: Iterable[tuple[int, Any]], key: str) -> RowSource:

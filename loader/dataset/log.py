@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ..errors import Corrupt
+from ..storage import is_local
 from ..storage.doubt import sound
 from ..storage.fork import lock
 from ..storage.store import Store
@@ -25,7 +26,7 @@ from .hints import HINT_EVERY, belongs, listed, newest_hint, write_hint
 from .history import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
 from .marker import check_primary
 from .names import LATEST
-from .tail import read_tail
+from .tail import check_end, read_tail
 
 _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how often the mappings are copied
 
@@ -84,7 +85,8 @@ class Log:
 
     def _open(self) -> tuple[State, State | None]:
         """(the state after the newest entry, the one whose hint is missing). Two round trips, where what is listed is
-        all there is: the listing, and everything that it names from the newest hint on."""
+        all there is: the listing, and everything that it names from the newest hint on. On a disk names are listed once
+        more."""
         earlier, self._earlier = self._earlier, None
         if earlier is not None and earlier.n:
             self._check()
@@ -97,13 +99,15 @@ class Log:
             start, kept = newest_hint(store, found.hints)
             coming = found.coming if start.n == found.after else 1
             state, at_hint = _catch_up(start, read_tail(store, start.n, coming))
+        if state.n < found.last or is_local(self._store):  # on a disk entries were not listed
+            check_end(self._store, state.n)
         return state, at_hint if at_hint is not None and at_hint.n > kept else None
 
     def verify(self) -> State:
         """Read the whole log from its first entry, without hints. Raises: Corrupt, naming every entry that
-        was edited; else as `refresh`."""
+        was edited, or is missing; else as `refresh`."""
         try:
-            return _catch_up(State(), read_tail(self._store, 0))[0]
+            state = _catch_up(State(), read_tail(self._store, 0))[0]
         except Corrupt as e:
             links: list[Entry] = []
             with suppress(Corrupt):  # an entry that does not even parse ends the links
@@ -112,6 +116,8 @@ class Log:
             if names := [entry_key(n) for n in edited(links)]:
                 e.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
             raise
+        check_end(self._store, state.n)
+        return state
 
     def append(self, decide: Decide) -> Outcome:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
@@ -221,8 +227,8 @@ class Log:
 
 def _to_do(url: str) -> str:
     return (
-        f"run penstock verify --root {url}, which names the entry that was edited; restore that object from a mirror, "
-        "or its former version where the bucket keeps versions"
+        f"run penstock verify --root {url}, which names what was edited or is missing; restore that object from a "
+        "mirror, or its former version where the bucket keeps versions"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound
 from ..storage import Store
-from ..storage.mirrored import MirroredStore
+from ..storage.mirrored import MirroredStore, primary_of
 from .entries import canonical
 from .history import State
 
@@ -26,11 +26,13 @@ PROBES = "heartbeats/probe-"
 
 
 class Marker:
-    """The marker of the root in `store`, looked at until it was found good."""
+    """The marker of the root in `store`, looked at until it was found good. Of several stores any may say which root it
+    is; who may write to it, the primary alone."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._good: Mapping[str, Any] | None = None
+        self._of_primary: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         """Raises: as `check_root`."""
@@ -45,15 +47,21 @@ class Marker:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the primary; None where the root is no mirror. Raises: as `check_root`."""
-        self.check()
-        primary = (self._good or {}).get(MIRROR_OF)
+        """The URL of the primary; None where the root is no mirror. Raises: as `check_root`; of several stores as
+        `MirroredStore.writable`."""
+        if self._of_primary is None:
+            if isinstance(self._store, MirroredStore):
+                self._of_primary = check_root(self._store.writable())
+            else:
+                self.check()
+                self._of_primary = self._good
+        primary = (self._of_primary or {}).get(MIRROR_OF)
         return None if primary is None else str(primary)
 
     def writable(self) -> None:
         """Raises: Conflict where the root is a mirror: its history is that of its primary."""
         if self.mirror_of is not None:
-            self._good = None  # it may have become the primary since
+            self._good = self._of_primary = None  # it may have become the primary since
         primary = self.mirror_of
         if primary is not None:
             raise Conflict(
@@ -66,8 +74,7 @@ def is_primary(store: Store, state: State) -> bool:
     """Whether the history that says `state` goes on in this store. A request, for a root that was moved.
 
     Raises: as `check_root`."""
-    if isinstance(store, MirroredStore):
-        store = store.stores[0]  # which alone is written to; another one may be the primary by now
+    store = primary_of(store)  # which alone is written to; another one may be the primary by now
     if state.primary is None:
         return MIRROR_OF not in check_root(store)
     marker = check_root(store)

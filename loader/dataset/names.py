@@ -15,6 +15,7 @@ from .history import State, VersionRecord
 
 LATEST = "latest"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TRANSACTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _ID_PREFIX = re.compile(r"v-[0-9a-f]{8,64}")
 _RULE = "1 to 128 of A-Z a-z 0-9 . _ - and the first a letter or digit"
 _SHOWN = 20  # names listed in a message before it says how many more there are
@@ -41,6 +42,25 @@ def check_dataset_name(name: str) -> str:
             f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
         )
     return name
+
+
+def check_transaction_name(name: str) -> str:
+    """The name itself, which becomes a part of keys. Raises: InvalidName."""
+    if not isinstance(name, str) or not _TRANSACTION.fullmatch(name):
+        raise InvalidName(
+            f"{name!r} cannot be a transaction's name: accepted are 1 to 200 of A-Z a-z 0-9 . _ - and the first a "
+            "letter or digit"
+        )
+    return name
+
+
+def check_words(what: str, words: str) -> str:
+    """What somebody gave as a reason or as a name for people, itself. Raises: InvalidName where it is no UTF-8 text."""
+    try:
+        words.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text") from None
+    return words
 
 
 def check_ref_name(name: str) -> str:

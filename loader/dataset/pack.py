@@ -22,7 +22,7 @@ from ..order.pack import PackBy
 from ..order.pack_table import PackTable, pack_documents
 from ..order.packed_view import PackedView
 from .field_sizes import field_nbytes
-from .parquet import check_stored_as, parse_table, table_bytes, table_facts
+from .parquet import parse_stored, table_bytes, table_facts
 from .piece_checks import PieceChecks, keep_checks, load_checks
 from .read import read_fields
 from .samples import live_values
@@ -149,8 +149,7 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
     except ObjectNotFound:
         return None
     name = f"{store.url}/{path}"
-    table = parse_table(data, name)
-    check_stored_as(table, path, name)
+    table = parse_stored(data, path, name)
     try:
         columns = [table[column].to_numpy() for column in COLUMNS]
     except KeyError as error:

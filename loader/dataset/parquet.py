@@ -20,6 +20,9 @@ SCHEMA_VERSION = 1
 ROW_GROUP_ROWS = 65_536
 READ_AHEAD = 16
 """Tables fetched together: what they hold is in memory at once."""
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
+"""What the reader makes of a file that is damaged or no Parquet: an OSError where its compression or footer is wrong, a
+ValueError where a name or number is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +138,21 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
         return reader.read(columns=columns)
     except FormatTooNew:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or number that is none
+    except UNREADABLE as error:
         raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
+
+
+def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
+    """The same of a table that `table_bytes` gave the fact `path`: where it lies, relative to the root. One that says
+    nothing was written before there was such a fact. Raises: as `parse_table`; Corrupt for another table's file."""
+    table = parse_table(data, name)
+    said = (table.schema.metadata or {}).get(b"penstock.path")
+    if said is not None and said != path.encode():
+        raise Corrupt(
+            f"{name} was written as {said.decode(errors='replace')}, so it tells of something else: it was exchanged, "
+            "renamed or damaged. Delete it, it is made again"
+        )
+    return table
 
 
 def table_facts(table: pa.Table) -> dict[str, str]:
@@ -148,18 +164,6 @@ def table_facts(table: pa.Table) -> dict[str, str]:
         for name, value in metadata
         if name.decode().startswith(prefix)
     }
-
-
-def check_stored_as(table: pa.Table, path: str, name: str) -> None:
-    """Hold the fact `path` against where a table lies: one that says nothing was written before there was such a fact.
-
-    path: relative to the root; name: for messages. Raises: Corrupt for another table's file."""
-    said = (table.schema.metadata or {}).get(b"penstock.path")
-    if said is not None and said != path.encode():
-        raise Corrupt(
-            f"{name} was written as {said.decode(errors='replace')}, so it tells of something else: it was exchanged, "
-            "renamed or damaged. Delete it, it is made again"
-        )
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:

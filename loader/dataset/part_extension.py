@@ -16,7 +16,7 @@ from .columns import check_metadata, metadata_table
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 from .parquet import get_table, put_table
 from .part import Part, ShardFile
-from .part_writer import PartWriter, group_chooser, make_sample
+from .part_writer import PartWriter, check_case, group_chooser, make_sample
 from .read import read_fields
 
 BLOCK_ROWS = 64
@@ -84,6 +84,10 @@ def add_part_group(
                 raise Conflict(
                     f"part {part.id} has field {taken[0]!r} already, in another group; choose another name"
                 )
+            check_case(
+                [*(field for shard in part.shards for field in shard.field_nbytes), *fields],
+                f"part {part.id}",
+            )
             writer.add(make_sample(key, fields))
         return replace(part, shards=(*part.shards, *writer.finish(with_samples=False).shards))
     finally:

@@ -43,14 +43,10 @@ def make_sample(
     if not isinstance(fields, Mapping) or not fields:
         raise InvalidSample(f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}")
     encoded: dict[str, bytes] = {}
-    folded: dict[str, str] = {}
-    for field, value in fields.items():
+    for field in fields:
         member_name(key, check_field(field))
-        if (other := folded.setdefault(field.lower(), field)) != field:
-            raise InvalidField(
-                f"sample {key!r} has fields {other!r} and {field!r}, which differ in case only: webdataset and many "
-                "disks take them for one; rename one of them"
-            )
+    check_case(fields, f"sample {key!r}")
+    for field, value in fields.items():
         nbytes = value.nbytes if isinstance(value, memoryview | np.ndarray) else 0
         check_field_bytes(key, field, nbytes)  # before anything of it is copied
         try:
@@ -66,6 +62,17 @@ def make_sample(
         metadata=columns.check_metadata(key, metadata or {}),
         source=columns.check_source(key, source or {}),
     )
+
+
+def check_case(fields: Iterable[str], whose: str) -> None:
+    """Raises: InvalidField for two that differ in case only."""
+    folded: dict[str, str] = {}
+    for field in fields:
+        if (other := folded.setdefault(field.lower(), field)) != field:
+            raise InvalidField(
+                f"{whose} has fields {other!r} and {field!r}, which differ in case only: webdataset and many disks "
+                "take them for one; rename one of them"
+            )
 
 
 class PartWriter:

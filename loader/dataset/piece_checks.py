@@ -17,7 +17,7 @@ from ..errors import AlreadyExists, Corrupt, DecodeFailed, ObjectNotFound, Store
 from ..modalities.array import layout_of
 from ..order.packed_view import PackedView
 from .address import FieldAddress
-from .parquet import check_stored_as, parse_table, table_bytes
+from .parquet import parse_stored, table_bytes
 from .read import FieldPart, read_fields
 from .shard import crc32c
 
@@ -52,10 +52,9 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
     """What `keep_checks` left in the root; None where it did not. Raises: Corrupt."""
     store, path = view.version.store, checks_path(path)
     try:
-        table = parse_table(store.get(path).data, f"{store.url}/{path}")
+        table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
     except ObjectNotFound:
         return None
-    check_stored_as(table, path, f"{store.url}/{path}")
     try:
         return PieceChecks(np.column_stack([table[name].to_numpy() for name in _COLUMNS]).astype(np.int64))
     except KeyError as error:

@@ -61,7 +61,7 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
     """Facts about who made a version. Raises: InvalidSample for what canonical JSON does not hold."""
     try:
         canonical(dict(producer or {}))
-    except TypeError as error:
+    except (TypeError, UnicodeEncodeError) as error:
         raise InvalidSample(
             f"producer={producer!r}: {error}; use strings, integers, booleans, lists and objects"
         ) from error
@@ -183,10 +183,12 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that nobody else gave these parts this group, or changed the parts, since we began."""
+    """Checks that nobody else gave these parts this group, or changed the parts, since we began.
 
-    def __init__(self, group: str, parts: list[str]) -> None:
-        self._group, self._parts = group, parts
+    began: the version that the group was computed for, whose excluded samples have empty fields in it."""
+
+    def __init__(self, group: str, parts: list[str], began: Version) -> None:
+        self._group, self._parts, self._began = group, parts, began
 
     def __call__(self, parent: Version | None) -> None:
         """Raises: Conflict."""
@@ -203,6 +205,22 @@ class FreeGroup:
                 f"group {self._group!r} of part {twice[0]} was published by somebody else, in {parent.name}; "
                 "open it and use theirs, or choose another group name"
             )
+        if parent.id != self._began.id:
+            self._check_excluded(parent, ids)
+
+    def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
+        """A retirement may bring back what was excluded, and was not computed. Raises: Conflict."""
+        before, ours = self._began.parts, set(self._parts)
+        for position in before.with_exclusions:
+            part = before.id(position)
+            back = (
+                parent.parts.live_members(ids[part]) & ~before.live_members(position) if part in ours else ()
+            )
+            if np.any(back):
+                raise Conflict(
+                    f"row {int(np.argmax(back))} of part {part} was excluded in {self._began.name}, so "
+                    f"{self._group!r} was not computed for it, and {parent.name} has it again: begin again from that"
+                )
 
 
 def _refuse_live(parent: Version, clashes: pa.Table) -> None:

@@ -5,7 +5,6 @@ tables say of it is null, and its key is another. The old files stay where they 
 """
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 from google_crc32c import extend
 
-from ..errors import Corrupt, StoreError
+from ..errors import Corrupt
 from ..storage import Store
+from ..storage.scratch import on_scratch
 from .index import IndexFile, IndexPlace, Int64s, index_bytes
 from .manifest import SamplesFile
 from .member_names import member_name
 from .parquet import TableFile, get_table, get_tables, put_named_table, table_facts
 from .part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
 from .shard import member_header
-from .spill import scratch_error
 from .stats import column_stats
 
 Redacted = Mapping[str, Mapping[int, str]]
@@ -162,28 +161,30 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 
 def _copy(store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]) -> str:
     """The shard with what patches say: (offset, bytes) to write, or (offset, so many zeros). Returns its SHA-256."""
-    handle, name = tempfile.mkstemp(prefix="penstock-redact-", suffix=".tar")
-    try:
-        with os.fdopen(handle, "wb") as out, store.open_stream(shard["path"]) as source:
-            sha256 = _patched(source, out, patches, shard, f"{store.url}/{shard['path']}")
-        store.put_file(path, name)
-    except StoreError:  # some are OSErrors too
-        raise
-    except OSError as error:
-        raise scratch_error("a shard was redacted", name, error) from error
-    finally:
-        os.unlink(name)
+    again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
+    with (
+        on_scratch(None, meanwhile, room_for="the largest shard", again=again),
+        tempfile.NamedTemporaryFile(prefix="penstock-redact-", suffix=".tar") as out,
+    ):
+        with store.open_stream(shard["path"]) as source:
+            sha256 = _patched(source, out.write, patches, shard, f"{store.url}/{shard['path']}")
+        out.flush()
+        store.put_file(path, out.name)
     return sha256
 
 
 def _patched(
-    source: BinaryIO, out: BinaryIO, patches: Sequence[tuple[int, bytes | int]], shard: Shard, name: str
+    source: BinaryIO,
+    out: Callable[[bytes], object],
+    patches: Sequence[tuple[int, bytes | int]],
+    shard: Shard,
+    name: str,
 ) -> str:
     was, now = hashlib.sha256(), hashlib.sha256()
 
     def write(data: bytes) -> None:
         now.update(data)
-        out.write(data)
+        out(data)
 
     at = 0
     for offset, what in patches:

@@ -72,7 +72,8 @@ class Root:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the root that this one is a mirror of; None of a primary. Raises: NotARoot; FormatTooNew."""
+        """The URL of the root that the one at `url` is a mirror of; None of a primary. Raises: NotARoot; FormatTooNew;
+        StoreError."""
         return self._marker.mirror_of
 
     @property
@@ -167,8 +168,8 @@ class Root:
 
         parent: the ref that the work is based on (pinned; default: the newest). txn: a name of the caller's for a
         step that may be retried: beginning it again gives the same transaction. gated: nobody publishes its parts
-        without a gate's verdict on them. Raises: VersionRetired; Fenced; Conflict for a txn of another dataset, or
-        that was begun without the gate.
+        without a gate's verdict on them. Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another
+        dataset, or that was begun without the gate.
         """
         self.create()
         state = self._log.state
@@ -282,13 +283,14 @@ class Root:
     ) -> Version:
         """The next version without these samples. Their bytes stay until a takedown; ordinals close up.
 
-        Raises: VersionNotFound for a key that the version does not have; Conflict when somebody excluded one
-        meanwhile.
+        Raises: VersionNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
+        text; Conflict when somebody excluded one meanwhile.
         """
         return publish_exclusions(self, ref, keys, reason, producer)
 
     def retire(self, ref: str, *, reason: str) -> None:
-        """Take a version out of use: opening it raises VersionRetired with this reason. It cannot be undone."""
+        """Take a version out of use: opening it raises VersionRetired with this reason. It cannot be undone. Raises:
+        InvalidName for a reason that is no text."""
         record = resolve(self.state, ref, retired=True)
         self._log.retire(record.dataset, record.number, reason)
 

@@ -1,6 +1,7 @@
 """The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added."""
 
 import io
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import polars
 
     from .version import Version
+
+logger = logging.getLogger(__name__)
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -34,7 +37,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
     only the columns are decoded. A column is what its last annotation says."""
     pl = import_polars()
     entries = version.manifest["samples"]
-    frame = _read_group(pl, version, "keys", columns)
+    frame = _in_order(version, _read_group(pl, version, "keys", columns))
     for group in sorted(
         {entry["group"] for entry in files_of(entries, columns, annotations=False)} - {"keys"}
     ):
@@ -69,7 +72,7 @@ def _columns(version: "Version") -> dict[str, Any]:
 
 
 def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] | None) -> Any:
-    """All runs of one column group, in the order of the version's parts: part, row, and these of its columns or all."""
+    """All runs of one column group, in the manifest's order: part, row, and these of its columns or all."""
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
@@ -78,6 +81,31 @@ def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] 
         some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
         runs.append(pl.read_parquet(data, columns=some))
     return pl.concat(runs, how="diagonal_relaxed")
+
+
+def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
+    """The rows of the keys tables by part and row, as ordinals count them. Earlier releases merged some out of it.
+
+    Raises: Corrupt where they are not each row of each part once."""
+    parts, runs = version.parts, keys["part"].rle().struct
+    start = np.cumsum(parts.n_rows) - parts.n_rows
+    position = parts.positions(runs.field("value").to_list())
+    place = np.repeat(start[position], runs.field("len").to_numpy()) + keys["row"].to_numpy()
+    whole = np.arange(int(parts.n_rows.sum()))
+    if np.array_equal(place, whole):
+        return keys
+    order = np.argsort(place, kind="stable")
+    if not np.array_equal(place[order], whole):
+        raise Corrupt(
+            f"{version.name}: its keys tables have {len(keys)} rows, which are not the {len(whole)} of its parts, each "
+            f"once; run penstock verify {version.name}, and restore what it names from a mirror"
+        )
+    logger.warning(
+        "%s: an earlier release left its keys tables out of the order of the parts; they are put in order as they are "
+        "read. Delete views/ of the root: views of it that were stored then are of other samples, and are made again",
+        version.name,
+    )
+    return keys[order]
 
 
 def live_where(version: "Version", predicate: str) -> Bools:

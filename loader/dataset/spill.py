@@ -127,8 +127,11 @@ def _encode(value: object) -> dict[str, str]:
     raise TypeError(f"a {type(value).__name__} passed the writer's check")
 
 
-def _decode(body: dict[str, Any]) -> Any:
-    return datetime.fromisoformat(body["datetime"]) if body.keys() == {"datetime"} else body
+def _decoded(value: Any) -> Any:
+    """A metadata value, or the items of one. None of them is a dictionary but what `_encode` made."""
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return datetime.fromisoformat(value["datetime"]) if isinstance(value, dict) else value
 
 
 def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
@@ -144,7 +147,8 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
     previous = b""
     for hashed, offset, meta_nbytes, _ in headers:
         file.seek(offset)
-        key, lengths, metadata, source = json.loads(file.read(meta_nbytes), object_hook=_decode)
+        key, lengths, metadata, source = json.loads(file.read(meta_nbytes))
+        metadata = {name: _decoded(value) for name, value in metadata.items()}
         if hashed == previous:
             raise duplicate(key)
         previous = hashed

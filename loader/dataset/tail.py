@@ -1,16 +1,25 @@
-"""Reading the log forward: probe n+1, n+2 ... until there is no such entry; no listing decides that."""
+"""Reading the log forward: probe n+1, n+2 ... until there is no such entry; no listing decides that.
 
+A listing may only forbid: entries that it shows behind that end mean that one was lost, and not that the log ends.
+"""
+
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from itertools import takewhile
 
-from ..errors import Corrupt, ObjectNotFound, StoreError
+from ..errors import Corrupt, Forbidden, ObjectNotFound, StoreError
+from ..storage.seek import list_from
+from ..storage.store import Store
 from ..storage.together import Objects
-from .entries import Entry, entry_key, parse
+from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse
 
 # The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
 # doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
 READ_AHEAD = 16
+_BEHIND_ENTRIES = f"{FOLDER}:"  # sorts behind every digit, and before hints
+_log = logging.getLogger(__name__)
 
 
 def read_tail(store: Objects, after: int, coming: int = 1) -> Iterator[Entry]:
@@ -33,10 +42,7 @@ def read_tail(store: Objects, after: int, coming: int = 1) -> Iterator[Entry]:
                 if got is None and later_exists:
                     got = _get(store, n)  # created between our read of n and our read of the later one?
                     if got is None:
-                        raise Corrupt(
-                            f"log entry {entry_key(n)} is missing while a later one exists; entries "
-                            "are never deleted, restore it from a mirror"
-                        )
+                        raise Corrupt(missing(n, n))
                 if got is None:
                     return
                 if isinstance(got, StoreError):
@@ -44,6 +50,27 @@ def read_tail(store: Objects, after: int, coming: int = 1) -> Iterator[Entry]:
                 yield parse(n, got)
             after += batch
             batch, coming = min(2 * batch, READ_AHEAD), 0
+
+
+def check_end(store: Store, n: int) -> None:
+    """That a log whose entry n + 1 is not there ends with entry n. One listing from there on, where the store has such
+    a request, else of the log. Credentials that may not list do without.
+
+    Raises: Corrupt, naming the entries that are missing before the first later one; StoreError.
+    """
+    try:
+        behind = list_from(store, FOLDER, entry_key(n))
+        keys = [info.key for info in takewhile(lambda info: info.key < _BEHIND_ENTRIES, behind)]
+    except Forbidden as error:
+        _log.warning(
+            "the log of %s cannot be listed (%s): a missing entry may look like its end", store.url, error
+        )
+        return
+    later = [number for number in map(entry_number, keys) if number is not None]
+    for first, last in gaps([n, *later]):
+        # Listings are no snapshots: whoever appended meanwhile may have his second entry shown and not his first.
+        if _get(store, first) is None:
+            raise Corrupt(missing(first, last))
 
 
 def _get(store: Objects, n: int) -> bytes | StoreError | None:

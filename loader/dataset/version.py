@@ -143,7 +143,8 @@ class Version:
 
     def edits(self, column: str) -> "polars.LazyFrame":
         """Every edit of a column of live samples, oldest first: `ordinal`, `key`, the column's value, `removed`,
-        `annotation`, `annotated_by`, `annotated_at`. Raises: FieldNotFound for a column that is not in the table."""
+        `annotation`, `annotated_by`, `annotated_at`; of a column of one of these names the fact is `edit_<name>`.
+        Raises: FieldNotFound for a column that is not in the table."""
         from .samples import scan_edits
 
         return scan_edits(self, column)

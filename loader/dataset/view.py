@@ -15,7 +15,7 @@ from ..storage.fork import lock
 from .bitmap import Bools, SelectTable, pack, unpack
 from .entries import canonical
 from .find import live_ordinals
-from .parquet import check_stored_as, parse_table, table_bytes
+from .parquet import parse_stored, table_bytes
 from .shard import crc32c
 
 if TYPE_CHECKING:
@@ -226,8 +226,7 @@ class View:
         except ObjectNotFound:
             return None
         name = f"{self.version.store.url}/{self._path}"
-        table = parse_table(data, name)
-        check_stored_as(table, self._path, name)
+        table = parse_stored(data, self._path, name)
         try:
             first, rows = table["first_ordinal"].to_pylist(), table["bits"].to_pylist()
             sums = table["crc32c"].to_pylist() if "crc32c" in table.column_names else map(crc32c, rows)

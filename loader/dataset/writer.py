@@ -9,6 +9,7 @@ from ..errors import EmptyVersion, InvalidSample, RootError
 from .changes import abort_after
 from .part import Part
 from .part_writer import PartWriter, group_chooser, make_sample, mismatch
+from .publish import check_producer
 from .spill import Spill
 from .version import Version
 
@@ -45,7 +46,7 @@ class Writer:
         self._root, self.dataset = root, dataset
         self._group_of = group_chooser(group, groups)
         self._shard_bytes, self._part_samples = shard_bytes, part_samples
-        self._producer = producer
+        self._producer = check_producer(producer)
         self._spill: Spill | None = None
         self._txn = ""
         self._first: tuple[str, frozenset[str]] | None = None

@@ -17,6 +17,7 @@ from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, StoreError
 from ..order.plan import Plan
 from ..storage import Store
+from ..storage.mirrored import primary_of
 from .substitution import LEDGER_FORMAT, Substitution
 from .world import World
 
@@ -93,13 +94,15 @@ class Ledger:
 def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
     """Every substitution that runs of a plan (or of its hash) put on record in this root, by step, slot and attempt.
 
-    What several ranks or runs say alike is listed once. Costs a listing, and one read per substituted slot.
+    What several ranks or runs say alike is listed once. Costs a listing, and one read per substituted slot; of a root
+    with mirrors the primary's, as mirrors have no ledgers.
     Raises: Corrupt for an object that is no ledger; FormatTooNew; StoreError.
     """
     prefix = _folder(plan if isinstance(plan, str) else plan.hash)
     found: dict[tuple[str | int, ...], Substitution] = {}
-    for info in root.store.list(prefix):
-        for line in root.store.get(info.key).data.splitlines():
+    store = primary_of(root.store)
+    for info in store.list(prefix):
+        for line in store.get(info.key).data.splitlines():
             entry = _parsed(line, f"{root.url}/{info.key}")
             found.setdefault(entry.identity, entry)
     return sorted(found.values(), key=lambda one: (one.step, one.slot, one.attempt))

@@ -76,8 +76,14 @@ def make_directories(path: str) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path) from None
-        return  # another writer made it
+        # Another writer made it, and may not have come to the next line.
     fsync_directory(parent)
+
+
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Also where the system takes less at once. Raises: OSError."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def fsync_directory(path: str) -> None:

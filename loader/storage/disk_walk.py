@@ -24,7 +24,7 @@ def walk(base: str, prefix: str, start_after: str | None) -> Iterator[tuple[str,
 def _walk(
     base: str, folder: str, prefix: str, start_after: str | None
 ) -> Iterator[tuple[str, os.stat_result]]:
-    for key, entry in _entries(base, folder):
+    for key, entry in _entries(base, folder, prefix, start_after or ""):
         if key.endswith("/"):
             wanted = key.startswith(prefix) or prefix.startswith(key)
             if wanted and (start_after is None or key > start_after or start_after.startswith(key)):
@@ -38,20 +38,27 @@ def _walk(
                 raise disk_error("list", base + key, error) from error
 
 
-def _entries(base: str, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
+def _entries(base: str, folder: str, prefix: str, start_after: str) -> list[tuple[str, os.DirEntry[str]]]:
+    """What a directory has that may match, sorted. Other names, thousands of them in a log, cost no more than being
+    read."""
     found: list[tuple[str, os.DirEntry[str]]] = []
     try:
         with os.scandir(base + folder) as entries:
             for entry in entries:
+                path = folder + entry.name
+                if not (path.startswith(prefix) or prefix.startswith(path)):
+                    continue
+                if path + "/" <= start_after and not start_after.startswith(path):
+                    continue
                 if entry.name.startswith(TEMPORARY):
                     continue
                 if not _is_text(entry.name):
                     _log.warning("%s%s holds a name that is not UTF-8: %r", base, folder, entry.name)
                     continue
                 if entry.is_dir():
-                    found.append((f"{folder}{entry.name}/", entry))
+                    found.append((path + "/", entry))
                 elif entry.is_file():
-                    found.append((folder + entry.name, entry))
+                    found.append((path, entry))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ..errors import Changed
-from .disk_errors import disk_error, upload_size
+from .disk_errors import disk_error, upload_size, write_all
 from .keys import TEMPORARY
 from .room import Room
 from .store import ObjectInfo, Store
 from .stream import Pieces
-
-WRITE_BYTES = 32 * 2**10
-"""At once: for larger writes ext4 takes larger pages of memory, which are slow to get on a virtual machine (1.1 s of
-processor per GiB, and 0.4 so)."""
 
 READ_BYTES = 256 * 2**10
 """At once: what is hashed next is still in the processor's cache."""
@@ -33,8 +29,8 @@ def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen |
 
     Memory: such a file's, used again by uploads while any is under way, and 1 GiB for all that a process has under way.
 
-    Raises: ObjectNotFound; InvalidStore for a directory; Changed where the file is written to meanwhile; what
-    `put_file` raises; what `seen` raises.
+    Raises: ObjectNotFound; InvalidStore for a directory; Changed where the file is written to meanwhile (above
+    64 MiB: where `seen` is given); what `put_file` raises; what `seen` raises.
     """
     source, target = os.fspath(path), f"{store.url}/{key}"
     nbytes = upload_size(source, target)
@@ -105,7 +101,7 @@ def download(
 
     Requests are of at most 4 MiB, three at once (one for each 4 MiB, and two more); memory: 12 MiB. None is open
     while `seen` and the disk work. Of more than four objects at once, where S3 is read directly, each is one request
-    for 16 MiB, which stays open meanwhile. Each is tried again under the store's budget.
+    for 64 MiB, which stays open meanwhile. Each is tried again under the store's budget.
 
     Raises: ObjectNotFound; Changed where the object is replaced meanwhile; what reading a range raises; what the disk
     says of writing, as StoreError; what `seen` raises.
@@ -121,8 +117,7 @@ def download(
                 if seen is not None:
                     seen(piece.toreadonly())
                 with _disk("write", target):
-                    while piece:
-                        piece = piece[os.write(descriptor, piece[:WRITE_BYTES]) :]
+                    write_all(descriptor, piece)
         finally:
             os.close(descriptor)
         with _disk("write", target):

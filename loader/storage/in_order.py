@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .object_reads import ReadStore
 
 MANY = 4  # more objects than that at once, in this process
-BODY_BYTES = 16 * 2**20  # one answer
-LOOK_BYTES = 2**18  # what is read of it at once
+BODY_BYTES = 64 * 2**20  # one answer; between two of them nothing comes
+LOOK_BYTES = 2**19  # what is read of it at once: it stays in the cache of one processor
 
 
 class InOrder:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
-from .disk_errors import disk_error, fsync_directory, make_directories, no_links, upload_size
+from .disk_errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
 from .disk_runs import Piece, Run, cut, neighbours, runs_of
 from .disk_walk import walk
 from .keys import TEMPORARY, check_key, check_prefix, check_span
@@ -144,15 +144,21 @@ class LocalStore(Opened):
         return open(descriptor, "rb", buffering=0)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        self._write(key, lambda out: _write_all(out, data), os.replace)
+        self._write(key, lambda out: write_all(out, memoryview(data)), os.replace)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         try:
-            self._write(key, lambda out: _write_all(out, data), _link)
+            self._write(key, lambda out: write_all(out, memoryview(data)), _link)
         except AlreadyExists:
             # Perhaps our own: a network disk may lose the answer to a link that it carried out.
             if self._held(key) != data:
                 raise
+            # Whoever linked it may have failed, or died, before its name was durable.
+            target = self._base + key
+            try:
+                fsync_directory(os.path.dirname(target))
+            except OSError as error:
+                raise disk_error("write", target, error) from error
 
     def put_file(self, key: str, path: str) -> None:
         upload_size(path, self._base + check_key(key))
@@ -299,12 +305,6 @@ def _link(temporary: str, target: str) -> None:
         raise AlreadyExists(f"{target}: the key already holds another object; choose another key") from error
     except OSError as error:
         raise no_links(target, error) from error
-
-
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _copy_all(descriptor: int, path: str) -> None:

@@ -15,6 +15,7 @@ from .member import Member
 from .nearest import Identity, Members
 from .pins import Pins
 from .retry import tried_while
+from .seek import list_from
 from .store import Blob, ObjectInfo, Span, Store
 from .stream import fill_from, open_reader
 
@@ -30,7 +31,8 @@ class MirroredStore:
     def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
         self._members, self._pins = Members(stores, identity), Pins(len(stores))
         self._fallback = Fallback(self._members)
-        self._primary = self._members.primary.store
+        self.primary = self._members.primary.store
+        """Which alone is written to. Its errors are its own: nobody else is asked in its place."""
         self._on_disk = next((one for one in self._members.all if disk_of(one.store) is not None), None)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -47,7 +49,7 @@ class MirroredStore:
     @property
     def url(self) -> str:
         """Where the primary is, without secrets."""
-        return self._primary.url
+        return self.primary.url
 
     @property
     def stores(self) -> list[Store]:
@@ -168,22 +170,22 @@ class MirroredStore:
         no longer than readers for a primary that is down."""
         one = self._members.primary
         with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S):
-            self._writable().put(key, data)
+            self.writable().put(key, data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        self._writable().put_if_absent(key, data)
+        self.writable().put_if_absent(key, data)
 
     def put_file(self, key: str, path: str) -> None:
-        self._writable().put_file(key, path)
+        self.writable().put_file(key, path)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         if not self.primary_is_up:
             # At once: the garbage collector gives leases back in any thread, and no context may be entered there.
             raise Transient(f"{self.url} is passed over, since it failed a moment ago: nothing was deleted")
-        self._writable().delete_many(keys)
+        self.writable().delete_many(keys)
 
     def copy(self, src: str, dst: str) -> None:
-        self._writable().copy(src, dst)
+        self.writable().copy(src, dst)
 
     def close(self) -> None:
         for store in self.stores:
@@ -191,10 +193,17 @@ class MirroredStore:
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """What the primary has, or while it is down another store. Raises: what listing raises, once it has begun."""
+        yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
+
+    def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """See `seek.list_from`."""
+        yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
+
+    def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
 
         def begin(one: Member) -> tuple[Member, list[ObjectInfo], Iterator[ObjectInfo]]:
-            infos = one.store.list(prefix, start_after)
+            infos = listing(one.store)
             return one, [info for _, info in zip(range(1), infos, strict=False)], infos
 
         one, first, rest = self._fallback.read(prefix, begin, by_name=True)
@@ -203,10 +212,11 @@ class MirroredStore:
                 etag = self._pins.listed(one.number, info.key, info.etag)
                 yield replace(info, etag=etag)
 
-    def _writable(self) -> Store:
-        """The primary. Raises: ObjectNotFound where it is empty, and its mirrors are not."""
+    def writable(self) -> Store:
+        """The primary. Raises: ObjectNotFound where it is empty, and its mirrors are not; InvalidStore where it holds
+        another root than they; what reading raises."""
         self._members.admit_for_writing()
-        return self._primary
+        return self.primary
 
     def _blob(self, key: str, etag: str | None, read: Callable[[Member, str | None], Blob]) -> Blob:
         def attempt(one: Member) -> Blob:
@@ -214,3 +224,9 @@ class MirroredStore:
             return Blob(data, self._pins.token(one.number, key, found, etag))
 
         return self._fallback.read(key, attempt)
+
+
+def primary_of(store: Store) -> Store:
+    """The store itself, or of several the primary: for what mirrors do not have, whose listing would say that there is
+    nothing."""
+    return store.primary if isinstance(store, MirroredStore) else store

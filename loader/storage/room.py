@@ -66,7 +66,13 @@ class Room:
             if found is not None:
                 self._spare = [one for one in self._spare if one is not found]  # (bytes are not compared)
                 taken += len(found)
-        memory = bytearray(nbytes) if found is None else found
+        try:
+            memory = bytearray(nbytes) if found is None else found
+        except MemoryError:
+            with self._changed:
+                self._lent -= 1
+            self._give_back(taken)
+            raise
         lent = Lent(view=memoryview(memory)[:nbytes])
         try:
             yield lent

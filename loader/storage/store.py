@@ -92,7 +92,7 @@ class Store(RangeReader, Protocol):
         """Copy inside the store. Raises: ObjectNotFound."""
 
     def open_stream(self, key: str) -> BinaryIO:
-        """A sequential binary reader that fetches bounded ranges (<= 16 MiB) as it is read."""
+        """A sequential binary reader of bounded ranges: at most 16 MiB, or 64 of one of many objects on S3."""
 
     def close(self) -> None:
         """Release connections; the store can be used again afterwards."""

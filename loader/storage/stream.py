@@ -94,6 +94,8 @@ class Pieces:
     def _of_several(self) -> memoryview:
         if self._pool is None:
             self._pool = DaemonPool(AHEAD + 1, "penstock-stream")
+        # (the first ranges' memory is too small for those that follow)
+        self._spare = [one for one in self._spare if len(one) >= self._next_bytes()]
         while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
             memory, offset = self._memory(self._next_bytes()), self._asked
             future = self._pool.submit(copy_context().run, self._fetch, offset, memory)

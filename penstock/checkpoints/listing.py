@@ -3,15 +3,18 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
-from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
+from loader.storage.mirrored import primary_of
 
 from .marker import Checkpoint, Stored, read, runs, steps
 from .retention import remains
 from .several import several
 
 _READ_BYTES = 2**20
+_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +31,11 @@ class Listed:
 
 
 def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
-    """Every step of a run, or of all, with a marker or with parts; by run and step.
+    """Every step of a run, or of all, with a marker or with parts; by run and step. Of several stores the primary's.
 
     Two listings for each run and a request for each marker. Raises: StoreError.
     """
+    store = primary_of(store)
     for name in [run] if run is not None else list(runs(store)):
         sizes: dict[int, dict[str, int]] = {step: {} for step in steps(store, name)}
         committed = set(sizes)
@@ -41,11 +45,29 @@ def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
             yield _look(store, name, step, sizes[step], step in committed)
 
 
+def finished(store: Store, run: str) -> list[int]:
+    """Steps of a run that have a marker, ascending: none where its first save goes on, or was killed.
+
+    Raises: CheckpointNotFound where nothing at all is under the run's name, which names runs that there are.
+    """
+    found = steps(store, run)
+    if not found and next(store.list(f"checkpoints/{run}/"), None) is None:
+        there = list(islice(runs(store), _NAMED + 1))
+        named = ", ".join(there[:_NAMED]) + (" ..." if len(there) > _NAMED else "")
+        raise CheckpointNotFound(
+            f"{store.url} has nothing of a run {run!r}; its runs: {named or 'none'}. Check the name, and --root: it is "
+            "the root that the training saves to"
+        )
+    return found
+
+
 def damaged(store: Store, checkpoints: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, Stored, str]]:
-    """(checkpoint, object, what is wrong or "") of every object, read whole, a few at once; 1 MiB of memory each.
+    """(checkpoint, object, what is wrong or "") of every object, read whole, a few at once; 1 MiB of memory each. Of
+    several stores the primary's.
 
     Raises: StoreError other than ObjectNotFound.
     """
+    store = primary_of(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
     return several(lambda pair: (*pair, _problem(store, pair[0].key(pair[1]), pair[1])), objects)
 

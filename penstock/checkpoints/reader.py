@@ -3,7 +3,9 @@
 import io
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,8 +136,9 @@ class Reader(StorageReader):
                 continue  # this rank's share of the tensor is empty
             wanted = self._wanted(item)
             by_part.setdefault(wanted.piece.part.name, []).append(wanted)
-        for read in several(self._read, (_aimed(part, planner) for part in by_part.values())):
-            for one, data in read:
+        reads = several(self._read, (_aimed(part, planner) for part in by_part.values()))
+        with closing(reads):  # whatever is raised here, nobody reads into the state afterwards
+            for one, data in chain.from_iterable(reads):
                 if one.target is None:
                     planner.load_bytes(one.wanted.item, self._value(one.wanted, data))
                     continue

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from loader.errors import InvalidRuntime, StoreError
+from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidRuntime, StoreError
 from loader.storage import ObjectInfo, Store
 
-from .marker import Checkpoint, marker_key, part_key, steps
+from .marker import Checkpoint, marker_key, part_key, read, steps
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +51,20 @@ def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
     """Delete what need not stay beside the newest checkpoint, which was just committed.
 
     What cannot be deleted is logged, and tried again after the next commit: the checkpoint that was made is good. A
-    marker goes before its parts: whatever stops this, no marker is left whose parts are gone. Two listings, and a
-    request for each 1,000 objects deleted.
+    marker goes before its parts: whatever stops this, no marker is left whose parts are gone. By a listing that lacks
+    the step just committed nothing is deleted. Two listings, the marker before, and a request for each 1,000 objects
+    deleted.
     """
     try:
         committed = steps(store, newest.run)
+        if newest.step not in committed:
+            _log.warning(
+                "old checkpoints of run %s in %s were not deleted: step %d was just committed, and is not listed",
+                newest.run,
+                store.url,
+                newest.step,
+            )
+            return
         kept = retention.kept(committed)
         store.delete_many(marker_key(newest.run, step) for step in committed if step not in kept)
         store.delete_many(_leftovers(store, newest, kept))
@@ -73,11 +82,22 @@ def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
 
 
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
-    """Keys at and below the newest committed step that no checkpoint has. (Other tries of an older step that stays were
-    deleted when that was the newest.)"""
-    own = {newest.key(one) for one in newest.objects}
+    """Keys at and below the newest committed step that no checkpoint has. Of older steps that stay, what other tries
+    left was deleted when that was the newest, or, where that failed, now that it is the one before."""
+    before = max((step for step in kept if step < newest.step), default=None)
+    named = {one.step: one for one in (newest, _marker(store, newest.run, before)) if one is not None}
+    own = {one.key(part) for one in named.values() for part in one.objects}
     for step, one in remains(store, newest.run):
         if step > newest.step:
             return
-        if step not in kept or (step == newest.step and one.key not in own):
+        if step not in kept or (step in named and one.key not in own):
             yield one.key
+
+
+def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
+    """What a marker says; None where it says nothing, so that nobody knows which objects are its own."""
+    try:
+        return None if step is None else read(store, run, step)
+    except (CheckpointNotFound, Corrupt, FormatTooNew) as error:
+        _log.warning("what other tries left beside step %d of run %s stays: %s", step, run, error)
+        return None

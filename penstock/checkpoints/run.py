@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency
+from loader.storage.mirrored import primary_of
 
 from . import index, marker
 from .marker import Checkpoint
@@ -27,7 +28,8 @@ _log = logging.getLogger(__name__)
 class Checkpoints:
     """`checkpoints/<run>/` under a root: a folder, or any store.
 
-    root: a loader.Root, or its path or URL; it need not be that of the data. run: a name; its steps only go up, so a
+    root: a loader.Root, or its path or URL; it need not be that of the data. Of one with mirrors the primary is used
+    alone: its errors are raised, as a mirror has no checkpoints. run: a name; its steps only go up, so a
     training that goes back to an earlier step and does it again is a run of its own. keep_last: delete all but the
     newest so many after a save; keep_every: and but the steps that it divides. Nothing is deleted without keep_last
     but what killed saves left. part_bytes: the size of the files; four at a time are in memory.
@@ -47,6 +49,7 @@ class Checkpoints:
         part_bytes: int = PART_BYTES,
     ) -> None:
         self._root = root if isinstance(root, loader.Root) else loader.Root(root)
+        self._store = primary_of(self._root.store)
         self._keep = Retention(keep_last=keep_last, keep_every=keep_every)
         if isinstance(part_bytes, bool) or not isinstance(part_bytes, int) or part_bytes < 1:
             raise InvalidRuntime(f"part_bytes = {part_bytes!r}; a whole number of at least 1 is needed")
@@ -60,15 +63,15 @@ class Checkpoints:
     # what is there: without torch
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, ascending."""
-        return marker.steps(self._root.store, self.run)
+        """Steps that have a checkpoint, ascending. Raises: StoreError."""
+        return marker.steps(self._store, self.run)
 
     def at(self, step: int) -> Checkpoint:
-        """The checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
-        return marker.read(self._root.store, self.run, step)
+        """The checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew; StoreError."""
+        return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest, or None. Raises: Corrupt; FormatTooNew."""
+        """The newest, or None. Raises: Corrupt; FormatTooNew; StoreError."""
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
@@ -202,7 +205,7 @@ class Checkpoints:
 
     def _index(self, checkpoint: Checkpoint) -> index.Index:
         key = checkpoint.key(checkpoint.index)
-        data = self._root.store.get(key).data
+        data = self._store.get(key).data
         where = f"{self._root.url}/{key}"
         if marker.sha256(data) != checkpoint.index.sha256:
             raise Corrupt(
@@ -213,7 +216,7 @@ class Checkpoints:
     def _reader(self, checkpoint: Checkpoint, made: index.Index, partial: bool) -> "Reader":
         from .reader import Reader
 
-        return Reader(self._root.store, checkpoint, made, partial=partial)
+        return Reader(self._store, checkpoint, made, partial=partial)
 
 
 def _facts(batches: "loader.Loader") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The same call for many items, some at once, with no more of them in memory than are at work."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
@@ -16,8 +16,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def several(call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE) -> Iterator[R]:
-    """What the call gives for each item, in order. An error of one is raised in its turn, and the rest is not begun."""
+def several(
+    call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE
+) -> Generator[R, None, None]:
+    """What the call gives for each item, in order. An error of one is raised in its turn: the rest is not begun, and
+    what is at work is waited for, as it may be filling memory that whoever catches the error uses next."""
     pool = DaemonPool(at_once, "penstock-checkpoint")
     going: deque[Future[R]] = deque()
     try:
@@ -28,4 +31,4 @@ def several(call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONC
         while going:
             yield going.popleft().result()
     finally:
-        pool.dismiss()
+        pool.shutdown(cancel_futures=True)

@@ -4,7 +4,7 @@ import io
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pickle import UnpicklingError
 from typing import Any
@@ -16,7 +16,8 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from loader import Root
-from loader.errors import Conflict, InvalidField, InvalidRuntime
+from loader.errors import Conflict, InvalidField, InvalidRuntime, StoreError
+from loader.storage.mirrored import primary_of
 
 from . import index, marker, retention
 from .boxes import cut, named
@@ -49,7 +50,7 @@ class Writer(StorageWriter):
         part_bytes: int = PART_BYTES,
     ) -> None:
         super().__init__()
-        self._root, self._store = root, root.store
+        self._root, self._store = root, primary_of(root.store)
         self._run, self._step = marker.check_run(run), step
         self._facts, self._keep, self._part_bytes = dict(facts or {}), keep or Retention(), part_bytes
         self._values: dict[dcp.MetadataIndex, memoryview] = {}
@@ -106,11 +107,13 @@ class Writer(StorageWriter):
             for name, places in stored.items()
         ]
         done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
+        done.set_result(_Written(self._run, self._step, results))
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator: write the index, then the marker, then delete what need not stay. Raises: Conflict."""
+        """On the coordinator: write the index, then the marker, then delete what need not stay. Raises: InvalidRuntime
+        for ranks that save different steps or runs; Conflict."""
+        self._check_same(results)
         made = _index(metadata, [result for each in results for result in each])
         data = index.encode(made)
         stored = Stored(
@@ -129,11 +132,28 @@ class Writer(StorageWriter):
         self._check_newest()
         key = marker.marker_key(self._run, self._step)
         self._store.put_if_absent(key, marker.encode(found))
-        if marker.steps(self._store, self._run)[-1] > self._step:
+        try:
+            committed = marker.steps(self._store, self._run)
+        except StoreError as error:
+            error.add_note(
+                f"step {self._step} of run {self._run!r} is committed, unless somebody saved a later one"
+            )
+            raise
+        if any(step > self._step for step in committed):
             # Somebody went on while this save stood still, and may have deleted its parts already.
             self._store.delete_many([key])
             self._check_newest()
         retention.apply(self._store, self._keep, found)
+
+    def _check_same(self, results: Sequence[Sequence[WriteResult]]) -> None:
+        for rank, written in enumerate(results):
+            assert isinstance(written, _Written)
+            if (written.run, written.step) != (self._run, self._step):
+                raise InvalidRuntime(
+                    f"{self._store.url}: rank {rank} saves step {written.step} of run {written.run!r}, the coordinator "
+                    f"step {self._step} of run {self._run!r}, and nothing was committed: let every rank save the same "
+                    "step of the same run"
+                )
 
     def _check_newest(self) -> None:
         newest = max(marker.steps(self._store, self._run), default=None)
@@ -174,6 +194,14 @@ class Writer(StorageWriter):
                 f"{tensor.dtype}; let create_local_plan say what resolve_data gives"
             )
         return found
+
+
+class _Written(list[WriteResult]):
+    """What one rank wrote, and what of: a rank that had nothing to write tells that too."""
+
+    def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
+        super().__init__(results)
+        self.run, self.step = run, step
 
 
 def check_value(name: str, data: bytes) -> None:

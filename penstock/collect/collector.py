@@ -19,7 +19,7 @@ from loader import Root
 from loader.dataset.history import State, VersionRecord
 from loader.dataset.lease import Leases
 from loader.dataset.marker import is_primary
-from loader.errors import Conflict, InvalidRuntime, ObjectNotFound
+from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
 
 from .beside import as_table, cards, hints, signs_of_the_dead
 from .life import Life, look
@@ -72,22 +72,25 @@ def collect(
 
     now_us: what the collector's clock says. Costs a listing of `data/` and five of small folders, a request per version
     that stays, per open transaction, lease and table of shards; memory 0.2 KB per object that is referenced or
-    condemned. Raises: NotARoot; Corrupt, ObjectNotFound where it cannot be told what a version is made of; StoreError.
+    condemned. Raises: NotARoot; VersionNotFound where the root has no such dataset; Corrupt, ObjectNotFound where it
+    cannot be told what a version is made of; Conflict where the root was moved elsewhere meanwhile; StoreError.
     """
     options = options or Options()
     name = str(options.name)
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     grace_us, silence_us = int(options.grace_s * 1e6), int(options.silence_s * 1e6)
     with ExitStack() as stack:
-        root.log.refresh()  # a root, of a format that we know
+        _check_dataset(root, root.log.refresh(), options.dataset)  # of a root, of a format that we know
         listing = stack.enter_context(listed(root.store, "data/"))
         state, leases = root.log.refresh(), Leases(root.store)
         life = look(root.store, name, state, leases, now_us, silence_us)
-        silent = life.silent_txns(state)
-        mirror = root.mirror_of is not None or bool(state.primary and not is_primary(root.store, state))
-        if apply and silent and not mirror:
+        mirror = not is_primary(root.store, state)
+        # No signs of life are copied to a mirror, and no transaction is aborted there.
+        silent = [] if mirror else life.silent_txns(state)
+        if apply and silent:
             _abort(root, silent, life)
             state = root.log.refresh()
+            silent = [txn for txn in silent if state.txns[txn].status == "aborted"]
         kept, live = _kept(root, state, life, options.condemned)
         tally = Tally()
 
@@ -104,7 +107,7 @@ def collect(
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
         check = last_look(root, life, leases, kept, options.condemned)
-        record = (PrimaryRecord() if mirror else Record(root.store, name)) if apply else None
+        record = (PrimaryRecord() if mirror else Record(root, name)) if apply else None
         swept = sweep(root, plan, caps, grace_us, check, record, now_us)
     return Report(
         url=root.url,
@@ -117,6 +120,15 @@ def collect(
         silent=silent,
         swept=swept,
     )
+
+
+def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
+    """Raises: VersionNotFound where nothing was ever begun for it."""
+    known = {txn.dataset for txn in state.txns.values()}
+    if dataset is not None and dataset not in known:
+        raise VersionNotFound(
+            f"{root.url} has no dataset {dataset!r}; it has {', '.join(sorted(known)) or 'none'}"
+        )
 
 
 def _kept(
@@ -139,7 +151,7 @@ def _abort(root: Root, txns: Collection[str], life: Life) -> None:
     for txn in txns:
         try:
             root.log.abort(txn, f"no sign of life for {life.silence_us // 3_600_000_000} h")
-        except Conflict:  # it was committed this moment
+        except Conflict:  # it was committed this moment, or the root was moved
             continue
 
 

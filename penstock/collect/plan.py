@@ -5,7 +5,6 @@
 Made anew at each look: an object that was in the one before has grown older by what passed since, another begins at 0.
 """
 
-import io
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loader.dataset.parquet import check_schema_version
-from loader.errors import ObjectNotFound
+from loader.dataset.parquet import parse_table, table_facts
+from loader.errors import FormatTooNew, ObjectNotFound
 from loader.storage import Store
 
 from .listing import scratch, scratch_folder
@@ -45,17 +44,19 @@ class Before:
         nothing = Before(pa.array([], _TEXT), pa.array([], pa.int64()))
         key = f"{FOLDER}{name}/plan.parquet"
         try:
-            file = pq.ParquetFile(io.BytesIO(store.get(key).data), page_checksum_verification=True)
-            check_schema_version(file.schema_arrow, f"{store.url}/{key}")
-            step = passed(int(file.schema_arrow.metadata[b"penstock.at_us"]), now_us)
-            table = file.read(columns=["key", "age_us"]).combine_chunks()
+            data = store.get(key).data
+        except ObjectNotFound:
+            return nothing
+        try:
+            table = parse_table(data, f"{store.url}/{key}", ["key", "age_us"]).combine_chunks()
+            step = passed(int(table_facts(table)["at_us"]), now_us)
             if step is None or not table.num_rows:
                 return nothing
             keys, ages = (column.chunk(0) for column in table.columns)
             return Before(keys.cast(_TEXT), pc.add(ages, step))
-        except ObjectNotFound:
-            return nothing
-        except (pa.ArrowException, KeyError, TypeError) as error:
+        except FormatTooNew:
+            raise
+        except (pa.ArrowException, ValueError, KeyError, TypeError) as error:  # Corrupt is a ValueError
             logger.warning("%s in %s cannot be read (%s): every grace begins again", key, store.url, error)
             return nothing
 

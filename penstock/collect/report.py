@@ -26,8 +26,8 @@ _STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """tally: (dataset, what) -> (objects, bytes) of all that was seen; due: dataset -> the same of what may be deleted
-    now; owners: dataset -> owner; silent: open transactions without a sign of life; swept: what was deleted, or, when
-    not `applied`, would be."""
+    now; owners: dataset -> owner; silent: transactions without a sign of life that were aborted, swept: what was
+    deleted; or, when not `applied`, would be."""
 
     url: str
     collector: str
@@ -87,6 +87,7 @@ class Report:
                 "spared": self.swept.spared,
                 "capped": self.swept.capped,
                 "too_large": {"objects": self.swept.n_too_large, "some": dict(self.swept.too_large)},
+                "refused": {"objects": self.swept.n_refused, "some": dict(self.swept.refused)},
             },
         }
 
@@ -122,4 +123,6 @@ class Report:
         more = "; more is due than the caps allow: run it again" if done.capped else ""
         spared = f"; {done.spared} were needed again" if done.spared else ""
         large = f"; {done.n_too_large} are larger than --max-bytes, and stay" if done.n_too_large else ""
-        return f"{done.objects} objects, {size(done.nbytes)} {what}{spared}{more}{large}"
+        refused = f"; {done.n_refused} could not be deleted:" if done.n_refused else ""
+        first = f"{done.objects} objects, {size(done.nbytes)} {what}{spared}{more}{large}{refused}"
+        return "\n".join([first, *(f"{key}: {why}" for key, why in done.refused.items())])

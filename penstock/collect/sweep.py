@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 from loader import Root
 from loader.dataset.history import VersionRecord
 from loader.dataset.lease import Leases
+from loader.errors import Forbidden
 
 from ..progress import progress
 from ..words import size
+from .delete import delete
 from .life import Life
 from .live import protected, references
 from .mirror import PrimaryRecord
@@ -24,7 +26,9 @@ logger = logging.getLogger(__name__)
 
 Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
-"""Objects above the cap that are named; the others are counted."""
+"""Objects above the cap, and objects that cannot be deleted, that are named; the others are counted."""
+GIVE_UP = 10_000
+"""Objects of which not one may be deleted: it is the right that is missing, and more of them are not tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class Swept:
     """objects, nbytes: deleted, or in a dry run what would be; why: reason -> objects; records: keys of the record;
     spared: objects that the last look found to be needed again; capped: whether more was due than the caps allow, which
     the next sweep deletes; too_large: key -> bytes of objects that no sweep under these caps deletes, the first `NAMED`
-    of n_too_large."""
+    of n_too_large; refused: key -> why of objects that the store does not delete, the first `NAMED` of n_refused."""
 
     objects: int = 0
     nbytes: int = 0
@@ -51,6 +55,8 @@ class Swept:
     capped: bool = False
     too_large: dict[str, int] = field(default_factory=dict)
     n_too_large: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    n_refused: int = 0
 
 
 def sweep(
@@ -63,22 +69,26 @@ def sweep(
     at_us: int,
 ) -> Swept:
     """Delete what is due, `ROWS` at a time: looked at again, put on record, deleted. record: None deletes nothing and
-    tells what would be. Killed at any moment it leaves what is left for the next sweep. Raises: StoreError."""
+    tells what would be. Killed at any moment it leaves what is left for the next sweep. What the store refuses to
+    delete is passed over. Raises: Forbidden where nothing may be deleted; Conflict where the root was moved meanwhile;
+    StoreError."""
     done = Swept()
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
         if caps.dataset is not None:
             ripe = ripe.filter(pc.equal(ripe["dataset"], caps.dataset))
-        mine = _within(_small_enough(ripe, caps, done), caps, done)
-        checked = check(mine)
-        done.spared += mine.num_rows - checked.num_rows
-        if record is not None and checked.num_rows:
-            if key := record.append(checked, at_us):
-                done.records.append(key)
-            root.store.delete_many(checked["key"].to_pylist())
-        done.objects += checked.num_rows
-        done.nbytes += pc.sum(checked["nbytes"]).as_py() or 0
-        for one in pc.value_counts(checked["why"]).to_pylist():
-            done.why[one["values"]] = done.why.get(one["values"], 0) + one["counts"]
+        left = _small_enough(ripe, caps, done)
+        while (mine := _within(left, caps, done)).num_rows:
+            left = left.slice(mine.num_rows)
+            checked = check(mine)
+            done.spared += mine.num_rows - checked.num_rows
+            if record is not None and checked.num_rows:
+                if key := record.append(checked, at_us):
+                    done.records.append(key)
+                checked = _deleted(root, checked, done)
+            done.objects += checked.num_rows
+            done.nbytes += pc.sum(checked["nbytes"]).as_py() or 0
+            for one in pc.value_counts(checked["why"]).to_pylist():
+                done.why[one["values"]] = done.why.get(one["values"], 0) + one["counts"]
         if done.capped:
             break
     if done.n_too_large:
@@ -92,7 +102,35 @@ def sweep(
             named,
             " ..." if done.n_too_large > len(done.too_large) else "",
         )
+    if done.n_refused:
+        logger.warning(
+            "%s: %d objects that are due could not be deleted, and were passed over: %s%s",
+            root.url,
+            done.n_refused,
+            "; ".join(done.refused.values()),
+            "; ..." if done.n_refused > len(done.refused) else "",
+        )
     return done
+
+
+def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
+    """Delete; what is deleted. Raises: as `sweep`."""
+    refused = delete(root.store, checked["key"].to_pylist())
+    if not refused:
+        return checked
+    done.n_refused += len(refused)
+    done.refused |= {key: str(refused[key]) for key in list(refused)[: NAMED - len(done.refused)]}
+    gone = checked.filter(
+        pc.invert(pc.is_in(checked["key"], value_set=pa.array(list(refused), pa.large_string())))
+    )
+    n, errors = done.n_refused, list(refused.values())
+    nothing = not done.objects and not gone.num_rows
+    if nothing and n >= GIVE_UP and all(isinstance(error, Forbidden) for error in errors):
+        errors[-1].add_note(
+            f"none of the first {n} objects that are due could be deleted; no more were tried"
+        )
+        raise errors[-1]
+    return gone
 
 
 def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:

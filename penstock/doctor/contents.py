@@ -32,7 +32,7 @@ def writing(scratch: Scratch) -> Iterator[Finding]:
 
 
 def read_after_write(scratch: Scratch) -> Iterator[Finding]:
-    """What was just written, replaced or deleted is seen at once. 7 requests a turn."""
+    """What was just written, replaced or deleted is seen at once. 9 requests a turn."""
     check, store = "read after write", scratch.store
     for turn in range(TURNS):
         key = scratch.key(f"fresh/{turn}")
@@ -80,7 +80,7 @@ def etags(scratch: Scratch) -> Iterator[Finding]:
 
 
 def ranges(scratch: Scratch) -> Iterator[Finding]:
-    """First, middle, last, empty and beyond the end. 9 requests."""
+    """First, middle, last, empty and beyond the end. 14 requests."""
     check, store, key = "ranges", scratch.store, scratch.key("ranges")
     data = Random(1).randbytes(NBYTES)
     store.put(key, data)

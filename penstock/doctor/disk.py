@@ -12,7 +12,7 @@ from loader.storage.disk_errors import fsync_directory
 from ..words import number, share, size
 from .clock import compared
 from .finding import Finding, fail, note, ok, warn
-from .mounts import BUCKETS, LAYERED, NETWORK, VOLATILE, mount_of
+from .mounts import BUCKETS, LAYERED, LOCAL, NETWORK, VOLATILE, mount_of
 
 FEW_BYTES = 20 * 2**30
 FEW_INODES = 100_000
@@ -46,8 +46,12 @@ def file_system(folder: str) -> Iterator[Finding]:
         yield warn(
             check, f"{told}: a container's own layer, gone with the container", "mount a volume for the root"
         )
-    else:
+    elif mount.kind in LOCAL:
         yield ok(check, f"{told}, a local disk")
+    else:
+        what = f"{told} from {mount.device}: of a kind that is not known here: the findings below are of this client"
+        do = "find out whether other machines write there too, and what they see when; else keep the root in a bucket"
+        yield warn(check, what, do)
 
 
 def space(folder: str) -> Iterator[Finding]:

@@ -19,8 +19,12 @@ NETWORK = {
         "gpfs",
         "glusterfs",
         "ncpfs",
+        "wekafs",
+        "panfs",
+        "pvfs2",
     ),
-    *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.cephfs", "fuse.juicefs", "fuse.moosefs", "virtiofs"),
+    *("virtiofs", "fuse.seaweedfs"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.cephfs", "fuse.juicefs", "fuse.moosefs"),
 }
 BUCKETS = {
     "fuse.s3fs",
@@ -30,15 +34,18 @@ BUCKETS = {
     "fuse.mountpoint-s3",
     "fuse.blobfuse",
     "fuse.blobfuse2",
+    "fuse.geesefs",
 }
 """Buckets mounted as if they were disks."""
 VOLATILE = {"tmpfs", "ramfs"}
 LAYERED = {"overlay", "aufs", "fuse.fuse-overlayfs"}
+LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "apfs", "hfs", "ufs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """kind: 'ext4', 'nfs4', 'fuse.s3fs'; device: what is mounted there."""
+    """kind: 'ext4', 'nfs4', 'fuse.s3fs'; device: what is mounted there. (Some programs of FUSE say their name as the
+    device alone.)"""
 
     point: str
     kind: str
@@ -59,6 +66,7 @@ def mount_of(folder: str, table: str | None = None) -> Mount | None:
         below = path == point or path.startswith(point.rstrip("/") + "/")
         if below and (found is None or len(point) >= len(found.point)):  # of equals the later one lies on top
             kind, device = right.split()[:2]
+            kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
             found = Mount(point=point, kind=kind, device=_unescaped(device))
     return found
 

@@ -26,7 +26,7 @@ def s3_endpoint(url: str, options: Mapping[str, Any]) -> str:
 
 
 def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Nine requests, and one per 1,000 objects up to 10,000. Raises: InvalidStore; MissingDependency."""
+    """Seven requests, and one per 1,000 objects up to 10,000. Raises: InvalidStore; MissingDependency."""
     try:
         import boto3
         from botocore.config import Config  # type: ignore[import-untyped]

@@ -63,8 +63,8 @@ def new_items(source: Store, target: Store, state: State, after: int, failed: Fa
                 continue
             if file.kind == "shards":
                 yield from _shards(source, TableFile(**_as_table(file)), look, merged, failed)
-            yield Item(path=file.path, nbytes=file.nbytes, sha256=file.sha256, look=look)
-        yield Item(path=record.manifest, nbytes=None, sha256=record.sha256, look=look)
+            yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", look=look)
+        yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", look=look)
     for folder in SMALL_FOLDERS:
         there = {info.key for info in target.list(folder)}
         yield from (
@@ -96,7 +96,12 @@ def _shards(
         row: dict[str, Any]
         for row in batch.to_pylist():
             if row["path"] not in merged:
-                yield Item(path=row["path"], nbytes=row["nbytes"], sha256=row["sha256"], look=look)
                 yield Item(
-                    path=row["index_path"], nbytes=row["index_nbytes"], crc32c=row["index_crc32c"], look=look
+                    path=row["path"], nbytes=row["nbytes"], digest=f"sha256:{row['sha256']}", look=look
+                )
+                yield Item(
+                    path=row["index_path"],
+                    nbytes=row["index_nbytes"],
+                    digest=f"crc32c:{row['index_crc32c']:08x}",
+                    look=look,
                 )

@@ -1,10 +1,11 @@
 """What migrations have copied, in the target: JSON lines in objects that are created once.
 
-    <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "etag"}, a line per object that is there
+    <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per object that is there
     <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
 
-etag: of the source's object, where that counts. A run that is killed leaves its lines, and the next one knows what they
-name. A mirror's go once the log has been copied.
+sha256, crc32c: the one that was taken of its bytes; the other, or both, "". etag: of the source's object, where that
+counts. A run that is killed leaves its lines, and the next one knows what they name. A mirror's go once the log has
+been copied.
 """
 
 import json
@@ -23,6 +24,7 @@ from loader.errors import AlreadyExists, Corrupt
 from loader.storage import Store
 from loader.storage.scratch import on_scratch
 
+from .digest import KINDS, as_columns, from_columns
 from .items import Copied
 
 FOLDER = "migrations/"
@@ -30,6 +32,9 @@ LINES = 64
 """Of one object; what a killed run had copied and not noted is found by its size."""
 PIECE_ROWS = 100_000
 """Of one piece of the manifest: bounds what is in memory. Some 5 MiB in the store."""
+
+
+_NAMES = ("path", "nbytes", *KINDS, "etag")
 
 
 class Journal:
@@ -47,6 +52,7 @@ class Journal:
         self._manifests = [key for key in keys if key.startswith(f"{folder}manifest-")]
         self._pieces = [key for key in keys if key.endswith(".jsonl")]
         self.is_resumed = bool(self._pieces)
+        self._has_news = False  # lines that are in no manifest
         self._scratch = scratch
         with self._on_scratch():
             self._file = tempfile.NamedTemporaryFile(dir=scratch, prefix="penstock-journal-")  # noqa: SIM115 - until closed
@@ -55,12 +61,13 @@ class Journal:
             with self._on_scratch():
                 self._noted.executescript(
                     "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;"
-                    "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, sha256 TEXT, etag TEXT) WITHOUT ROWID;"
+                    "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, digest TEXT, etag TEXT) WITHOUT ROWID;"
                 )
                 for key in [*self._manifests, *self._pieces]:
-                    self._noted.executemany(
+                    rows = self._noted.executemany(
                         "INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", self._read(key)
                     )
+                    self._has_news |= key in self._pieces and rows.rowcount > 0
         except BaseException:
             self.close()
             raise
@@ -86,7 +93,7 @@ class Journal:
         """What was noted of an object last."""
         with self._on_scratch():  # to read a page another one may have to be written
             row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
-        return None if row is None else Copied(path=row[0], nbytes=row[1], sha256=row[2], etag=row[3])
+        return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
 
     def __len__(self) -> int:
         """How many objects it names."""
@@ -94,12 +101,11 @@ class Journal:
             return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
 
     def add(self, copied: Copied) -> None:
-        row = (copied.path, copied.nbytes, copied.sha256, copied.etag)
+        row = (copied.path, copied.nbytes, copied.digest, copied.etag)
         with self._on_scratch():
             self._noted.execute("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", row)
-        self._lines.append(
-            json.dumps(dict(zip(("path", "nbytes", "sha256", "etag"), row, strict=True))) + "\n"
-        )
+        self._lines.append(json.dumps(dict(zip(_NAMES, as_columns(*row), strict=True))) + "\n")
+        self._has_news = True
         if len(self._lines) >= LINES:
             self.flush()
 
@@ -109,7 +115,7 @@ class Journal:
             self._lines = []
 
     def finish(self) -> None:
-        """The mirror has all that was asked for."""
+        """Delete the lines: the target has all that was asked for, and they say nothing that is not said elsewhere."""
         self._target.delete_many(self._pieces)
         self._pieces = []
 
@@ -121,7 +127,8 @@ class Journal:
         """All lines become a manifest: one table in the order of its keys, in pieces. What another run wrote meanwhile
         stays beside it. Nothing new is no change."""
         self.flush()
-        if not self._pieces:
+        if not self._has_news:
+            self.finish()
             return
         from .manifest import to_parquet
 
@@ -140,7 +147,7 @@ class Journal:
                     number += 1
             made.append(key)
         self._target.delete_many([key for key in before if key not in made])
-        self._manifests, self._pieces = made, []
+        self._manifests, self._pieces, self._has_news = made, [], False
 
     def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
         """All that was noted, by key, in pieces."""
@@ -163,7 +170,8 @@ class Journal:
             else:
                 for line in data.splitlines():
                     row = json.loads(line)
-                    yield row["path"], row["nbytes"], row["sha256"], row.get("etag", "")
+                    digest = from_columns(row["sha256"], row.get("crc32c"))
+                    yield row["path"], row["nbytes"], digest, row.get("etag", "")
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise Corrupt(
                 f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "

@@ -7,18 +7,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
+from .digest import KINDS, as_columns, from_columns
+
 Row = tuple[str, int, str, str]
-"""key, bytes, SHA-256 in hex, the source's ETag."""
+"""key, bytes, digest, the source's ETag."""
 
 SCHEMA = pa.schema(
-    [("key", pa.string()), ("nbytes", pa.int64()), ("sha256", pa.string()), ("etag", pa.string())],
+    [
+        ("key", pa.string()),
+        ("nbytes", pa.int64()),
+        *((kind, pa.string()) for kind in KINDS),
+        ("etag", pa.string()),
+    ],
     metadata={"penstock.table": "migration", "penstock.schema": "1"},
 )
 
 
 def to_parquet(rows: list[Row]) -> bytes:
     """Made of JSON: for arrays of lists pyarrow imports pandas where it is installed, which takes half a second."""
-    lines = "".join(json.dumps(dict(zip(SCHEMA.names, row, strict=True))) + "\n" for row in rows).encode()
+    lines = "".join(
+        json.dumps(dict(zip(SCHEMA.names, as_columns(*row), strict=True))) + "\n" for row in rows
+    ).encode()
     table = read_json(
         pa.BufferReader(lines),
         read_options=ReadOptions(use_threads=False, block_size=len(lines) + 1),
@@ -32,6 +41,12 @@ def to_parquet(rows: list[Row]) -> bytes:
 
 
 def from_parquet(data: bytes | memoryview) -> Iterator[Row]:
-    """The rows. Raises: ValueError, KeyError, OSError for bytes that are no such table."""
-    for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(columns=SCHEMA.names):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    """The rows, also of a former release's, which had no column of CRC-32C. Raises: ValueError, KeyError, OSError for
+    bytes that are no such table."""
+    for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
+        columns = {
+            name: batch.column(name).to_pylist() for name in SCHEMA.names if name in batch.schema.names
+        }
+        nothing = [""] * len(batch)
+        digests = map(from_columns, *(columns.get(kind, nothing) for kind in KINDS))
+        yield from zip(columns["key"], columns["nbytes"], digests, columns["etag"], strict=True)

@@ -3,10 +3,10 @@
 What lies at the target beside the objects:
 
     .penstock-migration/source.json             {"format", "source"}: whose copy this is
-    .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, etag of every object that is there
-    .penstock-migration/<run>-<k>.jsonl         the same, of runs that have not ended
+    .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every object that is there
+    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of runs that have not ended
 
-sha256 is "" for what another tool copied, until `verify --full` has read it.
+sha256 and crc32c are "" for what another tool copied, until `verify --full` has read it; else one of them is.
 """
 
 import json
@@ -30,7 +30,7 @@ from .transfer import Transfer
 FOLDER = ".penstock-migration/"
 """Hidden, as files of tools are: what lists media there passes it over."""
 UNREAD = "unknown"
-"""In place of the SHA-256 of an object that nobody has read."""
+"""In place of the digest of an object that nobody has read."""
 SOURCE = f"{FOLDER}source.json"
 FORMAT = 1
 
@@ -139,7 +139,7 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
         )
     if noted.etag == info.etag and noted.nbytes == info.nbytes:
         return None
-    was = noted.sha256 or UNREAD
+    was = noted.digest or UNREAD
     return Item(path=info.key, nbytes=info.nbytes, etag=info.etag, replace=replace, was=was)
 
 
@@ -151,16 +151,18 @@ def migrate_prefix(
     at_once: int = 16,
     scratch: str | None = None,
     replace: bool = False,
+    hash: str = "sha256",
 ) -> PrefixReport:
     """Copy what the target lacks. What changed at the source since it was copied is named, or replaced where `replace`
-    says so; nothing is deleted. Memory: 228 MiB of objects at most, whatever their number.
+    says so; nothing is deleted. hash: one of `digest.KINDS`, taken of every byte that is copied, and noted. Memory:
+    228 MiB of objects at most, whatever their number.
 
     Raises: as `check_places`; Corrupt for a journal that somebody edited; what listing raises.
     """
     check_places(source, target)
     report = PrefixReport(source=source.url, target=target.url)
     target.put_if_absent(SOURCE, canonical({"format": FORMAT, "source": source.url}))
-    transfer = Transfer(source, target, pace, scratch)
+    transfer = Transfer(source, target, pace, scratch, hash)
     with Journal(target, FOLDER, scratch) as journal:
 
         def items() -> Iterator[Item]:
@@ -178,10 +180,10 @@ def migrate_prefix(
                 report.skipped += 1
                 if sides.noted is None:
                     noted = Copied(
-                        path=sides.key, nbytes=sides.source.nbytes, sha256="", etag=sides.source.etag
+                        path=sides.key, nbytes=sides.source.nbytes, digest="", etag=sides.source.etag
                     )
                     journal.add(noted)
-                report.unhashed += sides.noted is None or not sides.noted.sha256
+                report.unhashed += sides.noted is None or not sides.noted.digest
 
         def total() -> int:
             return sum(item.nbytes or 0 for item in wanted(source, target, journal))

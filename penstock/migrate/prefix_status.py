@@ -57,7 +57,7 @@ def prefix_status(source: Store, target: Store, scratch: str | None = None) -> P
                 continue
             if item is None:
                 found.there += 1
-                found.unhashed += sides.noted is None or not sides.noted.sha256
+                found.unhashed += sides.noted is None or not sides.noted.digest
             elif item.was:
                 found.changed += 1
             elif not is_marker(source, sides.source):

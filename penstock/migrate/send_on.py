@@ -3,7 +3,6 @@
 The last piece is sent once all are known to be right: until then the target has no object.
 """
 
-import hashlib
 from dataclasses import replace
 
 from loader.errors import Forbidden, ObjectNotFound
@@ -14,15 +13,16 @@ from loader.storage.room import Room
 from loader.storage.stream import AHEAD, MAX_BYTES
 from loader.storage.twins import TwinStore, is_md5
 
-from .items import HELD_BYTES, Copied, Hashes, Item, check
+from .digest import Digest
+from .items import HELD_BYTES, Copied, Item, check
 from .pace import Pace
 
 
 class SendOn:
     """Copies items so, where that goes. Thread-safe."""
 
-    def __init__(self, source: Store, target: Store, pace: Pace, room: Room) -> None:
-        self._source, self._target, self._pace, self._room = source, target, pace, room
+    def __init__(self, source: Store, target: Store, pace: Pace, room: Room, hash: str) -> None:
+        self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
         self._tries_unknown = True  # items whose ETag nobody has said, until one of these was no MD5
 
     def __call__(self, item: Item) -> Copied | Item:
@@ -37,16 +37,16 @@ class SendOn:
             return item
         # All of it at once: an object that is under way is not held up.
         self._pace.take(requests=2, nbytes=nbytes)
-        sha256, is_there = self._sent(target, item, nbytes)
+        digest, is_there = self._sent(target, item, nbytes)
         if is_there is None:
-            is_there = self._is_what_came(item.path, sha256)
+            is_there = self._is_what_came(item.path, digest)
             item = replace(item, replace=True)
         if not is_there:
             return item
-        return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=True)
+        return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
 
     def _sent(self, target: TwinStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
-        """The SHA-256 of what came, and what `finish_twin` says. Memory: a piece."""
+        """The digest of what came, and what `finish_twin` says. Memory: a piece."""
         with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
             found = self._sent_by(lent.view, target, item, nbytes)
             lent.is_free = True
@@ -56,19 +56,19 @@ class SendOn:
         self, memory: memoryview, target: TwinStore, item: Item, nbytes: int
     ) -> tuple[str, bool | None]:
         """`_sent`, by way of a piece of memory."""
-        hashes, etag, at, sending = Hashes(item), item.etag or None, 0, None
+        digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
         in_order = InOrder(self._source, item.path, nbytes, whole=True)
         try:
             while count := in_order.next_bytes(at):
                 piece = memory[:count]
                 etag = in_order.fill(at, piece, etag)
-                hashes.update(piece)
+                digest.update(piece)
                 at += count
                 if sending is None:
                     self._tries_unknown = self._tries_unknown and (bool(item.etag) or is_md5(etag))
                     sending = target.send_twin(item.path, nbytes, etag, replace=item.replace)
                 if at == nbytes:
-                    check(self._source, item, nbytes, hashes.sha256.hexdigest(), hashes.crc32c)
+                    check(self._source, item, nbytes, str(digest))
                 if sending is None or not sending.send(piece):
                     break
             is_there = False if sending is None else target.finish_twin(sending, etag or "")
@@ -76,18 +76,18 @@ class SendOn:
             in_order.close()
             if sending is not None:
                 sending.close()
-        return hashes.sha256.hexdigest(), is_there
+        return str(digest), is_there
 
-    def _is_what_came(self, path: str, sha256: str) -> bool:
+    def _is_what_came(self, path: str, digest: str) -> bool:
         """Whether the target has those bytes, where its ETag does not say so."""
-        found = hashlib.sha256()
+        found = Digest(digest, self._hash)
         try:
             with self._room.for_bytes((AHEAD + 1) * MAX_BYTES), self._target.open_stream(path) as stream:
                 while piece := stream.read(LOOK_BYTES):
                     found.update(piece)
         except (ObjectNotFound, Forbidden):  # who may write there may not read
             return False
-        return found.hexdigest() == sha256
+        return str(found) == digest
 
 
 def sends(source: Store, target: Store, item: Item) -> bool:

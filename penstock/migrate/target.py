@@ -43,16 +43,27 @@ def copied_entries(source: Store, target: Store) -> int:
 
 
 def _common_entries(source: Store, target: Store) -> int:
-    """How many entries the target has, all of them the source's. Raises: Conflict."""
+    """How many entries the target has, all of them the source's: one listing, and three requests. Raises: Conflict."""
     last = 0
-    for entry in read_tail(target, 0, coming=1):
+    for info in target.list("log/"):  # in their order; hints come after them
+        if info.key != entry_key(last + 1):
+            break
+        last += 1
+    for entry in read_tail(target, last):  # no listing decides
         last = entry.n
+    # Each entry has the hash of the one before it.
     if last and target.get(entry_key(last)).data != _entry(source, last):
         raise Conflict(
             f"{target.url}/{entry_key(last)} is not the entry of {source.url}: somebody wrote to the mirror, or the "
             "primary was restored from an older copy; make a new mirror in another place"
         )
     return last
+
+
+def lags(source: Store, after: int, upto: int) -> bool:
+    """Whether the source's entries behind `after`, up to `upto`, say more than which mirrors it has."""
+    behind = (entry for entry in read_tail(source, after) if entry.n <= upto)
+    return after < upto and any(entry.kind != "mirror" for entry in behind)
 
 
 def _entry(store: Store, n: int) -> bytes | None:

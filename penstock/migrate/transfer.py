@@ -1,17 +1,16 @@
 """One object from store to store: hashed on the way, and visible in the target only if it is what it must be."""
 
-import hashlib
-import io
 import tempfile
 from collections import deque
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from contextvars import copy_context
+from typing import IO
 
 from loader.errors import AlreadyExists, Changed, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk import disk_of
-from loader.storage.files import WRITE_BYTES
+from loader.storage.disk_errors import write_all
 from loader.storage.in_order import InOrder
 from loader.storage.local import LocalStore
 from loader.storage.object_reads import ReadStore
@@ -22,7 +21,8 @@ from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 from loader.storage.threads import DaemonPool
 from loader.storage.twins import TwinStore, differ
 
-from .items import HELD_BYTES, Copied, Hashes, Item, check
+from .digest import Digest, in_words, proves
+from .items import HELD_BYTES, Copied, Item, check
 from .pace import Pace
 from .send_on import SendOn
 
@@ -43,12 +43,15 @@ ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
 class Transfer:
-    """Copies items from one store to another; thread-safe. scratch: a folder for larger objects on their way."""
+    """Copies items from one store to another; thread-safe. scratch: a folder for larger objects on their way;
+    hash: one of `digest.KINDS`, taken of objects of which nobody has said what they must be."""
 
-    def __init__(self, source: Store, target: Store, pace: Pace, scratch: str | None = None) -> None:
+    def __init__(
+        self, source: Store, target: Store, pace: Pace, scratch: str | None = None, hash: str = "sha256"
+    ) -> None:
         self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
-        self._room = Room(ROOM_BYTES)
-        self._send_on = SendOn(source, target, pace, self._room)
+        self._hash, self._room = hash, Room(ROOM_BYTES)
+        self._send_on = SendOn(source, target, pace, self._room, hash)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Other stores' clients take bytes alone, which is a copy of what is held.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
@@ -62,9 +65,9 @@ class Transfer:
         AlreadyExists where the target holds other bytes; what stores raise.
         """
         if look or item.look:
-            found = self._there(item)
-            if found is not None:
-                return Copied(path=item.path, nbytes=found.nbytes, sha256="", etag=item.etag)
+            there = self._there(item)
+            if there is not None:
+                return Copied(path=item.path, nbytes=there, digest="", etag=item.etag)
         if item.nbytes is None:
             with self._room.for_bytes(BESIDE_BYTES):
                 return self._unknown(item)
@@ -74,41 +77,51 @@ class Transfer:
         done = self._send_on(item)
         return done if isinstance(done, Copied) else self._held(done, item.nbytes)
 
-    def _there(self, item: Item) -> ObjectInfo | None:
-        """What the target has in the object's place, where it may be the same."""
+    def _there(self, item: Item) -> int | None:
+        """How many bytes the target has in the object's place, where they may be the same."""
         self._pace.take(requests=1)
         try:
+            if item.nbytes is None:
+                return self._size_of_manifest(item)
             found = self._target.head(item.path)
         except ObjectNotFound:
             return None  # as it should be
-        if item.nbytes not in (None, found.nbytes):
+        if found.nbytes != item.nbytes:
             return None
         if isinstance(self._target, TwinStore):
             # A run that was killed may have left there what broke on the way.
             self._pace.take(requests=1)
             if differ(self._source.head(item.path).etag, found.etag):
                 return None
-        return found
+        return found.nbytes
+
+    def _size_of_manifest(self, item: Item) -> int | None:
+        """Of the target's; None where it is another."""
+        data, digest = self._target.get(item.path).data, self._digest(item)
+        digest.update(data)
+        return len(data) if str(digest) == item.digest else None
 
     def _unknown(self, item: Item) -> Copied:
         """A manifest, whose size nobody says."""
         self._pace.take(requests=1)
         read = self._source.get(item.path)
         self._pace.take(nbytes=len(read.data))
-        return self._given(item, read.data, read.etag, hashlib.sha256(read.data).hexdigest(), 0)
+        digest = self._digest(item)
+        digest.update(read.data)
+        return self._given(item, read.data, read.etag, str(digest))
 
     def _held(self, item: Item, nbytes: int) -> Copied:
         beside = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
         with self._room.memory(nbytes, beside) as lent:
-            etag, sha256, crc = self._read(item, lent.view)
-            copied = self._given(item, lent.view, etag, sha256, crc)
+            etag, digest = self._read(item, lent.view)
+            copied = self._given(item, lent.view, etag, digest)
             lent.is_free = True  # after an error a range may still be on its way into it
         return copied
 
-    def _given(self, item: Item, data: bytes | memoryview, etag: str, sha256: str, crc32c: int) -> Copied:
+    def _given(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
         """What was read becomes an object of the target, if it is right, and needed. etag: of the source's object."""
-        check(self._source, item, len(data), sha256, crc32c)
-        is_needed = self._is_needed(item, sha256)
+        check(self._source, item, len(data), digest)
+        is_needed = self._is_needed(item, digest)
         if is_needed:
             self._pace.take(requests=1)
             if isinstance(self._target, TwinStore):
@@ -117,7 +130,7 @@ class Transfer:
                 self._target.put(item.path, data)
             else:
                 self._target.put_if_absent(item.path, data)
-        return Copied(path=item.path, nbytes=len(data), sha256=sha256, etag=item.etag, written=is_needed)
+        return Copied(path=item.path, nbytes=len(data), digest=digest, etag=item.etag, written=is_needed)
 
     def _through_a_file(self, item: Item, nbytes: int) -> Copied:
         with self._on_scratch(item):
@@ -125,10 +138,10 @@ class Transfer:
                 dir=self._scratch, prefix="penstock-migrate-", buffering=0
             )
         with made as file:
-            sha256, crc = self._to_file(item, nbytes, file)
-            check(self._source, item, nbytes, sha256, crc)
-            if not self._is_needed(item, sha256):
-                return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag)
+            digest = self._to_file(item, nbytes, file.fileno())
+            check(self._source, item, nbytes, digest)
+            if not self._is_needed(item, digest):
+                return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag)
             self._pace.take(requests=requests_of(nbytes)[1])
             try:
                 there = None if item.replace else self._target.head(item.path).nbytes
@@ -136,32 +149,47 @@ class Transfer:
                 there = None
             if there is None:
                 self._target.put_file(item.path, file.name)
-            elif there != nbytes:
+            elif there != nbytes or not self._has(item.path, file):
+                what = f"{there} bytes and the source's {nbytes}" if there != nbytes else "other bytes"
                 raise AlreadyExists(
-                    f"{self._target.url}/{item.path} has {there} bytes and the source's {nbytes}: somebody else "
-                    "wrote there; move that object away, then run this again"
+                    f"{self._target.url}/{item.path} has {what}: somebody else wrote there; move that object away, "
+                    "then run this again"
                 )
-        return Copied(path=item.path, nbytes=nbytes, sha256=sha256, etag=item.etag, written=there is None)
+        return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=there is None)
 
-    def _read(self, item: Item, view: memoryview) -> tuple[str, str, int]:
-        """(ETag, sha256, CRC-32C or 0) of an object's bytes, read into `view`: all of one object, whose ETag is
+    def _has(self, path: str, file: IO[bytes]) -> bool:
+        """Whether the target's object has the bytes of a file of the same size. Reads both."""
+        pieces = Pieces(self._target, path)
+        file.seek(0)
+        try:
+            while piece := pieces.next():
+                self._pace.take(nbytes=len(piece))
+                if file.read(len(piece)) != piece:
+                    return False
+        finally:
+            self._pace.take(requests=pieces.requests)
+            pieces.close()
+        return True
+
+    def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
+        """(ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is
         pinned."""
-        hashes, etag, at = Hashes(item), item.etag or None, 0
+        digest, etag, at = self._digest(item), item.etag or None, 0
         in_order = InOrder(self._source, item.path, len(view))
         try:
             while nbytes := in_order.next_bytes(at):
                 self._pace.take(requests=int(not in_order.is_under_way), nbytes=nbytes)
                 etag = in_order.fill(at, view[at : at + nbytes], etag)
-                hashes.update(view[at : at + nbytes])
+                digest.update(view[at : at + nbytes])
                 at += nbytes
             if etag is None or not at or at < len(view):
-                etag = self._read_ahead(item, view, at, etag, hashes)
+                etag = self._read_ahead(item, view, at, etag, digest)
         finally:
             in_order.close()
-        return etag, hashes.sha256.hexdigest(), hashes.crc32c
+        return etag, str(digest)
 
     def _read_ahead(
-        self, item: Item, view: memoryview, begin: int, pinned: str | None, hashes: "Hashes"
+        self, item: Item, view: memoryview, begin: int, pinned: str | None, digest: Digest
     ) -> str:
         """From `begin` on, in large pieces, of which some are on their way while one is hashed; the ETag."""
         pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
@@ -177,7 +205,7 @@ class Transfer:
                     asked += 1
                 if number:
                     coming.popleft().result()
-                hashes.update(piece)
+                digest.update(piece)
         finally:
             for one in coming:
                 one.cancel()
@@ -189,24 +217,21 @@ class Transfer:
             return self._source.get_range(path, 0, 0, etag).etag
         return fill_from(self._source, path, offset, view, etag)
 
-    def _to_file(
-        self, item: Item, nbytes: int, file: "io.FileIO | tempfile._TemporaryFileWrapper[bytes]"
-    ) -> tuple[str, int]:
-        """The same of an object that goes into a file."""
+    def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
+        """The digest of an object that goes into a file."""
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
-        pieces, hashes, asked = Pieces(self._source, item.path, info), Hashes(item), 0
-        if pieces.info.nbytes != nbytes:
-            return hashlib.sha256().hexdigest(), 0
+        pieces, digest, asked = Pieces(self._source, item.path, info), self._digest(item), 0
         try:
+            check(self._source, item, pieces.info.nbytes, "")
             while piece := pieces.next():
                 self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
                 asked = pieces.requests
-                hashes.update(piece)
+                digest.update(piece)
                 with self._on_scratch(item):
-                    _write_all(file, piece)
+                    write_all(descriptor, piece)
         finally:
             pieces.close()
-        return hashes.sha256.hexdigest(), hashes.crc32c
+        return str(digest)
 
     def _on_scratch(self, item: Item) -> AbstractContextManager[None]:
         meanwhile = f"while {item.path} was copied; it was not"
@@ -214,16 +239,20 @@ class Transfer:
         again = "run the same command again"
         return on_scratch(self._scratch, meanwhile, room_for=room_for, again=again, option="--scratch")
 
-    def _is_needed(self, item: Item, sha256: str) -> bool:
+    def _digest(self, item: Item) -> Digest:
+        return Digest(item.digest or (item.was if proves(item.was) else ""), self._hash)
+
+    def _is_needed(self, item: Item, digest: str) -> bool:
         """Raises: Changed for an object that became another one since it was copied, and may not be replaced."""
         if not item.was:
             return True
-        if sha256 == item.was:
+        if digest == item.was and proves(digest):
             return False  # written again, or moved, with the same bytes
         if not item.replace:
             raise Changed(
-                f"{self._source.url}/{item.path} was replaced since it was copied: sha256 {item.was} then, {sha256} "
-                "now. The target keeps the former; run this again with --update to replace it"
+                f"{self._source.url}/{item.path} was replaced since it was copied, or written again: "
+                f"{in_words(item.was)} then, {in_words(digest)} now. The target keeps the former; run this again with "
+                "--update to replace it"
             )
         return True
 
@@ -234,8 +263,3 @@ def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
         return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
     # As `Pieces` reads; a look, and an upload in parts.
     return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)
-
-
-def _write_all(file: "io.FileIO | tempfile._TemporaryFileWrapper[bytes]", view: memoryview) -> None:
-    while view:
-        view = view[file.write(view[:WRITE_BYTES]) :]

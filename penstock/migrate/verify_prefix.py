@@ -1,6 +1,5 @@
 """Whether a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
 
-import hashlib
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from loader.storage.threads import DaemonPool
 
 from ..progress import progress
 from ..words import size
+from .digest import Digest, in_words
 from .items import Copied
 from .journal import Journal
 from .prefix import FOLDER, Sides, both_sides, check_places, is_marker
@@ -54,7 +54,7 @@ class PrefixVerdict:
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
     """Compare the target with the source, and with what was noted when it was copied.
 
-    full: read all of the target and hold it against the SHA-256 that was taken of the source's bytes; what has none is
+    full: read all of the target and hold it against the hash that was taken of the source's bytes; what has none is
     read at the source too, and noted. Raises: as `check_places`; what listing raises.
     """
     check_places(source, target)
@@ -98,7 +98,7 @@ def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
         return False
     found.checked += 1
     found.nbytes += here.nbytes
-    found.unhashed += noted is None or not noted.sha256
+    found.unhashed += noted is None or not noted.digest
     if noted is not None and noted.etag != here.etag:
         found.problems[sides.key] = (
             "another object at the source than was copied (its ETag): run the migration again"
@@ -107,17 +107,16 @@ def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
 
 
 def _compare(source: Store, target: Store, sides: Sides) -> str:
-    """The SHA-256 of the target's bytes, or "!" and what is wrong with them."""
+    """The digest of the target's bytes, or "!" and what is wrong with them."""
     try:
         assert sides.target is not None
-        there = _sha256(target, sides.key, sides.target.nbytes)
-        if sides.noted is not None and sides.noted.sha256:
-            right, where = sides.noted.sha256, "when it was copied"
-        else:
-            right, where = _sha256(source, sides.key, sides.target.nbytes), "at the source"
+        right, where = sides.noted.digest if sides.noted else "", "when it was copied"
+        there = _digest(target, sides.key, sides.target.nbytes, right)
+        if not right:
+            right, where = _digest(source, sides.key, sides.target.nbytes, there), "at the source"
     except PenstockError as error:
         return f"!{error}"
-    return there if there == right else f"!sha256 {there} at the target, {right} {where}"
+    return there if there == right else f"!{in_words(there)} at the target, {in_words(right)} {where}"
 
 
 def _take(one: tuple[Sides, "Future[str]"], found: PrefixVerdict, journal: Journal) -> None:
@@ -126,15 +125,16 @@ def _take(one: tuple[Sides, "Future[str]"], found: PrefixVerdict, journal: Journ
         found.problems[sides.key] = said[1:]
         return
     found.read += 1
-    if sides.noted is None or not sides.noted.sha256:
+    if sides.noted is None or not sides.noted.digest:
         assert sides.source is not None
         found.unhashed -= 1
-        journal.add(Copied(path=sides.key, nbytes=sides.source.nbytes, sha256=said, etag=sides.source.etag))
+        journal.add(Copied(path=sides.key, nbytes=sides.source.nbytes, digest=said, etag=sides.source.etag))
 
 
-def _sha256(store: Store, key: str, nbytes: int) -> str:
-    digest, etag = hashlib.sha256(), None
+def _digest(store: Store, key: str, nbytes: int, like: str) -> str:
+    """like: the digest that it is to be compared with; SHA-256 where there is none yet."""
+    digest, etag = Digest(like, "sha256"), None
     for offset in range(0, nbytes, MAX_BYTES):
         data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)
         digest.update(data)
-    return digest.hexdigest()
+    return str(digest)

@@ -24,7 +24,8 @@ NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "su
 @dataclass(slots=True)
 class Found:
     """Of one dataset. rows: part -> row -> deny entry, of all its versions; names: in plain, of what only these samples
-    have; uris: of their raw objects; places: what has to be gone; versions: those that had them, newest last."""
+    have; uris: of the raw objects that they were cut of, others too or not; places: what has to be gone; versions:
+    those that had them, newest last."""
 
     dataset: str
     rows: Rows = field(default_factory=dict)
@@ -43,7 +44,7 @@ def find(root: Root, dataset: str, deny: Deny) -> Found:
 
 def _find(root: Root, dataset: str, deny: Deny, versions: Whole) -> Found:
     found = Found(dataset)
-    files = {entry["path"]: entry for _, version in versions for entry in _keys(version)}
+    files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
     by_file = {path: denied_files(root.store, [deny], dataset, [entry]) for path, entry in files.items()}
     for rows in by_file.values():
         for part, members in rows.items():
@@ -52,21 +53,22 @@ def _find(root: Root, dataset: str, deny: Deny, versions: Whole) -> Found:
         return found
     _name(root, files, by_file, found)
     for record, version in versions:
-        if any(by_file[entry["path"]] for entry in _keys(version)):
+        if any(by_file[entry["path"]] for entry in keys_files(version)):
             found.versions.append(record)
             found.places += _places(record, version, found.rows, found.names)
     return found
 
 
-def _keys(version: Version) -> list[dict[str, Any]]:
+def keys_files(version: Version) -> list[dict[str, Any]]:
+    """Where a version has the keys and the provenance of its samples, as its manifest names them."""
     return [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
 
 
 def _name(
     root: Root, files: Mapping[str, Mapping[str, Any]], by_file: Mapping[str, Rows], found: Found
 ) -> None:
-    """Fills names and uris. A raw object that other samples were cut of too is not theirs alone; what stands for a
-    sample that was redacted already is no name of it."""
+    """Fills names and uris. What names a raw object that other samples were cut of too is not theirs alone; what stands
+    for a sample that was redacted already is no name of it."""
     mine: dict[str, set[str]] = {name: set() for name in NAMES}
     others: list[tuple[str, pa.ChunkedArray]] = []
     for path, entry in files.items():
@@ -78,10 +80,10 @@ def _name(
         for name in names:
             mine[name] |= set(pc.unique(table[name].filter(gone)).drop_null().to_pylist())
             others.append((name, table[name].filter(left)))
+    found.uris = mine["raw_uri"] - {""}
     for name, values in others:
         shared = pc.is_in(values, value_set=pa.array(sorted(mine[name]), pa.string()))
         mine[name] -= set(values.filter(shared).to_pylist())
-    found.uris = mine["raw_uri"]
     found.names = set().union(*mine.values()) - {""}
 
 
@@ -110,32 +112,48 @@ def _places(record: VersionRecord, version: Version, rows: Rows, names: set[str]
         table = get_table(version.store, TableFile.from_json(entry))
         if pc.any(pc.is_in(table["hash"], value_set=hashes)).as_py():
             yield absent("hashes of keys", entry["path"])
-    counted = counted_again(version.manifest["samples"], changed)
+    counted = counted_again(version.manifest, changed)
     for entry in version.manifest["stats"]:
-        if folder_of(entry) in counted:
+        if _folder(entry) in counted:
             yield absent("statistics", entry["path"])
 
 
-def folder_of(entry: Mapping[str, Any]) -> str:
-    """A run's files lie in one folder, its statistics among them."""
+def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """path -> folder of its run, of samples and statistics files: a run's files lie in one, its statistics among them.
+
+    Earlier releases laid each annotation of a refresh in a folder of its own, and the statistics of all beside these,
+    under the same transaction."""
+    found = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
+    counted = {_folder(entry) for entry in manifest["stats"]}
+    alone = counted - {_folder(entry) for entry in manifest["samples"]}
+    of_txn = {folder.rpartition("/")[0]: folder for folder in alone}
+    for entry in manifest["samples"]:
+        folder = _folder(entry)
+        if is_annotation(entry) and folder not in counted:
+            found[entry["path"]] = of_txn.get(folder.rpartition("/")[0], folder)
+    return found
+
+
+def _folder(entry: Mapping[str, Any]) -> str:
     folder: str = entry["path"].rpartition("/")[0]
     return folder
 
 
-def counted_again(entries: Sequence[Mapping[str, Any]], changed: Collection[str]) -> set[str]:
+def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
     """Folders of the runs whose statistics change with these samples files: their own, and those of annotations, which
     count a column whole that was there before."""
     columns: set[str] = set()
-    out = set()
-    for entry in entries:
+    out, folder_of = set(), folders(manifest)
+    for entry in manifest["samples"]:
         if entry["path"] in changed or (is_annotation(entry) and not columns.isdisjoint(entry["columns"])):
-            out.add(folder_of(entry))
+            out.add(folder_of[entry["path"]])
         if entry["path"] in changed:
             columns |= set(entry["columns"])
     return out
 
 
 def all_datasets(root: Root) -> Sequence[str]:
-    """Those that have versions, and those that a pipeline has tables or stages of."""
+    """Those that have versions or transactions, and those that a pipeline has tables or stages of."""
     named = {info.key.split("/")[1] for place in ("tables/", "stages/") for info in root.store.list(place)}
-    return sorted(named | set(root.state.datasets))
+    # Whoever has a version had a transaction first.
+    return sorted(named | {txn.dataset for txn in root.state.txns.values()})

@@ -116,7 +116,8 @@ def _looked_at(store: Store, place: Place) -> Place:
         return {**place, "clean": False, "why": f"it could not be looked at: {type(error).__name__}"}
     if place["deleted"]:
         return {**place, "clean": True, "evidence": "deleted by the takedown (--delete-raw)"}
-    return {**place, "clean": False, "why": "left at its source, which is not penstock's: delete it there"}
+    why = "left at its source, which is not penstock's: delete it there, unless something else was cut of it"
+    return {**place, "clean": False, "why": why}
 
 
 def _absent(store: Store, place: Place) -> Place:

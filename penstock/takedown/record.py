@@ -56,7 +56,7 @@ def read_record(store: Store, n: int) -> Record:
     for info in store.list(folder(n)):
         try:
             body = json.loads(store.get(info.key).data)
-            places |= {canonical(place): place for place in body["places"]}
+            _put_in(places, body["places"])
             for dataset, some in body["marks"].items():
                 marks.setdefault(dataset, set()).update(some)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -69,21 +69,33 @@ def read_record(store: Store, n: int) -> Record:
     )
 
 
+def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
+    """Each once. Of a raw object, which its mark names, the place that says that it was deleted counts, in whichever
+    order they come."""
+    for place in places:
+        is_raw = place["check"] == "raw"
+        name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)
+        if name not in known or (is_raw and place["deleted"]):
+            known[name] = place
+
+
 def add_to_record(
     store: Store, n: int, places: Iterable[Place], marks: Mapping[str, Iterable[str]] | None = None
 ) -> Record:
     """Put on record what is not there yet. Returns all of it."""
     known = read_record(store, n)
     there = {canonical(place) for place in known.places}
-    new = {canonical(place): place for place in places}
+    merged: dict[bytes, Place] = {}
+    _put_in(merged, [*known.places, *places])
+    new = {canonical(place): place for place in merged.values()}
+    added = [new[key] for key in sorted(new.keys() - there)]
     fresh = {
         name: sorted(set(some) - set(known.marks.get(name, ())))
         for name, some in sorted((marks or {}).items())
     }
     fresh = {name: some for name, some in fresh.items() if some}
-    if not fresh and not new.keys() - there:
+    if not fresh and not added:
         return known
-    added = [new[key] for key in sorted(new.keys() - there)]
     data = canonical({"format": FORMAT, "takedown": n, "places": added, "marks": fresh})
     store.put_if_absent(f"{folder(n)}{hashlib.sha256(data).hexdigest()[:16]}.json", data)
     return read_record(store, n)

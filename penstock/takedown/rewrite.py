@@ -2,7 +2,9 @@
 
 import hashlib
 import secrets
+import time
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from loader.errors import Conflict
 
 from ..class_names import class_names
 from .cells import scrub
-from .find import counted_again, folder_of
+from .find import counted_again, folders
 from .marks import TAKEN_DOWN, Marks
 
 
@@ -40,11 +42,11 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
 
 
 def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
-    """Commit the dataset's newest version without the samples of a takedown; None where it has none, or no others.
+    """Commit the dataset's newest version without the samples of a takedown; None where it has none of them.
 
     Every shard of a part that has one is read and written once. When somebody publishes meanwhile, what is new is
-    redacted too before the commit is allowed. Raises: Conflict; Corrupt; StoreError; Fenced when a collector took this
-    takedown for dead: run it again.
+    redacted too before the commit is allowed. Raises: NothingLeft where it has no others; Conflict; Corrupt;
+    StoreError; Fenced when a collector took this takedown for dead: run it again.
     """
     newest = root.state.newest(dataset)
     if newest is None or not denied_rows(open_record(root.store, newest), [deny]):
@@ -54,27 +56,32 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
     with root.heartbeat(txn):
         try:
             return root.log.commit(txn, made.build)
-        except _NothingLeft:
+        except NothingLeft:
             root.abort(txn, f"takedown {deny.n}: nothing is left of the dataset")
-            return None
+            raise
 
 
-class _NothingLeft(Exception):
-    """Every sample was taken down: there is no such version."""
+class NothingLeft(Exception):
+    """Every sample of the newest version was taken down: there is none without them. version: its id."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+        self.version = version
 
 
 class _Redaction:
-    """Files are redacted once, whatever is published meanwhile: each is what it was, or is new."""
+    """Shards are redacted once, whatever is published meanwhile: each is what it was, or is new."""
 
     def __init__(self, root: Root, txn: str, deny: Deny, marks: Marks) -> None:
         self._store = root.store
         self._txn, self._deny, self._marks = txn, deny, marks
-        self._attempt = f"data/{txn}/{secrets.token_hex(8)}"
+        self._attempt = ""
         self._shards: dict[str, TableFile] = {}
-        self._runs: dict[str, str] = {}
 
     def build(self, state: State) -> CommitBody:
-        """The manifest on the newest version. Raises: Conflict."""
+        """The manifest on the newest version. Raises: NothingLeft; Conflict."""
+        # Another place each time: a part that another takedown redacted meanwhile is redacted again, to other bytes.
+        self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"
         dataset = state.txns[self._txn].dataset
         newest = state.newest(dataset)
         if newest is None:
@@ -83,7 +90,7 @@ class _Redaction:
             )
         body = self._manifest(open_record(self._store, newest), state)
         if body["n_live"] <= 0:
-            raise _NothingLeft
+            raise NothingLeft(newest.id)
         data = canonical(body)
         sha256 = hashlib.sha256(data).hexdigest()
         path = f"{self._attempt}/manifest-{sha256[:16]}.json"
@@ -102,6 +109,7 @@ class _Redaction:
             **version.manifest,
             "parent": version.id,
             "txn": self._txn,
+            "created_us": time.time_ns() // 1000,
             "denies": state.last_deny,
             "producer": {"takedown": self._deny.n} | self._labels(state),
             "shards": [
@@ -118,8 +126,7 @@ class _Redaction:
                 for row, entry in members.items():
                     grouped.setdefault((part, reason_of(entry)), []).append(row)
             sizes = dict(zip(version.parts.ids.to_pylist(), version.parts.n_rows.tolist(), strict=True))
-            # Each manifest has a table of its own: they are made again on another parent.
-            file = put_exclusions(self._store, f"{self._attempt}-{secrets.token_hex(4)}", grouped, sizes)
+            file = put_exclusions(self._store, self._attempt, grouped, sizes)
             made["exclusions"].append(file.to_json())
         made["n_live"] -= sum(map(len, left_out.values()))
         return made
@@ -148,28 +155,31 @@ class _Redaction:
         return self._shards[file.path]
 
     def _tables(self, manifest: Mapping[str, Any], gone: Redacted) -> tuple[list[Any], list[Any]]:
-        """The lists of samples and stats files. A run's files lie in one folder, and go on to do so."""
+        """The lists of samples and stats files. A run's files lie in one folder of their own from now on."""
         entries = manifest["samples"]
         now = {entry["path"]: self._redacted_table(entry, gone) for entry in entries}
         changed = {path for path, table in now.items() if table is not None}
-        counted = counted_again(entries, changed)
+        counted, folder_of = counted_again(manifest, changed), folders(manifest)
         new = {entry["path"]: entry for entry in (*entries, *manifest["stats"])}
-        for folder in dict.fromkeys(map(folder_of, entries)):
+        numbers = count()
+        for folder in dict.fromkeys(folder_of[one["path"]] for one in entries):
             if folder not in counted:
                 continue
-            mine = [entry for entry in entries if folder_of(entry) == folder]
-            prefix = self._runs.setdefault(folder, f"{self._attempt}{len(self._runs):04x}")
-            for entry in mine:
-                # All of a run's: whoever looks for its statistics looks beside its samples.
-                table = now[entry["path"]]
-                table = get_table(self._store, TableFile.from_json(entry)) if table is None else table
-                made = put_named_table(self._store, prefix, table, table_facts(table)["table"])
-                new[entry["path"]] = {**entry, **made.to_json()}
-            for stats in (one for one in manifest["stats"] if folder_of(one) == folder):
-                before = entries[: entries.index(mine[0])]
-                new[stats["path"]] = self._statistics(
-                    prefix, before, mine, new, manifest["columns"]
-                ).to_json()
+            told = [one for one in manifest["stats"] if folder_of[one["path"]] == folder]
+            here = [one for one in entries if folder_of[one["path"]] == folder]
+            for at, mine in enumerate(_runs(here, len(told))):
+                prefix = f"{self._attempt}{next(numbers):04x}"
+                for entry in mine:
+                    # All of a run's: whoever looks for its statistics looks beside its samples.
+                    table = now[entry["path"]]
+                    table = get_table(self._store, TableFile.from_json(entry)) if table is None else table
+                    made = put_named_table(self._store, prefix, table, table_facts(table)["table"])
+                    new[entry["path"]] = {**entry, **made.to_json()}
+                for stats in told[at : at + 1]:
+                    before = entries[: entries.index(mine[0])]
+                    new[stats["path"]] = self._statistics(
+                        prefix, before, mine, new, manifest["columns"]
+                    ).to_json()
         return ([new[one["path"]] for one in entries], [new[one["path"]] for one in manifest["stats"]])
 
     def _statistics(
@@ -200,6 +210,19 @@ class _Redaction:
         if now is table:
             return dict(entry)
         return put_named_table(self._store, f"{self._attempt}-e", now, "exclusions").to_json()
+
+
+def _runs(entries: list[Any], n: int) -> list[list[Any]]:
+    """The runs whose files lie in one folder, in order. n: how many statistics lie there: one of each. Earlier releases
+    merged runs into the folder of another, or of an annotation."""
+    runs: list[list[Any]] = []
+    for entry in entries:
+        if not runs or (
+            n > 1 and (entry["group"] == "keys" or is_annotation(entry) != is_annotation(runs[-1][0]))
+        ):
+            runs.append([])
+        runs[-1].append(entry)
+    return runs
 
 
 def zeroed(version: Version, gone: Rows) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 
 from loader import Root
 from loader.dataset.history import Deny
@@ -38,7 +39,8 @@ def marks_on_record(deny: Deny, record: Record, dataset: str) -> Marks:
 def scanned(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
     """Every table and text under the root, but those that are places of their own."""
     known = {place["path"] for place in record.having("absent")}
-    marks = {dataset: marks_on_record(deny, record, dataset) for dataset in all_datasets(root)}
+    marks = cache(partial(marks_on_record, deny, record))
+    datasets = all_datasets(root)
     txns = {one.txn: one.dataset for one in root.state.txns.values()}
     looked = 0
     for prefix in SCANNED:
@@ -47,7 +49,7 @@ def scanned(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
                 continue
             looked += 1
             of = dataset_of(info.key, txns)
-            mine = marks.values() if of is None else [marks[of]]
+            mine = [marks(dataset) for dataset in (datasets if of is None else [of])]
             place = {"check": "scan", "what": "a table or text", "path": info.key}
             try:
                 hit = any(one.names(text) for text in object_texts(root.store, info.key) for one in mine)

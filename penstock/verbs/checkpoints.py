@@ -49,10 +49,10 @@ def verify_arguments(parser: ArgumentParser) -> None:
 def verify(arguments: Namespace) -> Answer:
     """Read every byte of the checkpoints of a run. Exit status 1 when anything is wrong."""
     from ..checkpoints import marker
-    from ..checkpoints.listing import damaged
+    from ..checkpoints.listing import damaged, finished
 
     store = loader.Root(arguments.root).store
-    steps = marker.steps(store, arguments.run) if arguments.step is None else [arguments.step]
+    steps = finished(store, arguments.run) if arguments.step is None else [arguments.step]
     found = [marker.read(store, arguments.run, step) for step in steps]
     objects, nbytes = sum(len(one.objects) for one in found), sum(one.nbytes for one in found)
     looked = progress(damaged(store, found), "verify", size=lambda one: one[1].nbytes, total=nbytes)
@@ -64,7 +64,7 @@ def verify(arguments: Namespace) -> Answer:
     lines = [f"{row['object']}: {row['problem']}" for row in wrong]
     lines.append(
         f"{arguments.run}: {len(found)} checkpoints, {objects} objects, {size(nbytes)}; "
-        + (f"{len(wrong)} problems" if wrong else "nothing wrong")
+        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if found else "no save was finished yet")
     )
     body = {"run": arguments.run, "steps": steps, "objects": objects, "nbytes": nbytes, "problems": wrong}
     return body, "\n".join(lines), 1 if wrong else 0

@@ -93,7 +93,7 @@ def plan(arguments: Namespace) -> Answer:
 
 
 def sweep(arguments: Namespace) -> Answer:
-    """Delete what has been condemned for the grace."""
+    """Delete what has been condemned for the grace. Exit status 1 when something cannot be deleted."""
     from ..collect import Options, collect
     from ..takedown.record import condemned
 
@@ -108,7 +108,8 @@ def sweep(arguments: Namespace) -> Answer:
         dataset=arguments.dataset,
     )
     report = collect(root, options, apply=arguments.apply)
-    return report.to_json(arguments.price), f"{report.to_text(arguments.price)}\n{report.swept_text()}", 0
+    text = f"{report.to_text(arguments.price)}\n{report.swept_text()}"
+    return report.to_json(arguments.price), text, 1 if report.swept.n_refused else 0
 
 
 def retire(arguments: Namespace) -> Answer:

@@ -58,6 +58,12 @@ def _run_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="with --from: replace what was copied and changed at the source since (default: name it)",
     )
+    parser.add_argument(
+        "--hash",
+        choices=("sha256", "crc32c"),
+        help="with --from: taken of every byte, for the manifest (default: sha256; crc32c takes a seventh of its "
+        "processor time, and finds what broke, but proves no two objects the same)",
+    )
 
 
 def _pace(parser: ArgumentParser) -> None:
@@ -87,6 +93,16 @@ def _target(arguments: Namespace) -> Store:
 
 def _source(arguments: Namespace) -> Store | None:
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
+
+
+def _for_prefixes(arguments: Namespace) -> None:
+    """Raises: InvalidRuntime for an option that a root's migration has no use for."""
+    for name, is_given in (("--update", arguments.update), ("--hash", arguments.hash)):
+        if is_given:
+            raise InvalidRuntime(
+                f"{name} is for plain prefixes, with --from URL: objects of a root never change, and shards and tables "
+                "are held against the hashes that its manifests say; leave it out"
+            )
 
 
 def _at_once(arguments: Namespace) -> int:
@@ -124,9 +140,16 @@ def run(arguments: Namespace) -> Answer:
         from ..migrate.prefix import migrate_prefix
 
         report = migrate_prefix(
-            source, target, pace, at_once=at_once, scratch=arguments.scratch, replace=arguments.update
+            source,
+            target,
+            pace,
+            at_once=at_once,
+            scratch=arguments.scratch,
+            replace=arguments.update,
+            hash=arguments.hash or "sha256",
         )
     else:
+        _for_prefixes(arguments)
         from ..migrate.run import migrate  # a root's tables take half a second of imports
 
         report = migrate(
@@ -136,11 +159,11 @@ def run(arguments: Namespace) -> Answer:
 
 
 def status(arguments: Namespace) -> Answer:
-    """How far the target is. Exit status 1 when it lags."""
+    """How far the target is. Exit status 1 when it lags: a version, a retirement, a tag, a takedown that it lacks."""
     from ..migrate.contents import new_versions
     from ..migrate.journal import Journal
     from ..migrate.prefix_status import prefix_status
-    from ..migrate.target import copied_entries
+    from ..migrate.target import copied_entries, lags
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
@@ -149,17 +172,19 @@ def status(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     after, state = copied_entries(root.store, target), root.state
     missing = [one.name for one in new_versions(state, after)]
-    body = {"entries": state.n, "copied_entries": after, "missing_versions": missing}
+    is_behind = lags(root.store, after, state.n)
+    body = {"entries": state.n, "copied_entries": after, "missing_versions": missing, "lags": is_behind}
     with Journal(target, scratch=arguments.scratch) as journal:
         body["unfinished_objects"] = len(journal)
     text = f"log: {after} of {state.n} entries; versions that it lacks: {', '.join(missing) or 'none'}"
     if body["unfinished_objects"]:
         text += f"; an unfinished run has copied {body['unfinished_objects']} objects"
-    return body, text, int(bool(missing))
+    return body, text, int(is_behind)
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Whether all arrived. Exit status 1 when anything is wrong."""
+    """Of a plain prefix, whether all arrived; of a mirror, what `penstock verify` says. Exit status 1 when anything is
+    wrong."""
     from ..migrate.verify_prefix import verify_prefix
     from .verify import answer_of_root
 
@@ -198,7 +223,11 @@ VERB = Verb(
             arguments=_run_arguments,
         ),
         "status": Verb(text="how far a copy is", run=status, arguments=_where),
-        "verify": Verb(text="whether all of it arrived", run=verify, arguments=_verify_arguments),
+        "verify": Verb(
+            text="whether all of it is whole; of a prefix, also whether all arrived",
+            run=verify,
+            arguments=_verify_arguments,
+        ),
         "promote": Verb(
             text="make a mirror the primary, and the primary a mirror of it",
             run=promote,

@@ -52,7 +52,11 @@ def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--apply", action="store_true", help="do it: without, it is only said what would be done"
     )
-    parser.add_argument("--delete-raw", action="store_true", help="delete raw objects at their source too")
+    parser.add_argument(
+        "--delete-raw",
+        action="store_true",
+        help="delete raw objects at their source too, those that nothing else was cut of",
+    )
     parser.add_argument(
         "--mirror",
         action="append",

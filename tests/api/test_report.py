@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.api.report import Report, _newest, new_reports
-from loader.errors import Corrupt, Forbidden, InvalidName, InvalidRuntime, NotARoot
+from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot
 from loader.storage import open_store
 
 
@@ -153,9 +153,20 @@ def test_what_was_changed_or_lost_stops_nobody(root: loader.Root, plan: loader.P
     root.store.delete_many([made[2].key])
     changed, broken, gone, whole = told(root)
     assert isinstance(changed, Corrupt)
-    assert isinstance(broken, ValueError)
+    assert isinstance(broken, Corrupt)
     assert isinstance(gone, FileNotFoundError)
     assert whole == made[3]
+
+
+def test_a_newer_report_and_one_with_other_fields_are_told_apart(
+    root: loader.Root, plan: loader.Plan
+) -> None:
+    one = loader.report(root, plan, run="r", steps=(0, 0), strict=True)[0]
+    body = json.loads(root.store.get(one.key).data)
+    for fields, error in (({"format": 99, "mood": "fine"}, FormatTooNew), ({"mood": "fine"}, Corrupt)):
+        root.store.put(one.key, json.dumps({**body, **fields}).encode())
+        (found,) = told(root)
+        assert type(found) is error
 
 
 def test_mlflow_is_told_the_same(root: loader.Root, plan: loader.Plan) -> None:

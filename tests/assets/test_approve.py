@@ -12,9 +12,9 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation
+from assets.gate import SUITE, Gate
 from assets.spec import DatasetSpec
 from assets.stages import current_record, require_published
-from assets.version_audit import SUITE, Gate
 from loader.errors import Conflict, InvalidRuntime
 from penstock.approve import approve, stopped_batches
 from penstock.card.build import build_card

@@ -15,12 +15,12 @@ from PIL import Image
 import loader
 from assets.checks import CheckResult
 from assets.discovery import discover
+from assets.gate import Gate
 from assets.samples import samples_asset
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from assets.stages import current_record
 from assets.version import version_asset
-from assets.version_audit import Gate
 from dagster_project.definitions import batches_of, build_defs
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store

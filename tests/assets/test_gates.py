@@ -10,10 +10,10 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation, audio_rate
+from assets.gate import SUITE, Gate
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.stages import current_record, partitions, require_published
 from assets.version import publish_batches
-from assets.version_audit import SUITE, Gate
 from loader.errors import Fenced, StageNotPublished
 
 SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"),))

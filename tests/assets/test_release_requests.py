@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import loader
+from assets.gate import GATE
 from assets.settled import NOTED_AT_ONCE
 from assets.stages import StageRecord, append_record, found_records, newest_listed
 from assets.version import _publish_passed, audit_waiting, publish_batches
-from assets.version_audit import GATE, Audit
+from assets.version_audit import Audit
 from benchmarks.scale import publish
 from loader.dataset.publish import open_record
 from loader.errors import Forbidden, StageNotPublished

@@ -15,6 +15,7 @@ import loader
 from assets import version
 from assets.checks import CheckResult, Expectation, audio_rate, counts
 from assets.discovery import discover
+from assets.gate import SUITE, Gate
 from assets.landing import land
 from assets.samples import samples_stage
 from assets.spec import DatasetSpec
@@ -22,7 +23,7 @@ from assets.stages import StageRecord, append_record, current_record, require_pu
 from assets.units import units_stage
 from assets.validation import media_stage
 from assets.version import audit_waiting, publish_batches, version_asset
-from assets.version_audit import SUITE, Gate, candidate
+from assets.version_audit import candidate
 from loader.dataset.entries import canonical
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store

@@ -10,6 +10,7 @@ import urllib.request
 from collections import Counter
 from functools import partial
 from itertools import count
+from unittest.mock import patch
 
 import loader
 from loader.dataset import publish
@@ -31,8 +32,8 @@ def take_down(root):
 
 
 def sweep(root):
-    plan.ROWS = 2  # several pieces
-    collect(root, Options(name="c"), apply=True, now_us=80 * HOUR_US)
+    with patch.object(plan, "ROWS", 2):  # several pieces
+        collect(root, Options(name="c"), apply=True, now_us=80 * HOUR_US)
 
 
 CHANGES = {

@@ -123,6 +123,24 @@ def test_an_int_that_a_float_cannot_hold_is_refused(root):
         write(root, {"b": {"x": 2**60 + 1}})
 
 
+@pytest.mark.parametrize("part_samples", [None, 1])
+@pytest.mark.parametrize("big", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
+def test_an_int_beside_floats_that_a_float_cannot_hold_is_refused(root, big, part_samples):
+    with pytest.raises(FieldMismatch, match=rf"{big}"):
+        write(root, {"a": {"x": 1.5}, "b": {"x": big}, "c": {"x": None}}, part_samples)
+    with pytest.raises(FieldMismatch, match=rf"{big}"):
+        write(root, {"a": {"x": [1.5]}, "b": {"x": [big]}}, part_samples)
+    assert not root.datasets()
+
+
+def test_an_int_beside_floats_that_a_float_holds_is_taken(root):
+    assert column(write(root, {"a": {"x": 2**53}, "b": {"x": 2**60}, "c": {"x": 0.5}}), "x") == {
+        "a": float(2**53),
+        "b": float(2**60),
+        "c": 0.5,
+    }
+
+
 @pytest.mark.parametrize("other", ["text", "5", True, [1], AT])
 def test_a_changed_type_is_refused(root, other):
     write(root, {"a": {"x": 1}})

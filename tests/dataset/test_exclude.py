@@ -57,12 +57,20 @@ def test_unknown_keys_are_named(made):
     assert len(made.open("d")) == 9
 
 
+def test_keys_of_an_array(made):
+    assert len(made.exclude("d", np.array(["k1", "k2"]), reason="x")) == 8
+
+
 @pytest.mark.parametrize(
     ("keys", "reason", "error"),
     [
         ([], "x", EmptyVersion),
         ("k1", "x", InvalidKey),
         (["k1"], "", InvalidSample),
+        (["k1"], 5, InvalidSample),
+        (["k1"], "\udcff", InvalidSample),
+        ([1, 2], "x", InvalidKey),
+        (["k1", None], "x", InvalidKey),
         ([f"k{i}" for i in range(10)], "x", EmptyVersion),
     ],
 )

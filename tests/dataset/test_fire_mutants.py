@@ -7,7 +7,7 @@ import pytest
 from loader.dataset import publish, root
 from loader.errors import PenstockError
 from penstock.collect import collector, live, sort_out, sweep
-from penstock.takedown import run, whole
+from penstock.takedown import run, steps, whole
 
 real_protected = live.protected
 
@@ -72,15 +72,15 @@ def a_takedown_looks_once(patch):
             or first[root.url]
         )
 
-    patch.setattr(run, "find", find)
+    for module in (run, steps):
+        patch.setattr(module, "find", find)
 
 
 def a_takedown_does_not_begin_again(patch):
-    patch.setattr(run, "over_whole", lambda root, dataset, work: work(whole._whole(root, dataset)))
-    from penstock.takedown import find, leftovers
+    from penstock.takedown import find, leftovers, raw
 
-    for module in (find, leftovers):
-        patch.setattr(module, "over_whole", run.over_whole)
+    for module in (find, leftovers, raw, steps):
+        patch.setattr(module, "over_whole", lambda root, dataset, work: work(whole._whole(root, dataset)))
 
 
 MUTANTS = [

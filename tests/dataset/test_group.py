@@ -162,6 +162,24 @@ def test_other_changes_meanwhile_are_kept(made, properties):
     }
 
 
+def test_what_was_excluded_and_is_back_is_not_published_without_its_fields(made):
+    """A retirement brings back a sample that was not computed, since it was excluded in the version it began from."""
+    other, done = loader.Root(made.url), []
+    made.exclude("d@1", ["k3"], reason="a mistake")
+
+    def compute(sample):
+        if not done:
+            done.append(True)
+            other.retire("d@2", reason="the exclusion was a mistake")
+        return emb(sample)
+
+    with pytest.raises(
+        Conflict, match=r"row \d of part .* was excluded in d@2, so 'emb' was not computed for it"
+    ):
+        made.add_group("d@2", "emb", {"emb.npy": compute})
+    assert len(values(made.add_group("d@1", "emb", {"emb.npy": emb}))) == 10
+
+
 def test_inputs_leave_out_parts_that_lack_them(made):
     made.add_group("d", "emb", {"emb.npy": emb})
     more(made, 10)
@@ -231,6 +249,7 @@ def test_what_is_refused_before_anything_is_computed(made):
         ("Emb", {"e.npy": never}, InvalidField, "group 'Emb'"),
         ("emb", {"e.pkl": never}, InvalidField, r"e\.pkl"),
         ("emb", {"cls": never}, Conflict, "'cls' in group 'media'"),
+        ("emb", {"CLS": never}, InvalidField, "'cls' and 'CLS', which differ in case only"),
         ("media", {"e.npy": never}, FieldMismatch, r"group 'media' of d@1 has fields \['cls', 'x\.npy'\]"),
         ("media", {"cls": never, "x.npy": never}, Conflict, "already has group 'media'"),
     ):

@@ -1,6 +1,7 @@
 """Rows of labels from files and tables: what is read, and how what is wrong is named."""
 
 import json
+import traceback
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.label_csv import csv_tables
 from loader.dataset.label_rows import open_rows
-from loader.errors import FieldMismatch, FieldNotFound, InvalidField, InvalidSample, ObjectNotFound
+from loader.errors import (
+    FieldMismatch,
+    FieldNotFound,
+    Forbidden,
+    InvalidField,
+    InvalidSample,
+    ObjectNotFound,
+)
 
 CI = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -75,6 +83,74 @@ def test_a_file_behind_a_url(tmp_path):
     assert read("memory://labels-of-a-url/in/labels.jsonl")[0] == [(1, {"key": "a", "n": 1})]
     with pytest.raises(ObjectNotFound):
         read("memory://labels-of-a-url/in/other.jsonl")
+
+
+QUERY = "sv=2024&se=2030-01-01T00%3A00%3A00Z&policy=SECRET1&sig=SECRET2%2B%2F/%3D//x"
+
+
+@pytest.fixture
+def signed(shared):
+    """A server of the folder /c, whose requests have a query that signs them."""
+    files = {
+        "/c/labels.csv": b"key,n\na,1\n",
+        "/c/labels.jsonl": b'{"key": "a", "n": 1}\n',
+        "/c/bad.csv": b"key,n\na,1,2\n",
+        "/c/labels.xlsx": b"PK",
+    }
+
+    def origin(request):
+        if request.query != {
+            "sv": "2024",
+            "se": "2030-01-01T00:00:00Z",
+            "policy": "SECRET1",
+            "sig": "SECRET2+//=//x",
+        }:
+            return 403, b"", {}
+        return (200, files[request.path], {"etag": '"e"'}) if request.path in files else (404, b"", {})
+
+    server = shared("servers/http").HttpServer(origin)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+def test_a_file_behind_a_signed_url(signed, name):
+    """Also where the signature is of GET alone, as S3's are."""
+    signed.fault_of = lambda request: 403 if request.method == "HEAD" else None
+    url = f"{signed.endpoint}/c/{name}?{QUERY}"
+    for place in (url, f"{url}#page?2"):
+        assert [row for _, row in read(place)[0]] == [{"key": "a", "n": 1}]
+        with open_rows(place, "key", {}) as source:
+            assert (source.name, source.n_rows()) == (name, 2 if name.endswith("csv") else 1)
+
+
+def test_a_signature_is_in_no_message(signed):
+    def refused(error, match, name):
+        with pytest.raises(error, match=match) as caught:
+            read(f"{signed.endpoint}/c/{name}?{QUERY}")
+        shown = "".join(traceback.format_exception(caught.value))
+        assert name in str(caught.value)
+        assert not [part for part in ("SECRET", "policy", "2030") if part in shown], shown
+
+    refused(InvalidSample, "^'labels.xlsx' is no kind of file", "labels.xlsx")
+    refused(InvalidSample, "^line 2 of bad.csv has 3 cells", "bad.csv")
+    refused(ObjectNotFound, "no such object", "other.csv")
+    signed.fault_of = lambda request: 403 if request.method == "GET" else None
+    refused(Forbidden, r"labels\.csv.*403", "labels.csv")
+
+
+@pytest.mark.parametrize("place", ["s3://c/labels.csv", "az://c/labels.csv", "memory://c/labels.csv"])
+def test_a_query_of_what_is_not_signed_so_is_refused(place):
+    with pytest.raises(InvalidSample, match=f"^{place} has a query") as caught:
+        read(f"{place}?{QUERY}")
+    assert "SECRET" not in str(caught.value)
+
+
+def test_names_of_files_with_marks_of_a_url(tmp_path):
+    path = tmp_path / "what? #2.csv"
+    path.write_text("key,n\na,1\n")
+    for place in (path, str(path), f"file://{tmp_path}/what? #2.csv"):
+        assert [row for _, row in read(place)[0]] == [{"key": "a", "n": 1}]
 
 
 def test_blank_lines_are_counted_and_passed_over(tmp_path):
@@ -244,6 +320,51 @@ def test_a_number_gives_its_text_back(texts):
             assert np.float64(text) == value or value != value
         else:
             assert ("" if value is None else str(value)) == text
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+def test_a_damaged_parquet_file_is_named(tmp_path, compression):
+    """Cut anywhere, or with any byte changed: it is refused by its name, or reads as what it was or other values."""
+    table = pa.table({"key": [f"k{i}" for i in range(300)], "s": [f"text {i}" for i in range(300)]})
+    path = tmp_path / "labels.parquet"
+    pq.write_table(table, path, compression=compression, row_group_size=100)
+    whole = path.read_bytes()
+    cut = [whole[:size] for size in range(0, len(whole), 97)]
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ mask]) + whole[at + 1 :]
+        for mask in (0x01, 0xFF)
+        for at in range(0, len(whole), 61)
+    ]
+    refused = 0
+    for data in (*cut, *flipped):
+        path.write_bytes(data)
+        try:
+            with open_rows(path, "key", {}) as source:
+                assert source.n_rows() >= 0
+                for batch in source.batches():
+                    batch.table.to_pylist()
+        except (InvalidSample, FieldNotFound) as error:
+            assert "labels.parquet" in str(error)  # noqa: PT017
+            refused += 1
+    assert refused > len(cut)
+
+
+def test_a_page_with_another_checksum_is_refused(tmp_path):
+    table = pa.table({"key": ["a", "b"], "s": ["text one", "text two"]})
+    path = tmp_path / "labels.parquet"
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(table, path, write_page_checksum=True, **options)
+    path.write_bytes(path.read_bytes().replace(b"text one", b"next one", 1))
+    with pytest.raises(InvalidSample, match=r"labels\.parquet is not a readable Parquet file: .*CRC"):
+        read(path)
+
+
+@pytest.mark.parametrize("value", [0.5, "cat", None, ["cat"]])
+def test_a_mapping_of_keys_to_values_without_columns(value):
+    with pytest.raises(InvalidSample) as caught:
+        read({"k0": {"score": 1.5}, "k1": value})
+    said = f"row 2 of the rows given is {value!r} for key 'k1'; a mapping of columns to values is needed for each key"
+    assert str(caught.value) == f"{said}, such as {{'k1': {{'label': {value!r}}}}}"
 
 
 def test_what_is_no_source_of_rows(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset.decide import CommitBody, Done
+from loader.dataset.denied import Target
 from loader.dataset.entries import Entry, canonical, edited, entry_key, parse, seal
 from loader.dataset.fold import fold, fold_all
 from loader.dataset.hints import dump_state, load_state
@@ -99,6 +100,41 @@ def test_a_transaction_is_begun_and_committed_once(store):
     with pytest.raises(Conflict, match="begun for photos"):
         log.begin("other", txn="step7")
     assert log.state.n == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", ".", "-a", "größe 7", " ", "t\n", "t" * 201, "\udcff", 5, b"t"]
+)
+def test_a_transaction_that_could_have_no_keys_is_not_begun(store, name):
+    with pytest.raises(InvalidName, match="cannot be a transaction's name: accepted are 1 to 200 of"):
+        Log(store).begin("photos", txn=name)
+    assert all_entries(store) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "größe 7", "t" * 300])
+def test_what_an_earlier_release_began_is_read(store, name):
+    begun = Log(store).append(lambda _: {"kind": "begin", "txn": name, "dataset": "photos", "parent": None})
+    assert Log(store).begin("photos", txn=name) == begun.state.txns[name]
+    assert Log(store).abort(name, "no sign of life").status == "aborted"
+
+
+@pytest.mark.parametrize("words", ["\udcff", 5, None, b"x"])
+def test_words_that_are_no_text_are_refused(store, words):
+    log = Log(store)
+    publish(log)
+    txn, n = log.begin("photos").txn, log.state.n
+    target = [Target(kind="sample", value="k", dataset="photos")]
+    for verb in (
+        lambda: log.retire("photos", 1, words),
+        lambda: log.abort(txn, words),
+        lambda: log.hold("photos", 1, words or 7, "an audit"),
+        lambda: log.hold("photos", 1, "desk", words or 7),
+        lambda: log.deny(target, words or 7, "desk"),
+        lambda: log.deny(target, "ticket 1", words or 7),
+    ):
+        with pytest.raises(InvalidName, match="the log takes UTF-8 text"):
+            verb()
+    assert log.state.n == n
 
 
 def test_an_aborted_transaction_is_fenced(store):
@@ -381,7 +417,9 @@ def test_an_edited_entry_is_told_with_the_root_and_what_to_do(store):
     history(store)
     entries = all_entries(store)
     commit = next(one for one in entries if one.kind == "commit")
-    to_do = f"; run penstock verify --root {store.url}, which names the entry that was edited; restore that object from"
+    to_do = (
+        f"; run penstock verify --root {store.url}, which names what was edited or is missing; restore that"
+    )
     damages = [
         (commit, rewritten(commit, number=7), "breaks a rule of the log: number 7, expected 1"),
         (entries[2], b"{", "is not JSON"),

@@ -10,7 +10,7 @@ from loader.dataset.decide import CommitBody
 from loader.dataset.entries import canonical, entry_key
 from loader.dataset.log import Log
 from loader.dataset.tail import read_tail
-from loader.errors import AlreadyExists, Conflict, Forbidden, ForkedStore, Transient
+from loader.errors import AlreadyExists, Conflict, Corrupt, Forbidden, ForkedStore, Transient
 from loader.storage import open_store
 
 
@@ -230,3 +230,85 @@ def test_an_entry_created_while_others_are_read_is_no_gap(store):
 
     publish(Log(store))
     assert Log(Behind(store, {})).state.n == 4
+
+
+@pytest.fixture(params=["memory", "disk"])
+def any_store(request, tmp_path):
+    return open_store(str(tmp_path) if request.param == "disk" else f"memory://append-{uuid4().hex}")
+
+
+def without(store, gone):
+    """A reader of 10 entries who had read up to those that are gone since."""
+    early, log = Log(store), Log(store)
+    for n in range(10):
+        if n == gone[0] - 1:
+            early.refresh()
+        log.begin("photos", txn=f"t{n}")
+    store.delete_many(map(entry_key, gone))
+    return early
+
+
+@pytest.mark.parametrize("gone", [[1], [3], [7], [8], [6, 7]])
+def test_nothing_is_appended_in_the_place_of_a_missing_entry(any_store, gone):
+    """Of 10 entries: neither by who opens the log then, nor by who had read it up to there. A read ends at 1, 3 or 7
+    though there are later ones; the others lie within what is asked for at once."""
+    early = without(any_store, gone)
+    left = [info.key for info in any_store.list("log/")]
+    for log in (early, Log(any_store)):
+        with pytest.raises(
+            Corrupt, match=f"{entry_key(gone[0])}.* missing while a later one .* from a mirror"
+        ):
+            log.begin("photos", txn="new")
+    with pytest.raises(Corrupt, match=f"{entry_key(gone[0])}.* missing while a later one"):
+        Log(any_store).refresh()
+    with pytest.raises(Corrupt, match=f"{entry_key(gone[0])}.* missing while a later one"):
+        Log(any_store).verify()
+    assert [info.key for info in any_store.list("log/")] == left
+
+
+def test_the_place_of_a_missing_entry_is_listed_before_it_is_taken(store):
+    """By who had read up to it, and asks only for the next."""
+    early = without(store, [7])
+    with pytest.raises(
+        Corrupt, match=rf"{store.url}: log entry {entry_key(7)} is missing .*nothing is appended"
+    ):
+        early.begin("photos", txn="new")
+
+
+def test_what_was_restored_is_appended_to(store):
+    publish(Log(store))
+    early = Log(store)
+    early.refresh()
+    publish(Log(store))
+    lost = store.get(entry_key(3)).data
+    store.delete_many([entry_key(3)])
+    with pytest.raises(Corrupt):
+        early.begin("photos")
+    store.put(entry_key(3), lost)
+    assert early.begin("photos").n == 5
+
+
+def test_entries_of_others_behind_ours_are_no_gap(store):
+    """They come between the read and the listing, which may show the second of two and not the first."""
+    log = Log(store)
+    log.begin("photos", txn="t0")
+
+    class Late(Faulty):
+        def list(self, prefix="", start_after=None):
+            for name in ("a", "b"):
+                Log(self.store).begin("photos", txn=name)
+            return (i for i in self.store.list(prefix, start_after) if i.key != entry_key(2))
+
+    behind = Log(Late(store, {}))
+    behind._known = log.known
+    assert behind.begin("photos", txn="mine").n == 4
+
+
+def test_who_may_not_list_appends_as_before(store, caplog):
+    class Unlisted(Faulty):
+        def list(self, prefix="", start_after=None):
+            raise Forbidden("no")
+
+    log = Log(Unlisted(store, {}))
+    assert [log.begin("photos").n for _ in range(2)] == [1, 2]
+    assert "a missing entry may look like its end" in caplog.text

@@ -37,7 +37,7 @@ class Counted:
         return self._ask("put_if_absent", key, data)
 
     def list(self, prefix="", start_after=None):
-        return self._ask("list", prefix)
+        return self._ask("list", prefix, start_after)
 
 
 @pytest.fixture
@@ -120,12 +120,12 @@ def test_a_refresh_costs_one_request_when_there_is_nothing_new(store):
     assert store.requests == [("get", entry_key(21))]
 
 
-def test_an_append_costs_one_probe_and_one_put(store):
+def test_an_append_costs_one_probe_one_listing_and_one_put(store):
     log = Log(store)
     grow(log, 5)
     store.requests.clear()
     log.begin("photos")
-    assert store.requests == [("get", entry_key(6)), ("put_if_absent", entry_key(6))]
+    assert store.requests == [("get", entry_key(6)), ("list", "log/"), ("put_if_absent", entry_key(6))]
 
 
 def broken(data):
@@ -205,7 +205,8 @@ def test_a_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
 
 @pytest.mark.parametrize("n", [2 * HINT_EVERY + 3, 4 * HINT_EVERY + 3])
 def test_a_log_on_a_disk_is_opened_by_its_hints_alone(store, tmp_path, n):
-    """Of n entries: the names of their hints are looked at, the newest hint is read, and what comes behind it."""
+    """Of n entries: the names of their hints are looked at, the newest hint is read, and what comes behind it. Then
+    whatever lies behind the last entry, up to the first hint."""
     grow(Log(store), n)
     for info in store.store.list("log/"):
         target = tmp_path / info.key
@@ -216,7 +217,7 @@ def test_a_log_on_a_disk_is_opened_by_its_hints_alone(store, tmp_path, n):
     listing = disk.list
     disk.list = lambda *given: (looked_at.append(one.key) or one for one in listing(*given))
     assert Log(disk).state == Log(store).state
-    assert looked_at == [hint_key(k) for k in range(HINT_EVERY, n, HINT_EVERY)]
+    assert looked_at == [*(hint_key(k) for k in range(HINT_EVERY, n, HINT_EVERY)), hint_key(HINT_EVERY)]
     gets = [key for verb, key in disk.requests if verb == "get"]
     assert gets.count(hint_key(n - 3)) == 1
     assert {entry_key(k) for k in range(n - 3, n + 2)} <= set(gets)

@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from loader.dataset.part_extension import add_part_columns, add_part_group, part_rows, read_part
-from loader.errors import Conflict, FieldMismatch, FieldNotFound, InvalidKey
+from loader.errors import Conflict, FieldMismatch, FieldNotFound, InvalidKey, InvalidSample
 
 
 def write(root: loader.Root, n: int = 150) -> loader.Part:
@@ -80,3 +80,6 @@ def test_samples_can_be_left_out_at_publishing(tmp_path: Path) -> None:
     assert len(root.publish("photos", [again])) == 19, "an excluded key may come again"
     with pytest.raises(InvalidKey, match="none of these parts has"):
         root.publish("photos", [write(root, 2)], exclude={"nobody": "x"})
+    for reason in ("", None, "\udcff"):
+        with pytest.raises(InvalidSample, match="exclude gives no reason for 'k0003'"):
+            root.publish("photos", [write(root, 4)], exclude={"k0003": reason})

@@ -73,8 +73,8 @@ def test_writing_a_part_is_three_puts(root, stores, n_parts):
 @pytest.mark.parametrize("parts_there", [2, 40])
 @pytest.mark.parametrize("new", [1, 7])
 def test_publishing_costs_what_is_new(url, stores, parts_there, new):
-    """Onto any number of parts: one read per new part, five tables, one manifest, two log entries, the parent's
-    manifest twice, and one table of hashes of keys."""
+    """Onto any number of parts: one read per new part, five tables, one manifest, a log entry and a listing before it,
+    the parent's manifest twice, and one table of hashes of keys."""
     root = loader.Root(url)
     write(root, "old", parts_there, part_samples=1)
     writer = counted(root, stores)
@@ -86,6 +86,7 @@ def test_publishing_costs_what_is_new(url, stores, parts_there, new):
         calls.pop(("put_if_absent", "data")) == 5 + 1
     )  # shards, two column groups, stats, hashes; the manifest
     assert calls.pop(("put_if_absent", "log")) == 1
+    assert calls.pop(("list", "log")) == 1
     # New parts' samples; the parent's manifest for column types and for the check; its hashes. Our manifest is known.
     assert calls.pop(("get", "data")) == new + 2 + 1
     assert calls.pop(("get", "log")) <= 8

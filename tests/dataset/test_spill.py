@@ -172,6 +172,15 @@ def test_metadata_survives_the_spill_as_it_was():
         spill.close()
 
 
+@pytest.mark.parametrize("value", ["2026-11-20", "noon", 5, None, ["x"], datetime(2026, 11, 20, tzinfo=UTC)])
+def test_a_column_may_have_any_name(value):
+    """Also that under which a time is spilled, alone."""
+    spill = Spill(memory_bytes=1)
+    spill.add(make_sample("k", {"x": b""}, {"datetime": value}, {"split": "a"}))
+    assert [(one.metadata, one.source) for one in spill.drain()] == [({"datetime": value}, {"split": "a"})]
+    spill.close()
+
+
 def test_open_files_stay_below_the_usual_limit():
     """256 buckets: a process may have 1,024 open files by default."""
     from loader.dataset.spill import BUCKETS

@@ -59,6 +59,7 @@ def test_an_older_one_may_come_back_under_its_key(made, properties):
         ({"nope": "x"}, VersionNotFound, "no live sample 'nope'"),
         ({"k3": "x", "new": "x"}, VersionNotFound, "no live sample 'new'"),
         ({"k3": ""}, InvalidSample, "no reason for 'k3'"),
+        ({"k3": 7}, InvalidSample, "no reason for 'k3', got 7"),
     ],
 )
 def test_refused(made, supersede, error, words):

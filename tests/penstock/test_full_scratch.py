@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.dataset.denied import Target
 from loader.storage import open_store
 
 RUN = """
@@ -97,6 +98,18 @@ def test_no_room_for_labels(tmp_path, penstock, n):
     assert len(root.versions("d")) == 1
 
 
+def test_no_room_to_redact(tmp_path, penstock):
+    root = loader.Root(str(tmp_path / "root"))
+    with root.write("d") as writer:
+        writer.add("k", {"x": bytes(2**18)}, source={"subject": "alice"})
+        writer.add("l", {"x": b"y"}, source={"subject": "bob"})
+    n = root.log.deny((Target(kind="subject", value="alice"),), "ticket 1", "privacy desk").n
+    status, said = penstock(2**17, "takedown", "run", n, "--apply", "--root", root.url)
+    assert status == 1
+    assert "while a shard was redacted; nothing was published" in said
+    assert len(root.versions("d")) == 1
+
+
 NOTES = """
 import resource, signal, sys
 from loader.errors import StoreError
@@ -113,7 +126,7 @@ with Journal(open_store("memory://notes"), "notes/") as journal:
             verb = "find"
             journal.find(key)
             verb = "add"
-            journal.add(Copied(path=key, nbytes=1, sha256="0" * 64))
+            journal.add(Copied(path=key, nbytes=1, digest="sha256:" + "0" * 64))
         except StoreError as error:
             sys.exit(f"{verb}: {error}")
 """

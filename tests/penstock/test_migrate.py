@@ -23,6 +23,7 @@ from penstock.cli import main
 from penstock.migrate.pace import Pace
 from penstock.migrate.plan import plan_migration
 from penstock.migrate.run import migrate
+from penstock.migrate.target import copied_entries
 from penstock.verify import verify
 
 
@@ -244,7 +245,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, re
             if not report.failures:
                 return
             # (the last: what a create that got no answer had left was read with a wrong byte)
-            known = ("sha256", "CRC-32C", "already holds another object")
+            known = ("sha256", "crc32c", "already holds another object")
             assert all(any(word in why for word in known) for why in report.failures.values())
 
     try:
@@ -261,7 +262,9 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, re
                 for one in servers[-2:]:  # the source's, and the target's
                     one.faults.extend(FAULTS)
                 migrated(source, target)
-                assert objects(target) == objects(root.store)
+            # What is there, asked of the server behind: a fault that is still to come meets who copies, not this look.
+            with contextlib.closing(open_store(url, options)) as there:
+                assert objects(there) == objects(root.store)
             source = loader.Root(url, options=own)
         servers[-1].faults.extend(FAULTS)
         migrated(source, place)
@@ -343,6 +346,45 @@ def test_what_another_tool_copied_is_not_copied_again(root, place):
     report = migrate(root, place, Pace())
     assert (report.copied, report.failures) == (0, {})
     assert objects(place) == objects(root.store)
+
+
+def test_a_manifest_that_lies_there_is_held_against_its_hash(root, place):
+    """Its size is in no table: another tool may have copied half of it."""
+    manifest = next(key for key in objects(root.store) if key.endswith(".json") and "/manifest-" in key)
+    shutil.copytree(f"{root.url}/data", f"{place.url}/data")
+    whole = place.get(manifest).data
+    place.put(manifest, whole[:-10])
+    report = migrate(root, place, Pace())
+    assert list(report.failures) == [manifest]
+    assert list(place.list("log/")) == []
+    place.put(manifest, whole)
+    assert migrate(root, place, Pace()).failures == {}
+    assert objects(place) == objects(root.store)
+
+
+def test_a_mirror_lags_by_more_than_versions(root, place, tmp_path, capsys):
+    status = ["migrate", "status", place.url, "--root", root.url]
+    migrate(root, place, Pace())
+    assert main(status) == 0
+    migrate(root, open_store(str(tmp_path / "another")), Pace())
+    assert copied_entries(root.store, place) < root.state.n
+    assert main(status) == 0, "that another mirror was made says nothing new of the root"
+    root.tag("d@1", "first")
+    assert main(status) == 1
+    migrate(root, place, Pace())
+    assert main(status) == 0
+
+
+def test_how_far_a_mirror_is_takes_no_request_for_each_entry(root, place):
+    counts = []
+    for first in (0, 20):
+        for i in range(first, first + 20):
+            root.tag("d@1", f"tag-{i}")
+        migrate(root, place, Pace())
+        counted = Counting(place)
+        assert copied_entries(root.store, counted) == root.state.n
+        counts.append(len(counted.calls))
+    assert counts[0] == counts[1]
 
 
 def test_memory_is_used_again_but_for_what_may_still_be_at_work():

@@ -11,12 +11,14 @@ from loader.errors import AlreadyExists, Changed, Corrupt
 from loader.storage import in_order, open_store
 from loader.storage.direct import REFUSALS
 from penstock.migrate import send_on
+from penstock.migrate.digest import KINDS
 from penstock.migrate.items import Item
 from penstock.migrate.pace import Pace
 from penstock.migrate.transfer import Transfer
 
 DATA = Random(9).randbytes(700_000)
-SHA256 = hashlib.sha256(DATA).hexdigest()
+SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
+CRC32C = f"crc32c:{value(DATA):08x}"
 OPTIONS = {"key": "a", "secret": "b", "retry_base_s": 0.001, "retry_cap_s": 0.002, "retry_deadline_s": 20}
 
 
@@ -41,10 +43,10 @@ def copy(servers):
     """copy(item) -> Copied, of the key "k" unless it says another."""
     source, target = (open_store("s3://bucket", {**OPTIONS, "endpoint": one.endpoint}) for one in servers)
 
-    copies = Transfer(source, target, Pace())
+    copies = {hash: Transfer(source, target, Pace(), hash=hash) for hash in KINDS}
 
-    def copy(pace=None, **item):
-        how = Transfer(source, target, pace) if pace else copies
+    def copy(pace=None, hash="sha256", **item):
+        how = Transfer(source, target, pace) if pace else copies[hash]
         return how(Item(**{"path": "k", "nbytes": len(DATA)} | item))
 
     with closing(source), closing(target):
@@ -61,11 +63,15 @@ def puts(server):
     return said
 
 
-def test_it_is_sent_on_and_hashed_on_the_way(servers, copy):
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [({}, SHA256), ({"hash": "crc32c"}, CRC32C), ({"digest": SHA256}, SHA256), ({"digest": CRC32C}, CRC32C)],
+)
+def test_it_is_sent_on_and_hashed_on_the_way(servers, copy, said, found):
     source, target = servers
     source.origin.hold("k", DATA)
-    found = copy(crc32c=value(DATA), sha256=SHA256)
-    assert (found.sha256, found.nbytes, found.written) == (SHA256, len(DATA), True)
+    copied = copy(**said)
+    assert (copied.digest, copied.nbytes, copied.written) == (found, len(DATA), True)
     assert target.origin.held() == {"k": DATA}
     assert puts(target) == ["sent"]
     assert [headers["range"] for headers in source.headers] == [f"bytes=0-{len(DATA) - 1}"]
@@ -86,12 +92,12 @@ def test_what_it_takes_is_counted(servers, copy):
     assert pace.nbytes == len(DATA)
 
 
-@pytest.mark.parametrize("said", [{"sha256": "0" * 64}, {"crc32c": 1}])
+@pytest.mark.parametrize("said", [f"sha256:{'0' * 64}", "crc32c:00000001"])
 def test_what_is_not_what_it_should_be_does_not_arrive(servers, copy, said):
     source, target = servers
     source.origin.hold("k", DATA)
     with pytest.raises(Corrupt, match="It was not copied"):
-        copy(**said)
+        copy(digest=said)
     assert target.origin.held() == {}
     source.origin.hold("l", DATA)
     copy(path="l")
@@ -121,7 +127,7 @@ def test_a_source_that_breaks_off_is_asked_for_the_rest(servers, copy, fault):
     source, target = servers
     source.origin.hold("k", DATA)
     source.faults.extend(["reset", fault])
-    assert copy().sha256 == SHA256
+    assert copy().digest == SHA256
     assert target.origin.held() == {"k": DATA}
     assert puts(target) == ["sent"]
     assert len(source.requests) == 3
@@ -132,12 +138,13 @@ def test_a_target_that_did_not_take_it_gets_it_as_ever(servers, copy, fault):
     source, target = servers
     source.origin.hold("k", DATA)
     target.faults.append(fault)
-    assert copy().sha256 == SHA256
+    assert copy().digest == SHA256
     assert target.origin.held() == {"k": DATA}
     assert puts(target) == ["sent", "unsigned"]
 
 
-def test_what_broke_on_the_way_is_put_again(servers, copy):
+@pytest.mark.parametrize(("hash", "found"), [("sha256", SHA256), ("crc32c", CRC32C)])
+def test_what_broke_on_the_way_is_put_again(servers, copy, hash, found):
     source, target = servers
     source.origin.hold("k", DATA)
     origin = target.origin
@@ -149,7 +156,7 @@ def test_what_broke_on_the_way_is_put_again(servers, copy):
         return origin(request)
 
     target.origin = broken_once
-    assert copy().sha256 == SHA256
+    assert copy(hash=hash).digest == found
     assert origin.held() == {"k": DATA}
     assert puts(target) == ["sent", "signed"]
 
@@ -160,9 +167,9 @@ def test_what_is_there_under_another_etag_stays(servers, copy):
     source.origin.hold("k", DATA)
     source.origin.hold("l", DATA)
     target.faults.append("etag")
-    assert copy().sha256 == SHA256
+    assert copy().digest == SHA256
     assert puts(target) == ["sent"]
-    assert copy(path="l").sha256 == SHA256
+    assert copy(path="l").digest == SHA256
     assert puts(target) == ["sent", "signed"]
     assert target.origin.held() == {"k": DATA, "l": DATA}
 
@@ -171,7 +178,7 @@ def test_what_cannot_be_read_there_is_put_again(servers, copy):
     source, target = servers
     source.origin.hold("k", DATA)
     target.fault_of = lambda request: "etag" if request.method == "PUT" else 403
-    assert copy().sha256 == SHA256
+    assert copy().digest == SHA256
     assert puts(target) == ["sent", "signed"]
 
 
@@ -181,7 +188,7 @@ def test_a_source_whose_etags_are_no_md5_is_asked_once(servers, copy):
     for number, etag in enumerate(("", "", '"another"')):
         source.origin.hold(f"{number}", DATA)
         before = len(source.requests)
-        assert copy(path=f"{number}", etag=etag).sha256 == SHA256
+        assert copy(path=f"{number}", etag=etag).digest == SHA256
         assert len(source.requests) - before == (2 if number == 0 else 1)
     assert puts(target) == ["signed"] * 3
 
@@ -191,7 +198,7 @@ def test_a_source_that_is_not_read_directly(servers, copy):
     source.origin.hold("k", DATA)
     source.fault_of = lambda request: 403 if "X-Amz-Signature" in request.target else None
     for number in range(REFUSALS + 1):
-        assert copy(replace=number > 0).sha256 == SHA256
+        assert copy(replace=number > 0).digest == SHA256
     assert target.origin.held() == {"k": DATA}
 
 
@@ -209,7 +216,7 @@ def test_an_object_of_somebody_else_stays(servers, copy):
 def test_no_bytes_at_all(servers, copy):
     source, target = servers
     source.origin.hold("k", b"")
-    assert copy(nbytes=0).sha256 == hashlib.sha256(b"").hexdigest()
+    assert copy(nbytes=0).digest == f"sha256:{hashlib.sha256(b'').hexdigest()}"
     assert target.origin.held() == {"k": b""}
 
 

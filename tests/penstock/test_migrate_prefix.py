@@ -373,3 +373,41 @@ def test_from_s3_to_s3_other_bytes_of_the_same_size_are_not_taken_for_a_copy(s3)
         target.delete_many(["broken"])
         assert migrate_prefix(source, target, Pace()).failures == {}
         assert there(target)["broken"] == b"broken"
+
+
+def test_a_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy(s3, monkeypatch):
+    """Also one that came between the listing and the upload: what is noted of it is true of what is there."""
+    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 1000)
+    data = random.Random(1).randbytes(5000)
+    with contextlib.ExitStack() as stack:
+        source, target = (
+            stack.enter_context(contextlib.closing(open_store(f"s3://bucket/{name}", s3)))
+            for name in ("large-from", "large-to")
+        )
+        for key in ("other", "same"):
+            source.put(key, data)
+        target.put("other", data[:-1] + b"x")
+        target.put("same", data)
+        report = migrate_prefix(source, target, Pace())
+        assert list(report.failures) == ["other"]
+        assert "has other bytes: somebody else wrote there" in report.failures["other"]
+        assert target.get("other").data == data[:-1] + b"x"
+        same = Transfer(source, target, Pace())(Item(path="same", nbytes=5000))
+        assert (same.written, same.digest) == (False, f"sha256:{hashlib.sha256(data).hexdigest()}")
+        target.delete_many(["other"])
+        assert migrate_prefix(source, target, Pace()).failures == {}
+        assert there(target) == {"other": data, "same": data}
+
+
+def test_a_run_that_has_nothing_to_note_leaves_the_manifest(places):
+    source, target = places
+    fill(source, 5)
+    migrate_prefix(source, target, Pace())
+    made = [info.key for info in target.list(FOLDER)]
+    for _ in range(2):
+        assert migrate_prefix(source, target, Pace()).copied == 0
+        assert [info.key for info in target.list(FOLDER)] == made
+    source.put("new", b"new")
+    migrate_prefix(source, target, Pace())
+    assert [info.key for info in target.list(FOLDER)] != made
+    assert "new" in manifest(target)

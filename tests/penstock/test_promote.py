@@ -107,11 +107,13 @@ class Before:
         self.store, self.url, self.verb, self.do = store, store.url, verb, do
 
     def __getattr__(self, name):
+        verb = getattr(self.store, name)
+
         def call(*args, **kwargs):
             if (name, *args[:1]) == (self.verb, "penstock.json") and self.do:
                 do, self.do = self.do, None
                 do()
-            return getattr(self.store, name)(*args, **kwargs)
+            return verb(*args, **kwargs)
 
         return call
 

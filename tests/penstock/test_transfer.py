@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from loader.errors import Changed
+from loader.errors import Changed, Corrupt
 from loader.storage import open_store
 from penstock.migrate.items import Item
 from penstock.migrate.pace import Pace
@@ -46,7 +46,16 @@ def copied(monkeypatch):
 def test_a_large_object_is_hashed_as_it_is(copied):
     known, data = copied(lambda store: time.sleep(0.02))
     assert data == DATA
-    assert known.sha256 == hashlib.sha256(DATA).hexdigest()
+    assert known.digest == f"sha256:{hashlib.sha256(DATA).hexdigest()}"
+
+
+def test_a_large_object_of_another_size_does_not_arrive(monkeypatch):
+    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 100)
+    source, target = (open_store(f"memory://transfer-{next(_numbers)}") for _ in range(2))
+    source.put("k", DATA)
+    with pytest.raises(Corrupt, match=f"has bytes {len(DATA)}; the root says bytes 999"):
+        Transfer(source, target, Pace())(Item(path="k", nbytes=999))
+    assert list(target.list("")) == []
 
 
 def test_a_large_object_that_is_replaced_while_it_is_read_is_named(copied):

@@ -11,8 +11,9 @@ import loader
 from loader.dataset.entries import canonical, entry_key
 from loader.dataset.hints import dump_state, hint_key
 from loader.dataset.log import Log
-from loader.errors import FormatTooNew
+from loader.errors import Corrupt, FormatTooNew
 from penstock import verify as module
+from penstock import verify_root as verify_root_module
 from penstock.verify import verify
 from penstock.verify_root import verify_root
 
@@ -108,6 +109,38 @@ def test_a_missing_entry(root):
     only(root, entry_key(2), "is missing while a later one exists")
 
 
+@pytest.mark.parametrize("gone", [[1], [3], [7], [8], [6, 7, 8], [3, 4, 5, 6, 7]])
+def test_missing_entries_wherever_a_read_ends(root, cli, gone):
+    """A read asks for entry 1, for 2 and 3, then for 4 to 7: a gap up to such a border looks like the log's end."""
+    root.store.delete_many(map(entry_key, gone))
+    which = (
+        f"{entry_key(gone[0])} is" if len(gone) == 1 else f"{entry_key(gone[0])} to {entry_key(gone[-1])} are"
+    )
+    only(root, entry_key(gone[0]), f"log entr(y|ies) {which} missing while a later one exists")
+    run = cli("verify", root=root.url)
+    assert run.code == 1
+    assert run.out.splitlines()[-1].endswith(": 1 problems")
+    with pytest.raises(Corrupt, match=f"{entry_key(gone[0])}.* missing while a later one exists"):
+        verify(loader.Root(root.url), "d@2")
+
+
+def test_each_gap_is_named(root):
+    root.store.delete_many(map(entry_key, (3, 6, 8)))
+    assert [address for address, _ in said(root)] == [entry_key(n) for n in (3, 6, 8)]
+
+
+def test_entries_that_are_written_meanwhile_are_not_missing(root, monkeypatch):
+    """A listing that shows the second of two new entries and not the first."""
+    listing, late = root.store.list, entry_key(root.state.n + 1)
+    for name in ("a", "b"):
+        root.begin("d", txn=name)
+    shown = lambda prefix="", start_after=None: (i for i in listing(prefix, start_after) if i.key != late)  # noqa: E731
+    monkeypatch.setattr(root.store, "list", shown)
+    report = verify_root(root)
+    assert (report.problems, report.entries) == ([], 11)
+    root.begin("d", txn="c")
+
+
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
@@ -154,7 +187,29 @@ def test_hints(root):
     only(root, hint_key(256), "it is not what the entries up to 256 come to")
     root.store.put(hint_key(256), good)
     root.store.put(hint_key(512), good)
-    only(root, hint_key(512), "there is no log entry 512")
+    only(root, hint_key(512), f"there is no log entry 512 .* {entry_key(266)} and later ones are missing")
+
+
+def test_a_missing_entry_before_a_hint(root):
+    """The hint is sound, and not what is to be deleted."""
+    for i in range(260):
+        root.begin("d", txn=f"t{i}")
+    root.store.delete_many([entry_key(255)])
+    only(root, entry_key(255), "is missing while a later one exists")
+
+
+def test_a_hint_that_is_collected_meanwhile(root, monkeypatch):
+    for i in range(256):
+        root.begin("d", txn=f"t{i}")
+    listing = root.store.list
+
+    def then_collected(prefix="", start_after=None):
+        found = list(listing(prefix, start_after))
+        root.store.delete_many([hint_key(256)])
+        return iter(found)
+
+    monkeypatch.setattr(root.store, "list", then_collected)
+    assert verify_root(root).problems == []
 
 
 # manifests and tables
@@ -185,6 +240,68 @@ def test_a_table(root, kind, how):
     found = said(root)
     # Every version that names the table; the group's own shards table is of d@2 and d@3.
     assert {address for address, _ in found} == {f"d@2 {path}", f"d@3 {path}"}
+
+
+def flipped(data):
+    return data[:60] + bytes([data[60] ^ 1]) + data[61:]
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", ["samples", "stats", "key_hashes", "exclusions"])
+def test_shards_are_looked_at_beside_a_bad_table(root, kind, full):
+    """Of every shard, also those of the first version that shares the table."""
+    paths = [file["path"] for file in root.open("d@3").manifest[kind]]
+    for path in paths:
+        change(root, path, flipped)
+    gone = [row["path"] for row in root.open("d@2").parts.shard_rows().to_pylist()]
+    root.store.delete_many(gone)
+    found = said(root, full)
+    tables = {address.split(" ")[1] for address, _ in found if address.endswith(".parquet")}
+    assert tables == set(paths)
+    shards = [address for address, _ in found if not address.endswith(".parquet")]
+    assert sorted(re.search(r"\((.*)\)", address)[1] for address in shards) == sorted(gone)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", ["samples", "stats", "key_hashes", "exclusions", "shards"])
+def test_a_bad_table_says_nothing_of_sound_shards(root, kind, full):
+    """Nor of the keys in them, of which it may be the only list."""
+    for file in root.open("d@3").manifest[kind]:
+        change(root, file["path"], flipped)
+    report = verify_root(loader.Root(root.url), full=full)
+    assert all(one.address.endswith(".parquet") for one in report.problems)
+    assert report.shards == (0 if kind == "shards" else 6)
+
+
+def test_shards_of_the_other_shards_tables_are_looked_at(root, cli):
+    """Of two tables, the shards of the bad one cannot be, and are counted."""
+    media, group = (file["path"] for file in root.open("d@2").manifest["shards"])
+    lost = root.open("d@2").parts.shard("media", 1)
+    root.store.delete_many([lost["path"]])
+    change(root, group, flipped)
+    found = dict(said(root))
+    assert found.keys() == {
+        f"d@2 {group}",
+        f"d@3 {group}",
+        f"d@2/{lost['part']} media ({lost['path']})",
+    }
+    assert found[f"d@2 {group}"].endswith("the 3 shards that it names were not looked at")
+    report = verify(loader.Root(root.url), "d@2")
+    assert (report.shards, report.of_shards) == (3, 6)
+    assert "d@2: 3 of 6 shards" in cli("verify", "d@2", root=root.url).out
+    change(root, media, flipped)
+    assert (verify(loader.Root(root.url), "d@2").shards, len(said(root))) == (0, 4)
+
+
+def test_comparisons_that_need_no_bad_table_are_made(root):
+    """A damaged table of statistics beside a manifest that says other than the tables of parts."""
+    name = forge(root, lambda body: body.update(n_parts=9))
+    path = root.open(name).manifest["stats"][0]["path"]
+    change(root, path, flipped)
+    assert {address for address, _ in said(root, full=True)} == {
+        *(f"d@{n} {path}" for n in (2, 3, 4)),
+        "d@4 manifest n_parts",
+    }
 
 
 def forge(root, edit):
@@ -242,19 +359,35 @@ def test_counts_coverage_and_ordinals(root, edit, address, what):
     assert {where.split("@")[1][0] for where, _ in found} == {"4"}
 
 
-def test_samples_out_of_the_order_of_parts(root):
+def forge_rows(root, group, rows):
+    """The newest version with these rows of a group's first samples table in its place."""
     from loader.dataset.parquet import TableFile, get_table, put_table
 
     def edit(body):
-        entry = next(one for one in body["samples"] if one["group"] == "keys")
-        table = get_table(root.store, TableFile.from_json(entry)).take([1, 0, *range(2, 12)])
-        file = put_table(root.store, "data/forged/x/keys.parquet", table, "samples-keys")
+        entry = next(one for one in body["samples"] if one["group"] == group)
+        table = get_table(root.store, TableFile.from_json(entry)).take(rows)
+        file = put_table(root.store, f"data/forged/x/samples-{group}-0.parquet", table, f"samples-{group}")
         body["samples"] = [{**one, **file.to_json()} if one is entry else one for one in body["samples"]]
 
     forge(root, edit)
+
+
+def test_samples_out_of_the_order_of_parts(root):
+    forge_rows(root, "keys", [1, 0, *range(2, 12)])
     ((address, what),) = said(root)
-    assert address == "d@4 data/forged/x/keys.parquet row 0"
+    assert address == "d@4 data/forged/x/samples-keys-0.parquet row 0"
     assert "out of the order of parts" in what
+
+
+def test_two_rows_of_an_annotation_for_one_sample(root):
+    """As an earlier release wrote them of a column that was called `position`."""
+    root.annotate("d", "labels", {f"k{i:02d}": {"s": "c"} for i in range(4, 12)}, author="ann")
+    assert said(root, full=True) == []
+
+    forge_rows(root, "labels", [0, 1, 2, 3, 1, 2, 1])
+    ((address, what),) = said(root)
+    assert address == "d@5 data/forged/x/samples-labels-0.parquet row 1"
+    assert "3 rows are of its sample, and 2 of 4 samples have several" in what
 
 
 def test_statistics_and_hashes_are_computed_again(root):
@@ -344,6 +477,50 @@ def test_a_sample_of_many_shards(root, monkeypatch):
     report = verify(root, "d")
     assert (report.problems, report.shards, report.of_shards) == ([], 3, 6)
     assert verify(root, "d", full=True).shards == 6
+
+
+# what changes while it is verified
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_version_that_is_retired_meanwhile(root, monkeypatch, collected):
+    """While d is looked at somebody retires e@1, of which verify has read that it is not; what was found stays."""
+    for key in "ab":
+        with root.write("e") as writer:
+            writer.add(key, {"cls": 1})
+    row, record = shard(root, 1), root.record("e@1")
+    root.store.delete_many([row["path"]])
+    check = verify_root_module.check_version
+
+    def retired_meanwhile(version, **how):
+        if version.name == "d@2":
+            loader.Root(root.url).retire("e@1", reason="policy")
+            root.store.delete_many([record.manifest] if collected else [])
+        return check(version, **how)
+
+    monkeypatch.setattr(verify_root_module, "check_version", retired_meanwhile)
+    report = verify_root(loader.Root(root.url))
+    assert [one.address for one in report.problems] == [f"d@2/{row['part']} media ({row['path']})"]
+    assert (report.versions, report.retired) == (5, 2)
+
+
+def test_what_is_collected_meanwhile(root, monkeypatch, cli):
+    """Between the listing and the read: a card, a plan."""
+    assert cli("card", "d@3", "--save", root=root.url).code == 0
+    gone = [info.key for folder in ("cards/", "plans/") for info in root.store.list(folder)]
+    check = verify_root_module.check_log
+    monkeypatch.setattr(
+        verify_root_module, "check_log", lambda *given: root.store.delete_many(gone) or check(*given)
+    )
+    assert verify_root(root).problems == []
+
+
+def test_what_is_listed_and_cannot_be_read(root, monkeypatch):
+    (info,) = root.store.list("plans/")
+    get = root.store.get
+    monkeypatch.setattr(root.store, "get", lambda key: get("plans/none" if key == info.key else key))
+    ((address, what),) = ((one.address, one.what) for one in verify_root(root).problems)
+    assert (address, "plans/none" in what) == (info.key, True)
 
 
 # the rest of a root
@@ -437,6 +614,8 @@ def test_a_report_that_was_edited(root):
         change(root, one.key, lambda _, data=data: data)
         only(root, one.key, "it is no JSON object: it was edited")
         root.store.put(one.key, sound)
+    change(root, one.key, lambda data: json.dumps({**json.loads(data), "mood": "fine"}).encode())
+    only(root, one.key, "it has other fields than a report .*'mood'.*: it was edited")
 
 
 def test_a_gates_page_that_was_edited(root):
@@ -455,7 +634,7 @@ def test_a_mirror_in_the_midst_of_its_migration(root):
 
     with Journal(root.store) as journal:
         journal.begin()
-        journal.add(Copied(path="data/a/b.tar", nbytes=1, sha256="0" * 64))
+        journal.add(Copied(path="data/a/b.tar", nbytes=1, digest="sha256:" + "0" * 64))
         journal.flush()
     assert [info.key for info in root.store.list("migrations/")]
     report = verify_root(root)

@@ -1,5 +1,6 @@
 """A training from a root with mirrors: the same batches whichever store serves them, and whatever becomes of one."""
 
+import json
 import logging
 import os
 import pickle
@@ -13,7 +14,15 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Conflict, Corrupt, FormatTooNew, InvalidStore, ObjectNotFound, VersionNotFound
+from loader.errors import (
+    Conflict,
+    Corrupt,
+    FormatTooNew,
+    InvalidStore,
+    ObjectNotFound,
+    Transient,
+    VersionNotFound,
+)
 
 STEPS, N = 22, 220
 
@@ -240,6 +249,70 @@ def test_publishing_goes_to_the_primary_and_never_to_a_mirror(primary, mirror, s
     ):
         with pytest.raises(Conflict, match="is a mirror of s3://bucket/primary"):
             write()
+
+
+@pytest.fixture
+def far_and_near(tmp_path, samples):
+    """(primary in memory, its mirror in a folder, which is the nearest), with a version of dataset "photos"."""
+    primary = loader.Root(f"memory://far-primary-of-{tmp_path.name}")
+    samples.write(primary, "photos", range(20))
+    for info in primary.store.list():
+        path = tmp_path / "near" / info.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(primary.store.get(info.key).data)
+    marker = tmp_path / "near" / "penstock.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "mirror_of": primary.url}))
+    return primary, tmp_path / "near"
+
+
+def test_with_a_mirror_as_the_nearest_publishing_goes_to_the_primary(far_and_near, samples):
+    primary, near = far_and_near
+    before = sorted(near.rglob("*"))
+    with loader.Root(primary.url, mirrors=[near]) as root:
+        assert root.open("photos@1").id == primary.open("photos@1").id
+        assert root.store.served[1][1] > 0  # (the mirror was read)
+        root.create()
+        assert root.mirror_of is None
+        assert samples.write(root, "photos", range(20, 30)).number == 2
+        root.tag("photos@2", "good")
+    assert sorted(near.rglob("*")) == before
+    assert loader.Root(primary.url).open("photos@good").number == 2
+
+
+def test_a_mirror_is_not_written_to_because_its_primary_is_nearer(far_and_near, tmp_path, samples):
+    primary, near = far_and_near
+    far = loader.Root(f"memory://far-mirror-of-{tmp_path.name}")
+    for path in near.rglob("*"):
+        if path.is_file():
+            far.store.put(str(path.relative_to(near)), path.read_bytes())
+    marker = near / "penstock.json"
+    said = json.loads(marker.read_text())
+    del said["mirror_of"]
+    marker.write_text(json.dumps(said))
+    before = [info.key for info in far.store.list()]
+    with loader.Root(far.url, mirrors=[near]) as root:
+        assert root.mirror_of == primary.url
+        for write in (
+            root.create,
+            lambda: root.tag("photos@1", "x"),
+            lambda: samples.write(root, "photos", range(3)),
+        ):
+            with pytest.raises(Conflict, match=r"far-mirror.* is a mirror of memory://far-primary"):
+                write()
+    assert [info.key for info in far.store.list()] == before
+
+
+def test_ledgers_are_read_from_the_primary_alone(primary, mirror, monkeypatch):
+    root = loader.Root(primary.url, mirrors=[str(mirror)])
+    plan = plan_of(root)
+    assert loader.read_ledger(root, plan) == []
+
+    def down(*_):
+        raise Transient("the primary: told so")
+
+    monkeypatch.setattr(root.store.primary, "list", down)
+    with pytest.raises(Transient, match="told so"):
+        loader.read_ledger(root, plan)
 
 
 def test_another_root_is_refused(primary, tmp_path, samples):

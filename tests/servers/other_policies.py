@@ -8,9 +8,9 @@ import dagster as dg
 import polars as pl
 
 from assets.checks import CheckResult
+from assets.gate import Gate
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
-from assets.version_audit import Gate
 from dagster_project.definitions import build_defs
 from resources.compute import ComputeResource
 

@@ -22,12 +22,13 @@ from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttle
 from loader.storage import Span, open_store, wire
 from loader.storage.answers import Following
 from loader.storage.files import download
-from loader.storage.in_order import BODY_BYTES, MANY
+from loader.storage.in_order import MANY, InOrder
 from loader.storage.stream import Pieces
 from loader.storage.traffic import Traffic, counted
 from loader.storage.wire import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
 
 MIB = 2**20
+BODY_BYTES = 16 * MIB
 DATA = Random(3).randbytes(300_000)
 
 
@@ -530,6 +531,7 @@ def test_a_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
 def crowd(faulty_store, faulty, monkeypatch):
     """So many others are read that one connection each is enough."""
     monkeypatch.setattr("loader.storage.in_order._readers", WeakSet())
+    monkeypatch.setattr("loader.storage.in_order.BODY_BYTES", BODY_BYTES)
     faulty.origin.hold("other", b"x")
     others = [Pieces(faulty_store, "other") for _ in range(MANY)]
     faulty.requests.clear()
@@ -554,6 +556,15 @@ def test_one_of_many_is_one_answer_that_is_read_as_it_comes(faulty, faulty_store
     assert (tmp_path / "file").read_bytes() == BIG
     begin, end = MIB + BODY_BYTES, len(BIG) - 1
     assert asked(faulty) == [f"0-{MIB - 1}", f"{MIB}-{begin - 1}", f"{begin}-{end}"]
+
+
+def test_an_answer_is_for_so_much_and_no_more():
+    class Follows:
+        follows = True
+
+    others = [InOrder(Follows(), "k", 2**30) for _ in range(MANY + 1)]
+    assert others[0].next_bytes(5) == MIB // 2
+    assert others[0]._following.stop == 5 + 64 * MIB
 
 
 def test_alone_it_is_read_ahead(faulty, faulty_store, crowd, tmp_path):

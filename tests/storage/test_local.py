@@ -199,3 +199,19 @@ def test_a_file_is_no_store(tmp_path):
         open_store(tmp_path / "file")
     with pytest.raises(InvalidStore, match="takes no options"):
         open_store(tmp_path, {"anon": True})
+
+
+def test_a_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_path, monkeypatch):
+    """Of a create whose name could not be synced: that the bytes are there is not enough to say that it was done."""
+    store, synced = open_store(tmp_path), []
+
+    def fail(path: str) -> None:
+        synced.append(path)
+        if len(synced) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("loader.storage.local.fsync_directory", fail)
+    with pytest.raises(Transient):
+        store.put_if_absent("folder/k", b"x")
+    store.put_if_absent("folder/k", b"x")
+    assert synced == [f"{tmp_path}/folder"] * 2

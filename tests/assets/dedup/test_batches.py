@@ -13,8 +13,9 @@ import loader
 from assets import version
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
+from assets.gate import Gate
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.version_audit import Gate, candidate
+from assets.version_audit import candidate
 from loader.errors import Fenced, StageNotPublished
 
 SPEC = DatasetSpec(

@@ -11,10 +11,10 @@ import loader
 from assets import version
 from assets.checks import near_duplicates_across_splits
 from assets.drift import Thresholds
+from assets.gate import Gate
 from assets.spec import DatasetSpec, Feature
 from assets.stages import StageRecord, current_record
 from assets.version import audit_waiting
-from assets.version_audit import Gate
 from loader.errors import Conflict, Fenced, StageNotPublished
 
 SPEC = DatasetSpec(

@@ -16,6 +16,7 @@ from assets.drift.examples import MAX_OF_FINDING, before_of, shown_of
 from assets.drift.facts import baseline_of
 from assets.drift.findings import as_check
 from assets.drift.page import render
+from assets.gate import Gate
 from assets.landing import land
 from assets.samples import samples_stage
 from assets.spec import DatasetSpec
@@ -23,7 +24,7 @@ from assets.stages import StageRecord, current_record
 from assets.units import units_stage
 from assets.validation import media_stage
 from assets.version import audit_waiting, publish_batches
-from assets.version_audit import Gate, audit_batch, candidate
+from assets.version_audit import audit_batch, candidate
 from loader.dataset.denied import Target
 from loader.errors import StageNotPublished
 from loader.storage import open_store

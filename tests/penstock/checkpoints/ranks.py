@@ -109,14 +109,16 @@ def die_at(store, suffix):
 
 
 def save(request, rank):
-    """Trains, saves; with "after", goes on training while the save is on its way. Digests of what was to be saved."""
+    """Trains, saves; with "after", goes on training while the save is on its way; with "apart", each rank saves a step
+    that is so much higher. Digests of what was to be saved."""
     model, optimizer = made(request)
     train(model, optimizer, request.get("train", 2))
     saved = digests(model, optimizer)
     with checkpoints(request) as kept:
         if rank == request.get("die_rank"):
             die_at(kept._root.store, request["die_at"])
-        kept.save(request["step"], {"t": TrainingState(model, optimizer)}, wait="after" not in request)
+        step = request["step"] + rank * request.get("apart", 0)
+        kept.save(step, {"t": TrainingState(model, optimizer)}, wait="after" not in request)
         if "after" in request:
             train(model, optimizer, request["after"], seed=1)
             assert digests(model, optimizer) != saved

@@ -152,7 +152,7 @@ def test_what_stays_after_a_commit(committed, torn, last, every):
             store.put(one.key(part), b"abc")
         store.put(marker.marker_key(one.run, one.step), marker.encode(one))
     newest = max(committed)
-    for step in torn - (committed - {newest}):  # a save that died left something there
+    for step in torn:  # a save that died left something there
         store.put(marker.part_key("run", step, "dead-0.safetensors"), b"xyz")
     retention.apply(store, Retention(keep_last=last, keep_every=every if last else None), made[newest])
 
@@ -164,10 +164,51 @@ def test_what_stays_after_a_commit(committed, torn, last, every):
     assert newest in stay
     expected = {marker.marker_key("run", step) for step in stay}
     expected |= {made[step].key(part) for step in stay for part in made[step].objects}
-    expected |= {marker.part_key("run", step, "dead-0.safetensors") for step in torn if step > newest}
+    older = sorted(stay)[:-2]  # their leftovers were deleted when they were the newest, or the one before
+    expected |= {
+        marker.part_key("run", step, "dead-0.safetensors") for step in torn if step > newest or step in older
+    }
     expected |= {marker.marker_key("other", 7), other.key(other.index)}
     assert {one.key for one in store.list()} == expected
     assert list(marker.runs(store)) == ["other", "run"]
+
+
+def test_nothing_is_deleted_by_a_listing_without_what_was_just_committed(caplog):
+    store = open_store("memory://retention-of-an-odd-listing")
+    for step in (1, 2):
+        made = checkpoint(step, f"{step}-index.json")
+        store.put(made.key(made.index), b"abc")
+        store.put(marker.marker_key("run", step), marker.encode(made))
+    before = [one.key for one in store.list()]
+    retention.apply(store, Retention(keep_last=1), checkpoint(3, "3-index.json"))
+    assert [one.key for one in store.list()] == before
+    assert "step 3 was just committed, and is not listed" in caplog.text
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", None])
+def test_beside_a_marker_that_says_nothing_everything_stays(data, caplog):
+    store = open_store("memory://retention-beside-a-damaged-marker")
+    store.delete_many([one.key for one in store.list()])
+    two, three = checkpoint(2, "2-index.json"), checkpoint(3, "3-index.json")
+    for made in (two, three):
+        store.put(made.key(made.index), b"abc")
+        store.put(marker.marker_key("run", made.step), marker.encode(made))
+    store.put(marker.part_key("run", 3, "dead-0.safetensors"), b"xyz")
+    get = store.get
+    if data is None:  # somebody deletes it meanwhile
+
+        def gone(key):
+            store.get = get
+            store.delete_many([key])
+            return get(key)
+
+        store.get = gone
+    else:
+        store.put(marker.marker_key("run", 2), data)
+    retention.apply(store, Retention(), three)
+    here = {one.key for one in store.list("checkpoints/run/parts/")}
+    assert here == {two.key(two.index), three.key(three.index)}
+    assert "beside step 2 of run run stays" in caplog.text
 
 
 def test_no_more_items_are_at_work_or_done_and_waiting_than_asked_for():

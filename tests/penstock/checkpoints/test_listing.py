@@ -100,6 +100,19 @@ def test_verify_reads_every_byte(place, cli):
     assert "no checkpoint of step 7; the newest are: 5, 10" in said.err
 
 
+def test_verify_refuses_what_it_cannot_look_at(place, cli, tmp_path):
+    """Nothing would be wrong with it."""
+    said = cli("checkpoints", "verify", "A", root=place)
+    assert said.code == 2
+    assert "has nothing of a run 'A'; its runs: a, b. Check the name, and --root" in said.err
+    said = cli("checkpoints", "verify", "a", "--json", root=tmp_path / "none")
+    assert (said.code, said.json["error"]) == (2, "CheckpointNotFound")
+    assert "its runs: none" in said.json["message"]
+    (place / "checkpoints" / "b" / "steps" / "000000000001.json").unlink()
+    said = cli("checkpoints", "verify", "b", root=place)  # its first save goes on, or was killed
+    assert (said.code, said.out) == (0, "b: 0 checkpoints, 0 objects, 0 B; no save was finished yet\n")
+
+
 def test_listing_imports_no_torch():
     code = "import sys, penstock.checkpoints, penstock.checkpoints.listing; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

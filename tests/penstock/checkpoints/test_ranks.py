@@ -75,6 +75,17 @@ def test_a_save_beside_a_training_that_goes_on_is_of_its_step(ranks, tmp_path):
     assert ranks(1, "load", url=place, **OTHER)["digests"] == expected
 
 
+@pytest.mark.parametrize("more", [{}, {"after": 1}])
+def test_ranks_that_save_different_steps_commit_nothing(ranks, saved, tmp_path, more):
+    place = str(tmp_path / "root")
+    shutil.copytree(saved[0], place)
+    for one in ranks(2, "save", whole=False, url=place, step=20, apart=1, keep_last=1, **SMALL, **more):
+        assert (one["code"], one["said"].split(":")[0]) == (1, "InvalidRuntime")
+        assert "rank 1 saves step 21 of run 'run', the coordinator step 20 of run 'run'" in one["said"]
+    assert marker.steps(open_store(place), "run") == [10]
+    assert ranks(1, "load", url=place, **OTHER)["digests"] == saved[1]
+
+
 def test_every_rank_is_told_what_failed_on_one(ranks, saved, tmp_path):
     tmp_path.joinpath("root").mkdir()
     tmp_path.joinpath("root", "mine.txt").write_text("somebody else's folder")

@@ -23,6 +23,7 @@ from loader.errors import (
     StoreError,
 )
 from loader.storage import open_store
+from loader.storage.threads import DaemonPool
 from loader.storage.traffic import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
@@ -235,6 +236,52 @@ def test_a_flipped_byte_on_the_way_is_read_once_more(tmp_path, monkeypatch, plac
     assert torch.equal(found["a"], torch.arange(1000))
 
 
+def test_a_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch):
+    """Two reads into tensors are still at work when a part turns out to be damaged: they end before that is raised."""
+    state = {f"t{number}": torch.full((1024,), 10.0) for number in range(3)}
+    checkpoints = Checkpoints(tmp_path / "root", "run", part_bytes=4096)
+    checkpoints.save(10, state)
+    checkpoints.save(20, {name: torch.full((1024,), 20.0) for name in state})
+    made = checkpoints.at(20)
+    path = tmp_path / "root" / made.key(made.parts[0])
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    store, begun, go, ended = (
+        checkpoints._root.store,
+        threading.Semaphore(0),
+        threading.Event(),
+        threading.Semaphore(0),
+    )
+    read_into, get_range, join = store.read_into, store.get_range, DaemonPool.join
+
+    def late(key, pieces):
+        if key not in map(made.key, made.parts[1:]):
+            return read_into(key, pieces)
+        begun.release()
+        assert go.wait(60)
+        found = read_into(key, pieces)
+        ended.release()
+        return found
+
+    def again(*args):
+        assert all(begun.acquire(timeout=60) for _ in made.parts[1:])
+        return get_range(*args)
+
+    def joined(pool, timeout_s=None):
+        go.set()
+        join(pool, timeout_s)
+
+    monkeypatch.setattr(store, "read_into", late)
+    monkeypatch.setattr(store, "get_range", again)
+    monkeypatch.setattr(DaemonPool, "join", joined)
+    found = blank(state)
+    with pytest.raises(Corrupt, match="load an earlier step"):
+        checkpoints.load(found, step=20)
+    checkpoints.load(found, step=10)
+    go.set()
+    assert all(ended.acquire(timeout=60) for _ in made.parts[1:])
+    assert same(found, state)
+
+
 def test_only_the_blocks_are_read_that_hold_what_is_asked_for(tmp_path):
     """10 MiB of which two rows are asked for: as a rank of very many would."""
     checkpoints = Checkpoints(tmp_path / "root", "run")
@@ -414,6 +461,27 @@ def test_old_ones_are_deleted_after_a_save_and_what_cannot_be_is_logged(tmp_path
     del store.delete_many
     checkpoints.save(9, {"w": torch.ones(2)})
     assert checkpoints.steps() == [4, 8, 9]
+
+
+def test_what_a_save_that_died_left_is_deleted_after_a_later_save_too(tmp_path, monkeypatch):
+    loader.Root(tmp_path / "root").create()
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    store = checkpoints._root.store
+
+    def refused(*_):
+        raise StoreError("not now")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(store, "put_if_absent", refused)
+        with pytest.raises(StoreError, match="not now"):
+            checkpoints.save(10, {"w": torch.ones(2)})
+    with monkeypatch.context() as denied:
+        denied.setattr(store, "delete_many", refused)
+        checkpoints.save(10, {"w": torch.ones(2)})
+    assert len(list(store.list("checkpoints/run/parts/"))) == 4
+    checkpoints.save(20, {"w": torch.ones(2)})
+    named = {made.key(one) for made in map(checkpoints.at, (10, 20)) for one in made.objects}
+    assert {one.key for one in store.list("checkpoints/run/parts/")} == named
 
 
 def test_parts_in_memory_are_few(tmp_path):

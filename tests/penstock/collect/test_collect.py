@@ -1,6 +1,8 @@
 """What a look costs, what is noted and reported, and the command line."""
 
+import errno
 import json
+import os
 import tracemalloc
 
 import pytest
@@ -8,9 +10,10 @@ import pytest
 import loader
 from benchmarks.collect import HOUR_US, root_of
 from loader.dataset.lease import Lease
-from loader.errors import FormatTooNew, InvalidName, InvalidRuntime, NotARoot
-from penstock.collect import Options, collect, listing, notes
+from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
+from penstock.collect import Options, collect, listing, notes, sweep
 from penstock.collect.notes import Signs, passed, read_signs
+from penstock.collect.plan import Before
 from penstock.collect.swept import read_swept
 from penstock.words import parse_length, parse_size
 
@@ -68,6 +71,40 @@ def test_damaged_notes_begin_every_grace_again(properties, caplog, data):
     assert properties.is_gone(root, one)
 
 
+def test_a_plan_whose_bytes_were_flipped_begins_every_grace_again(properties, caplog):
+    root = properties.fresh()
+    one, _ = properties.two_versions(root)
+    properties.look(root, 0)
+    key = "collect/c/plan.parquet"
+    whole = root.store.get(key).data
+
+    def flip(at):
+        root.store.put(key, whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+
+    for at in range(0, len(whole), 41):
+        flip(at)
+        Before.read(root.store, "c", 80 * HOUR_US)
+    caplog.clear()
+    flip(60)  # of the first page, whose checksum tells
+    properties.look(root, 80)
+    assert "every grace begins again" in caplog.text
+    assert properties.is_whole(root, one)
+    properties.look(root, 152)
+    assert properties.is_gone(root, one)
+
+
+def test_a_plan_that_may_not_be_read_is_not_taken_for_a_damaged_one(properties):
+    root = properties.fresh()
+    properties.two_versions(root)
+    properties.look(root, 0)
+
+    def refused():
+        raise Forbidden("no")
+
+    with pytest.raises(Forbidden):
+        Before.read(properties.Meanwhile(root.store, "get", refused), "c", 0)
+
+
 def test_notes_of_a_newer_release_are_refused(properties):
     root = properties.fresh()
     root.create()
@@ -88,13 +125,103 @@ def test_what_is_refused(properties, tmp_path):
 
 
 def test_transactions_of_any_name(properties):
-    """Of those that cannot have a heartbeat nobody sees that they live."""
-    root = properties.fresh()
-    txn = root.begin("d", txn="größe 7")
+    """As earlier releases began them. Of those that cannot have a heartbeat nobody sees that they live."""
+    root, txn = properties.fresh(), "größe 7"
+    root.create()
+    root.log.append(lambda _: {"kind": "begin", "txn": txn, "dataset": "d", "parent": None})
     properties.look(root, 0)
     found = properties.look(root, 80)
     assert list(found.silent) == [txn]
     assert root.state.txns[txn].status == "aborted"
+
+
+def test_a_transaction_that_is_committed_this_moment_is_not_told_as_aborted(properties):
+    root = properties.fresh()
+    txns = [root.begin("d") for _ in range(2)]
+    part = loader.write_part(root, txns[0], [("a", {"cls": 1})])
+    properties.look(root, 0)
+    writer, store = properties.again(root), root.store
+    root._use(
+        properties.Meanwhile(store, "put", lambda: writer.publish("d", [part]))
+    )  # signs of life are noted
+    found = properties.look(root, 80)
+    assert found.silent == txns[1:]
+    assert f"transaction {txns[1]}: no sign of life, aborted" in found.to_text()
+    assert txns[0] not in found.to_text()
+    assert [root.state.txns[txn].status for txn in txns] == ["committed", "aborted"]
+
+
+def test_a_dataset_without_a_version_can_be_swept_alone(properties):
+    root = properties.fresh()
+    txn = root.begin("d")
+    loader.write_part(root, txn, [("a", {"cls": 1})])
+    root.abort(txn, "no")
+    assert properties.look(root, 0, dataset="d", grace_s=0).swept.objects > 0
+    assert properties.there(root) == set()
+
+
+def test_without_the_right_to_delete_a_sweep_ends(properties, monkeypatch):
+    monkeypatch.setattr(sweep, "GIVE_UP", 3)
+    root = properties.fresh()
+    one, _ = properties.two_versions(root)
+    properties.look(root, 0)
+    plain, before = root.store, properties.there(root)
+    every = {info.key for info in plain.list("")}
+    root._use(properties.Holding(plain, every, stops=False))
+    with pytest.raises(Forbidden, match="is held") as error:
+        properties.look(root, 80)
+    assert "objects that are due could be deleted; no more were tried" in error.value.__notes__[0]
+    assert properties.there(root) == before
+    due = min(key for key in before if key.startswith(f"data/{one.txn}/"))
+    root._use(properties.Holding(plain, every - {due}, stops=False))
+    assert properties.look(root, 80).swept.objects == 1, "there is the right to delete"
+
+
+def test_a_store_that_does_not_answer_is_no_object_that_cannot_be_deleted(properties):
+    root = properties.fresh()
+    properties.two_versions(root)
+    properties.look(root, 0)
+    asked = []
+
+    def slow():
+        asked.append(1)
+        raise Throttled("slow down")
+
+    root._use(properties.Meanwhile(root.store, "delete_many", slow))
+    with pytest.raises(Throttled):
+        properties.look(root, 80)
+    assert asked == [1]
+
+
+def test_what_a_disk_refuses_to_delete_is_told(cli, own, monkeypatch, caplog):
+    """The rest of its piece goes; exit status 1."""
+    unlink = os.unlink
+    cli("gc", "plan", root=own)
+    dry = cli("gc", "sweep", "--grace", "0h", "--json", root=own).json["swept"]
+    assert dry["refused"] == {"objects": 0, "some": {}}
+    held = []
+
+    def refuse(path, **options):
+        if "/data/" in str(path) and not held:
+            held.append(path)
+        if path in held:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    run = cli("gc", "sweep", "--grace", "0h", "--apply", "--json", root=own)
+    assert run.code == 1
+    swept = run.json["swept"]
+    assert swept["objects"] == dry["objects"] - 1
+    ((key, why),) = swept["refused"]["some"].items()
+    assert held == [f"{own}/{key}"]
+    assert f"cannot delete {own}/{key}: Permission denied" in why
+    assert "1 objects that are due could not be deleted, and were passed over" in caplog.text
+    again = cli("gc", "sweep", "--grace", "0h", "--apply", root=own)
+    assert again.code == 1
+    assert f"0 objects, 0 B deleted; 1 could not be deleted:\n{key}: {why}" in again.out
+    monkeypatch.undo()
+    assert cli("gc", "sweep", "--grace", "0h", "--apply", root=own).code == 0
 
 
 def test_owners_and_money(properties):
@@ -200,6 +327,7 @@ def test_gc_retire(cli, own):
         (("sweep", "--max-objects", "-1"), "max_objects = -1"),
         (("retire", "d", "--keep-last", "0"), "last = 0 in a policy"),
         (("retire", "nope", "--keep-last", "1"), "no dataset 'nope'"),
+        (("sweep", "--dataset", "nope"), "no dataset 'nope'; it has d, other"),
     ],
 )
 def test_mistakes(cli, filled, arguments, words):

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 import loader
+from loader.errors import Conflict
 from loader.storage import open_store
-from penstock.collect import Options, collect
+from penstock.collect import Options, collect, plan
 from penstock.collect.swept import read_swept
 from penstock.migrate.pace import Pace
+from penstock.migrate.promote import promote, promote_alone
 from penstock.migrate.run import migrate
 from penstock.verify import verify
 
@@ -69,6 +71,83 @@ def test_what_the_primary_swept_goes_and_the_rest_verifies(primary, mirror):
     assert done.records == []
     for name in ("d@2", "d@3"):
         assert not verify(mirror, name, full=True).problems
+
+
+def aborted(root):
+    """Bytes that nobody needs, of a transaction that was given up: no mirror gets them."""
+    txn = root.begin("d")
+    loader.write_part(root, txn, [("never", {"cls": 0})])
+    root.abort(txn, "no")
+    root.close()
+
+
+def test_what_either_of_two_primaries_swept_goes(primary, mirror, tmp_path):
+    """The first swept behind the last copy, so that both made a first record; another mirror has that of the first."""
+    aborted(primary)
+    third = open_store(str(tmp_path / "third"))
+    migrate(primary, third, Pace(None, None))
+    second = brought_up_to_date(primary, mirror)
+    assert collect(primary, NOW, apply=True).swept.objects > 0
+    migrate(primary, third, Pace(None, None))  # copies the record
+    assert promote_alone(second.store).promoted
+    second = loader.Root(second.url)
+    second.retire("d@1", reason="old")
+    assert collect(second, NOW, apply=True).swept.objects > 0
+    for place in (primary.url, third.url):
+        report = migrate(second, open_store(place), Pace(None, None))
+        assert report.failures == {}
+        former = loader.Root(place)
+        assert former.mirror_of == second.url
+        assert collect(former, NOW, apply=True).swept.objects > 0
+        assert files(former) == files(second)
+        assert not verify(former, "d@3", full=True).problems
+
+
+def test_a_record_of_an_earlier_release_counts(primary, mirror):
+    primary.retire("d@1", reason="old")
+    here = collect(primary, NOW, apply=True).swept
+    (record,) = here.records
+    (Path(primary.url) / record).rename(Path(primary.url) / "swept" / "000000000001.parquet")
+    aborted(primary)
+    (later,) = collect(primary, NOW, apply=True).swept.records
+    assert later.startswith("swept/000000000002-")
+    mirror = brought_up_to_date(primary, mirror)
+    assert collect(mirror, NOW, apply=True).swept.objects > 0
+    assert files(mirror) == files(primary)
+
+
+def test_a_root_that_is_moved_while_it_is_swept(primary, mirror, properties, monkeypatch):
+    """What comes behind the move is the new primary's to decide on."""
+    monkeypatch.setattr(plan, "ROWS", 2)
+    primary.retire("d@1", reason="old")
+    before = files(primary)
+    sweeping, store = loader.Root(primary.url), primary.store
+    moves = properties.Meanwhile(
+        store, "delete_many", lambda: promote(primary, mirror.store, Pace(None, None))
+    )
+    sweeping._use(moves)
+    with pytest.raises(Conflict, match=f"was moved to {mirror.url}") as refused:
+        collect(sweeping, NOW, apply=True)
+    assert "collected as a mirror" in refused.value.__notes__[0]
+    assert len(before) - len(files(primary)) == 2
+    later = loader.Root(mirror.url)
+    assert collect(later, NOW, apply=True).swept.objects > 0
+    migrate(later, store, Pace(None, None))
+    assert collect(loader.Root(primary.url), NOW, apply=True).swept.objects > 0
+    gone = {key for table in read_swept(later.store) for key in table["key"].to_pylist()}
+    assert not files(primary) & gone
+    assert files(later) < files(primary), "what it had alone is on no record"
+
+
+def test_no_transaction_is_aborted_in_a_mirror(primary, mirror):
+    """No sign of life of its writer is ever copied there."""
+    txn = primary.begin("d")
+    mirror = brought_up_to_date(primary, mirror)
+    for hour, apply in ((0, True), (80, False), (160, True)):
+        found = collect(mirror, NOW, apply=apply, now_us=hour * 3_600_000_000)
+        assert found.silent == []
+        assert txn not in found.to_text()
+    assert mirror.state.txns[txn].status == "open"
 
 
 def test_a_reader_of_the_mirror_keeps_what_it_reads(primary, mirror):

@@ -120,7 +120,7 @@ def deleted_before_it_is_on_record(patch):
     real = sweep.Record.append
 
     def append(self, checked, at_us):
-        self._store.delete_many(checked["key"].to_pylist())
+        self._root.store.delete_many(checked["key"].to_pylist())
         return real(self, checked, at_us)
 
     patch.setattr(sweep.Record, "append", append)
@@ -132,6 +132,15 @@ def caps_ignored(patch):
 
 def what_is_too_large_is_in_the_way(patch):
     patch.setattr(sweep, "_small_enough", lambda ripe, caps, done: ripe)
+
+
+def what_cannot_be_deleted_is_in_the_way(patch):
+    patch.setattr(sweep, "delete", lambda store, keys: store.delete_many(keys) or {})
+
+
+def what_is_on_record_is_put_there_again(patch):
+    real = sweep.Record._known
+    patch.setattr(sweep.Record, "_known", lambda self: real(self) and {})
 
 
 def a_jump_of_the_clock_counts(patch):
@@ -180,6 +189,8 @@ CASES = [
     (deleted_before_it_is_on_record, "every_deletion_is_on_record_before_it_is_done"),
     (caps_ignored, "no_more_than_the_caps_goes"),
     (what_is_too_large_is_in_the_way, "an_object_above_the_cap_is_passed_over_and_named"),
+    (what_cannot_be_deleted_is_in_the_way, "what_cannot_be_deleted_is_passed_over_and_named"),
+    (what_is_on_record_is_put_there_again, "what_cannot_be_deleted_is_passed_over_and_named"),
     (a_jump_of_the_clock_counts, "a_clock_that_jumps_ends_no_grace"),
     (a_clock_put_back_is_not_noticed, "a_clock_that_jumps_ends_no_grace"),
     (all_collectors_share_their_notes, "each_clock_waits_for_its_own_grace"),

@@ -19,6 +19,11 @@ TABLE = """\
 43 41 0:38 / /mnt/s3/inner rw - overlay overlay rw
 44 22 0:39 / /tmp/shared rw - tmpfs tmpfs rw
 45 22 0:40 / /tmp/shared rw - lustre mgs:/fs rw
+46 22 0:41 / /m/s3 rw - fuse mountpoint-s3 rw
+47 22 0:42 / /m/azure rw - fuse blobfuse2 rw
+48 22 0:43 / /m/weka rw - wekafs weka/fs rw
+49 22 0:44 / /m/new rw - fuse.newfs newfs rw
+50 22 0:45 / /m/ntfs rw - fuse /dev/sdc1 rw
 """
 
 
@@ -32,6 +37,11 @@ TABLE = """\
         ("/mnt/s3/root", "fuse.s3fs", "fail"),
         ("/mnt/s3/inner", "overlay", "warn"),
         ("/tmp/shared/root", "lustre", "warn"),
+        ("/m/s3/root", "fuse.mountpoint-s3", "fail"),
+        ("/m/azure/root", "fuse.blobfuse2", "fail"),
+        ("/m/weka/root", "wekafs", "warn"),
+        ("/m/new/root", "fuse.newfs", "warn"),
+        ("/m/ntfs/root", "fuse", "warn"),
     ],
 )
 def test_the_mount_that_holds_a_folder(monkeypatch, folder, kind, level):

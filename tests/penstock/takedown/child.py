@@ -4,6 +4,7 @@ from forks import Mortal
 
 import loader
 from loader.dataset.log import Log
+from penstock.takedown.raw import delete_object
 from penstock.takedown.run import run_takedown
 
 
@@ -12,4 +13,4 @@ def run(url, n, at=0):
     if at:
         root.store = Mortal(root.store, at, "before")
         root._log = Log(root.store)
-    return run_takedown(root, n, apply=True).new
+    return run_takedown(root, n, apply=True, delete_raw=delete_object).new

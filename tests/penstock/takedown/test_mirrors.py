@@ -68,6 +68,24 @@ def followed(root, store):
             store.put(info.key, root.store.get(info.key).data)
 
 
+def taken_down_at(kit, root, url):
+    """The number of a takedown that a mirror there has followed."""
+    store = copied(root, url)
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    followed(root, store)
+    return n
+
+
+def versioned_mirror(kit, root, client, bucket):
+    """(URL, number of the takedown) of one that keeps what is deleted."""
+    client.create_bucket(Bucket=bucket)
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    url = f"s3://{bucket}/root"
+    return url, taken_down_at(kit, root, url)
+
+
 def test_plans_views_and_packs_go_at_a_mirror(kit, root, tmp_path):
     plan_of(root)
     mirror = tmp_path / "mirror"
@@ -162,14 +180,7 @@ def s3_environment(s3, monkeypatch):
 def test_what_a_mirrors_versioned_bucket_keeps(kit, root, tmp_path, s3_environment):
     """Noncurrent versions and unfinished uploads, named with the mirror's URL; a run with --mirror deletes them."""
     client, bucket = s3_environment, f"versioned-mirror-{next(_numbers)}"
-    client.create_bucket(Bucket=bucket)
-    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    url = f"s3://{bucket}/root"
-    store = copied(root, url)
-    n = kit.deny(root)
-    kit.take_down(root, n)
-    kit.sweep(root)
-    followed(root, store)
+    url, n = versioned_mirror(kit, root, client, bucket)
     paths = read_record(root.store, n).paths
     shard = next(path for path in paths if path.endswith(".tar"))
     client.create_multipart_upload(Bucket=bucket, Key=f"root/{shard}")
@@ -192,11 +203,7 @@ def test_what_a_mirror_in_azure_keeps(kit, root, azure, monkeypatch):
     told = f"AccountName={azure['account_name']};AccountKey={azure['account_key']};"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"{told}BlobEndpoint={azure['endpoint']};")
     url = f"az://bucket/takedown-{next(_numbers)}"
-    store = copied(root, url)
-    n = kit.deny(root)
-    kit.take_down(root, n)
-    kit.sweep(root)
-    followed(root, store)
+    n = taken_down_at(kit, root, url)
     proof = kit.prove(root, n, mirrors=[url])
     assert proof["result"] == "complete", unclean(proof)
     (seen,) = (one for one in proof["places"] if one["check"] == "noncurrent")
@@ -292,15 +299,7 @@ def test_a_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells
 
 @pytest.mark.server
 def test_what_is_told_of_a_store_that_can_be_looked_at_counts_for_nothing(kit, root, s3_environment):
-    client, bucket = s3_environment, f"versioned-told-{next(_numbers)}"
-    client.create_bucket(Bucket=bucket)
-    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    url = f"s3://{bucket}/root"
-    store = copied(root, url)
-    n = kit.deny(root)
-    kit.take_down(root, n)
-    kit.sweep(root)
-    followed(root, store)
+    url, n = versioned_mirror(kit, root, s3_environment, f"versioned-told-{next(_numbers)}")
     assert kit.prove(root, n, mirrors=[url], keeps_nothing=[url])["result"] == "incomplete"
 
 

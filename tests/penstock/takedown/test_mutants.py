@@ -7,7 +7,7 @@ import pytest
 
 from loader.dataset import apply_denies, publish, redact
 from loader.dataset.parquet import TableFile
-from penstock.takedown import rewrite, run
+from penstock.takedown import rewrite, steps
 from penstock.verify import verify
 
 SECRET = "ZQALICEZQ"
@@ -62,14 +62,14 @@ def checksums_stay(patch):
 
 
 def only_the_parent_is_retired(patch):
-    real = run.find
+    real = steps.find
 
     def find(root, dataset, deny):
         found = real(root, dataset, deny)
         found.versions = found.versions[-1:]
         return found
 
-    patch.setattr(run, "find", find)
+    patch.setattr(steps, "find", find)
 
 
 def parents_samples_stay_live(patch):

@@ -1,6 +1,7 @@
 """A subject is taken down: nothing of it is left, and everything else is as it was."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset import compact, extension
+from loader.dataset.annotate import Annotating, write_annotation
 from loader.dataset.denied import Target
+from loader.dataset.extension import Extension
 from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.stats import merge
 from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
@@ -64,6 +68,35 @@ def test_a_run_without_apply_changes_nothing(kit, root):
     assert "nothing was changed" in ran.text()
 
 
+@pytest.mark.parametrize("annotated", [False, True])
+def test_statistics_of_runs_that_share_a_folder(kit, root, monkeypatch, annotated):
+    """An earlier release merged the first two runs into the folder of the last one, or of an annotation: both are
+    counted again, each of its own."""
+    merges = compact._merge_samples, compact._merge_stats
+    with monkeypatch.context() as patch:
+        patch.setattr(compact, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
+        for merge_ in merges:
+            patch.setattr(
+                compact,
+                merge_.__name__,
+                lambda store, prefix, *args, merge_=merge_: merge_(
+                    store, prefix.removesuffix("-merged"), *args
+                ),
+            )
+        for run in range(3 if annotated else 4):
+            kit.write(root, "photos", {f"{run}-a": SECRET if run in (1, 3) else "bob", f"{run}-b": "dave"})
+        if annotated:
+            patch.setattr(compact, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 2 else 0))
+            rows = [{"key": f"{run}-{which}", "label": "cat"} for run in range(3) for which in "ab"]
+            root.annotate("photos", "labels", rows, author="ann")
+    files = root.open("photos").manifest["samples"]
+    folders = [one["path"].rpartition("/")[0] for one in files if one["group"] in ("keys", "labels")]
+    assert len(set(folders)) == len(folders) - 1
+    kit.take_down(root, kit.deny(root))
+    assert len(root.open("photos")) == (5 if annotated else 6)
+    assert verify(root, "photos", full=True).problems == []
+
+
 def test_plans_mixtures_and_packs_over_the_new_version(kit, root):
     photos(kit, root)
     with root.write("tokens") as writer:
@@ -114,6 +147,14 @@ def test_everything_of_a_dataset(kit, root):
     assert kit.found(root, SECRET) == []
     assert kit.prove(root, n)["result"] == "complete"
     assert kit.take_down(root, n).new == []
+
+
+def test_the_version_without_them_is_as_old_as_it_is(kit, root):
+    """And not as its parent: a policy keeps it by its own age."""
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
+    began_us = time.time_ns() // 1000
+    kit.take_down(root, kit.deny(root))
+    assert root.open("photos@2").manifest["created_us"] >= began_us
 
 
 def test_a_version_that_left_the_sample_out_by_a_commit_still_has_its_bytes(kit, root):
@@ -264,6 +305,37 @@ def test_annotations_forget_it_too(kit, root):
     kit.sweep(root)
     assert kit.found(root, SECRET, "seen p1", "as p1") == []
     assert verify(root, "photos", full=True).problems == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["as now", "as an earlier release"])
+def test_what_a_refresh_said_is_forgotten_too(kit, root, monkeypatch, apart):
+    """Several annotations of one version, of one name even, whose statistics are one file: an earlier release laid it
+    in another folder than theirs."""
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
+    if apart:
+        own = iter("abc")
+        monkeypatch.setattr(
+            extension,
+            "write_annotation",
+            lambda version, prefix, *args, **_: write_annotation(version, f"{prefix}{next(own)}", *args),
+        )
+    keys = ("p1", "p2")
+    rows = [
+        (Annotating(name=name, author="model"), [{"key": key, column: f"{column} of {key}"} for key in keys])
+        for name, column in (("labels", "look"), ("labels", "mood"), ("other", "who"))
+    ]
+    version = root.open("photos")
+    made = extension.publish_extension(root, version, root.begin("photos"), Extension(rows=rows), None)
+    folders = {one["path"].rpartition("/")[0] for one in made.manifest["samples"] if one.get("author")}
+    assert len(folders) == (3 if apart else 1)
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    assert verify(root, "photos", full=True).problems == []
+    kit.sweep(root)
+    assert kit.found(root, SECRET, "look of p1", "mood of p1", "who of p1") == []
+    frame = root.open("photos").samples().collect().sort("key")
+    assert frame["mood"].to_list() == ["mood of p2", None]
     assert kit.prove(root, n)["result"] == "complete"
 
 

@@ -10,6 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset.denied import Target
+from penstock.takedown.raw import delete_object
+from penstock.takedown.record import read_record
+from penstock.takedown.run import run_takedown
 from penstock.verify import verify
 
 SECRET = "ZQALICEZQ"
@@ -76,6 +80,39 @@ def test_killed_at_many_steps(kit, tmp_path, in_a_process):
     assert killed_at(kit, tmp_path, in_a_process, itertools.count(1, 4)) == {2, 3}
 
 
+def test_killed_while_raw_objects_go(kit, tmp_path, in_a_process):
+    """The one that nothing else was cut of goes, and is not said to be gone before; the other one stays."""
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    alone, shared, other = (landing / f"{name}.jpg" for name in ("alone", "shared", "other"))
+    root = loader.Root(tmp_path / "first")
+    for dataset, samples in (
+        ("clips", {SECRET: alone, f"{SECRET} again": shared, "bob": other}),
+        ("photos", {"carol": shared}),
+    ):
+        with root.write(dataset) as writer:
+            for subject, raw in samples.items():
+                source = {"raw_uri": str(raw), "subject": subject.removesuffix(" again")}
+                writer.add(f"k{len(subject)}", {"txt": subject}, source=source)
+    n = kit.deny(root)
+    for at in itertools.count(30, 60):
+        place = tmp_path / str(at)
+        shutil.copytree(tmp_path / "first", place)
+        for raw in (alone, shared, other):
+            raw.write_bytes(b"raw")
+        status = in_a_process(url=str(place), n=n, at=at)
+        root = loader.Root(place)
+        on_record = {one["deleted"] for one in read_record(root.store, n).having("raw")}
+        assert not (alone.exists() and True in on_record)
+        run_takedown(root, n, apply=True, delete_raw=delete_object)
+        assert (alone.exists(), shared.exists(), other.exists()) == (False, True, True)
+        kit.sweep(root)
+        assert kit.prove(root, n)["result"] == "complete"
+        root.close()
+        if status == 0:
+            break
+
+
 MORE = {
     "parts": lambda kit, root: kit.write(root, "photos", {"q1": SECRET, "p9": "dora"}),
     "group": lambda kit, root: root.add_group(
@@ -135,6 +172,51 @@ def test_publishers_that_began_before_the_entry(kit, root):
     assert check_left.new == []
     kit.sweep(root)
     assert kit.found(root, SECRET) == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+@pytest.mark.parametrize("kind", ["abort", "retire"])
+def test_everything_of_a_dataset_while_others_publish(kit, root, kind):
+    """Nothing is left of photos@1; somebody publishes others' samples on it, just when that is found."""
+    kit.write(root, "photos", {"p1": SECRET})
+    n = kit.deny(root)
+    mine = kit.interrupted(root, lambda: kit.write(root, "photos", {"q1": "bob"}), kind)
+    ran = kit.take_down(mine, n)
+    assert (ran.new, ran.retired) == (["photos@3"], ["photos@1", "photos@2"])
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert sorted(kit.content(root.open("photos"))) == ["q1"]
+    assert verify(root, "photos", full=True).problems == []
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_another_takedown_of_the_same_part_meanwhile(kit, root):
+    """It is redacted before our commit: ours is made of the other's shards."""
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob", "p3": "carol"})
+    n = kit.deny(root)
+    other = kit.deny(root, Target(kind="subject", value="bob"))
+    kit.take_down(kit.interrupted(root, lambda: kit.take_down(root, other)), n)
+    kit.take_down(root, other)
+    kit.sweep(root)
+    assert kit.found(root, SECRET, "bob") == []
+    assert sorted(kit.content(root.open("photos"))) == ["p3"]
+    assert verify(root, "photos", full=True).problems == []
+
+
+def test_parts_of_a_dataset_without_versions(kit, root):
+    """They wait to be published: a proof of another dataset's samples names them, as it does any other's."""
+    root, n = begun(kit, root.url)
+    txn = root.begin("newset")
+    loader.write_part(root, txn, [("q1", {"txt": "x"}, {}, {"subject": SECRET}), ("q2", {"txt": "y"})])
+    kit.take_down(root, n)
+    (waiting,) = [
+        place
+        for place in kit.prove(root, n)["places"]
+        if (place.get("path") or "").startswith(f"data/{txn}/")
+    ]
+    assert (waiting["check"], waiting["of"], waiting["clean"]) == ("absent", "newset", False)
+    root.abort(txn, "not wanted any more")
+    kit.sweep(root)
     assert kit.prove(root, n)["result"] == "complete"
 
 

@@ -1,0 +1,83 @@
+"""What a batch must pass to be published: expectations of its rows, drift, and checks of one's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .checks import CheckResult, Expectation
+from .drift import Thresholds
+from .drift.compare import DRIFT_CHECKS
+from .stages import fingerprint
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CODE_VERSION = "2"
+"""Of the audit (`version_audit.py`) and of this."""
+EXPECTATIONS = "expectations"
+DEFAULTS = Thresholds()
+
+TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
+"""Of the samples table that a batch would add, and that of the newest version (None before the first)."""
+
+SUITE = (
+    Expectation(kind="row_count", low=1),
+    Expectation(kind="column", column="key", type="String"),
+    Expectation(kind="not_null", column="key"),
+    Expectation(kind="unique", column="key"),
+    Expectation(kind="matches", column="raw_sha256", pattern="^[0-9a-f]{64}$"),
+    Expectation(kind="not_null", column="raw_sha256"),
+    Expectation(kind="not_null", column="raw_uri"),
+    Expectation(kind="not_null", column="run_id"),
+    Expectation(kind="not_null", column="licence"),
+    Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text")),
+    Expectation(kind="not_null", column="kind"),
+)
+"""What every dataset keeps to: unique keys, and a way back to the raw object, its licence and the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What a batch must pass to be published. checks: name -> check, each shown in Dagster under its name.
+
+    thresholds: how far a batch may be from the baseline (`assets.drift`), None to compare with nothing; baseline: the
+    ref of the version to compare with, "" for the newest of the dataset; protected: refs of versions, of any dataset of
+    the root, whose samples must not come; version: changed by whoever changes what a check in `checks` does; the suite
+    itself is hashed.
+    """
+
+    suite: tuple[Expectation, ...] = SUITE
+    checks: Mapping[str, TableCheck] = field(default_factory=dict)
+    thresholds: Thresholds | None = DEFAULTS
+    baseline: str = ""
+    protected: tuple[str, ...] = ()
+    version: str = "1"
+
+    def __post_init__(self) -> None:
+        if taken := {EXPECTATIONS, *DRIFT_CHECKS} & set(self.checks):
+            raise ValueError(
+                f"a check cannot be called {min(taken)!r}: that is the name of one of the gate's own"
+            )
+        if self.thresholds is None and (self.baseline or self.protected):
+            raise ValueError("baseline and protected are compared with by thresholds: give Thresholds()")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all checks, the suite first."""
+        return (EXPECTATIONS, *(DRIFT_CHECKS if self.thresholds else ()), *self.checks)
+
+    def fingerprint(self) -> str:
+        thresholds = self.thresholds.to_json() if self.thresholds else {}
+        suite = [item.to_json() for item in self.suite]
+        return fingerprint(
+            CODE_VERSION,
+            self.version,
+            list(self.checks),
+            suite,
+            thresholds,
+            self.baseline,
+            list(self.protected),
+        )
+
+
+GATE = Gate()

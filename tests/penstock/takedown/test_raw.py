@@ -1,0 +1,156 @@
+"""Raw objects at their source: those that only the subject's samples were cut of go, and no others."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+import loader
+from loader.dataset.denied import Target
+from loader.dataset.parquet import put_table
+from loader.errors import Forbidden
+from penstock.takedown.record import add_to_record, read_record
+from penstock.takedown.run import run_takedown
+
+SECRET = "ZQALICEZQ"
+RAW = "/landing/raw.jpg"
+
+
+def write(root, dataset, samples):
+    """A version more. samples: key -> (URI of its raw object, subject)."""
+    with root.write(dataset) as writer:
+        for key, (uri, subject) in samples.items():
+            writer.add(key, {"txt": f"<{subject} {key}>"}, source={"raw_uri": uri, "subject": subject})
+
+
+def run(root, n):
+    """(what a run with --delete-raw says, what it deleted)."""
+    deleted = []
+    return run_takedown(root, n, apply=True, delete_raw=deleted.append), deleted
+
+
+def stays(root, n):
+    """RAW is told of before the run and by it, and not deleted."""
+    before = run_takedown(root, n, apply=False)
+    ran, deleted = run(root, n)
+    assert deleted == []
+    assert before.shared == [RAW]
+    assert (ran.uris, ran.shared, ran.deleted) == ([], [RAW], [])
+    assert f"others need too, left at its source: {RAW}" in ran.text()
+    assert read_record(root.store, n).having("raw") == []
+
+
+@pytest.mark.parametrize("spelled", [RAW, f"file://{RAW}"])
+def test_what_another_dataset_was_cut_of_stays(kit, root, spelled):
+    for dataset, uri in (("photos", spelled), ("clips", RAW)):
+        write(root, dataset, {"k1": (uri, "bob"), "k2": (f"{uri}.other", "carol")})
+    n = kit.deny(root, Target(kind="sample", value="k1", dataset="clips"))
+    stays(root, n)
+    assert sorted(kit.content(root.open("clips"))) == ["k2"]
+    assert sorted(kit.content(root.open("photos@1"))) == ["k1", "k2"]
+    kit.sweep(root)
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_what_other_samples_of_the_dataset_were_cut_of_stays(kit, root):
+    write(root, "clips", {"k1": (RAW, "bob"), "k2": (RAW, "carol")})
+    stays(root, kit.deny(root, Target(kind="sample", value="k1", dataset="clips")))
+
+
+@pytest.mark.parametrize("dataset", ["photos", "clips"])
+def test_what_a_part_that_waits_was_cut_of_stays(kit, root, dataset):
+    write(root, "clips", {"k1": (RAW, "bob"), "k2": ("other", "carol")})
+    txn = root.begin(dataset)
+    loader.write_part(root, txn, [("k3", {"txt": "x"}, {}, {"raw_uri": RAW})])
+    n = kit.deny(root, Target(kind="sample", value="k1", dataset="clips"))
+    stays(root, n)
+    root.abort(txn, "not wanted any more")
+    assert run(root, n)[1] == [RAW]
+
+
+def a_batch(store):
+    body = {"format": 1, "dataset": "photos", "objects": [{"key": "raw.jpg", "uri": RAW, "etag": "1"}]}
+    store.put("tables/photos/manifests/000001.json", json.dumps(body).encode())
+
+
+def a_table(store):
+    put_table(store, "tables/photos/raw_objects/1/x.parquet", pa.table({"uri": [RAW]}), "raw_objects")
+
+
+def a_record(store):
+    store.put("stages/photos/media/1/000000000001.json", json.dumps({"body": {"raw": [RAW]}}).encode())
+
+
+@pytest.mark.parametrize("names", [a_batch, a_table, a_record])
+def test_what_another_pipeline_names_stays(kit, root, names):
+    write(root, "clips", {"k1": (RAW, "bob"), "k2": ("other", "carol")})
+    names(root.store)
+    stays(root, kit.deny(root, Target(kind="sample", value="k1", dataset="clips")))
+
+
+def test_it_goes_last_and_once(kit, root):
+    """When no dataset has samples of it any more, all of them denied, also by different takedowns."""
+    for dataset in ("photos", "clips"):
+        write(root, dataset, {"k1": (RAW, SECRET), "k2": ("other", "carol")})
+    write(root, "texts", {"k1": (RAW, "bob"), "k2": ("other", "carol")})
+    kit.deny(root, Target(kind="sample", value="k1", dataset="texts"))
+    n = kit.deny(root)
+    deleted = []
+
+    def delete(uri):
+        assert [root.state.newest(dataset).number for dataset in ("photos", "clips")] == [2, 2]
+        deleted.append(uri)
+
+    ran = run_takedown(root, n, apply=True, delete_raw=delete)
+    assert deleted == ran.uris == ran.deleted == [RAW]
+    assert f"deleted at its source: {RAW}" in ran.text()
+
+
+def test_it_may_be_deleted_by_a_later_run(kit, root):
+    write(root, "photos", {"k1": (RAW, SECRET), "k2": ("other", "carol")})
+    n = kit.deny(root)
+    ran = kit.take_down(root, n)
+    assert (ran.uris, ran.deleted) == ([RAW], [])
+    assert f"raw object, left at its source: {RAW}" in ran.text()
+    assert run(root, n)[1] == [RAW]
+    assert kit.take_down(root, n).deleted == [RAW]  # the next run knows, and does not take it back
+    kit.sweep(root)
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_one_that_is_refused_is_not_on_record_as_deleted(kit, root):
+    uris = ["/landing/a.jpg", "/landing/b.jpg", "/landing/c.jpg"]
+    write(root, "photos", {f"k{i}": (uri, SECRET) for i, uri in enumerate(uris)} | {"k9": ("other", "bob")})
+    n = kit.deny(root)
+    asked = []
+
+    def refuses(uri):
+        asked.append(uri)
+        if uri == uris[1]:
+            raise Forbidden(f"{uri}: no right to delete")
+
+    with pytest.raises(Forbidden):
+        run_takedown(root, n, apply=True, delete_raw=refuses)
+    assert asked == uris[:2]
+    assert sorted(place["deleted"] for place in read_record(root.store, n).having("raw")) == [
+        False,
+        False,
+        True,
+    ]
+    ran, deleted = run(root, n)
+    assert deleted == ran.deleted == uris
+    kit.sweep(root)
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+@pytest.mark.parametrize("said", [(True, False), (False, True)])
+def test_a_record_that_says_both_says_deleted(root, said):
+    """As earlier releases left it, where --delete-raw came with a later run."""
+    for name, deleted in zip("ab", said, strict=True):
+        place = {"check": "raw", "what": "raw object", "of": "photos", "mark": "m", "deleted": deleted}
+        body = {"format": 1, "takedown": 7, "places": [place], "marks": {}}
+        root.store.put(f"takedowns/000000000007/{name}.json", json.dumps(body).encode())
+    (found,) = read_record(root.store, 7).places
+    assert found == {**place, "deleted": True}
+    again = add_to_record(root.store, 7, [place, found])
+    assert (again.places, len(list(root.store.list("takedowns/")))) == ((found,), 2)

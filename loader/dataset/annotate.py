@@ -23,7 +23,7 @@ from .edits import AT_US, BY, EDIT_COLUMNS, REMOVED
 from .key_match import NAMED, Matches, match_keys
 from .label_rows import RowBatch, RowSource, open_rows
 from .manifest import SamplesFile
-from .member_names import check_column
+from .member_names import check_column, is_text
 from .parquet import put_table
 from .watch import Watch, unwatched
 
@@ -61,9 +61,9 @@ class Annotating:
                 f"annotation {self.name!r} is not accepted; use lower-case letters, digits, '_' and '-', e.g. "
                 f"'labels-v2' ({' and '.join(STORED)} are taken)"
             )
-        if not isinstance(self.author, str) or not self.author.strip():
+        if not is_text(self.author) or not self.author.strip():
             raise InvalidSample(
-                f"author={self.author!r}: say who annotated, a person or a model with its version"
+                f"author={self.author!r}: say who annotated, a person or a model with its version, in UTF-8 text"
             )
         if self.nulls not in ("keep", "remove"):
             raise InvalidSample(f"nulls={self.nulls!r}; accepted: 'keep' what is there, or 'remove' it")

@@ -77,6 +77,8 @@ def _plain(key: str, name: str, value: Any) -> Any:
     # Subclasses (numpy's, enums, pandas' Timestamp) become the plain kind: a column holds one.
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):

@@ -11,6 +11,7 @@ from ..storage import Store
 from .bitmap import pack
 from .find import live_rows
 from .manifest import Change
+from .member_names import is_text
 from .parquet import TableFile, put_table
 from .parts_table import EXCLUSIONS_SCHEMA
 from .version import Version
@@ -44,11 +45,7 @@ NOTHING_SUPERSEDED = Superseded()
 
 def check_reason(verb: str, of: str, reason: str) -> None:
     """Raises: InvalidSample for a reason that is no UTF-8 text, or empty."""
-    try:
-        given = bool(reason.encode())
-    except (AttributeError, UnicodeEncodeError):
-        given = False
-    if not given:
+    if not reason or not is_text(reason):
         raise InvalidSample(
             f"{verb} gives no reason for {of}, got {reason!r}; a reader of the version will see it: pass UTF-8 text"
         )

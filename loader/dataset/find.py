@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .member_names import is_text
 from .parquet import TableFile, get_tables
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
     """Part id -> row -> key of those of these keys that are live. Reads the key column of every run."""
     rows: dict[str, dict[int, str]] = {}
-    wanted = pa.array(sorted(keys), pa.string())
+    wanted = pa.array(sorted(filter(is_text, keys)), pa.string())
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
     for table in get_tables(version.store, files, ["part", "row", "key"]):
         mine = table.filter(pc.is_in(table["key"], value_set=wanted))

@@ -41,10 +41,13 @@ def arrow_tables(
 ) -> Iterator[tuple[pa.Table, Int64s]]:
     """(at most `batch_rows` rows in the kinds of a samples table, their numbers from 1 on). name: for messages.
 
-    Raises: FieldNotFound without a column `key`; InvalidSample for a row without a key; InvalidField.
+    Raises: FieldNotFound without a column `key`; InvalidSample for a row without a key, or two columns of one name;
+    InvalidField.
     """
     start = 1
     for batch in batches:
+        if len(set(batch.schema.names)) != len(batch.schema.names):
+            raise InvalidSample(f"{name} names a column twice: {', '.join(batch.schema.names)}; rename one")
         if key not in batch.schema.names:
             raise FieldNotFound(f"there is no column {key!r} in {name}, but {', '.join(batch.schema.names)}")
         for at in range(0, batch.num_rows, batch_rows):

@@ -14,6 +14,14 @@ _HIDDEN = re.compile("__[^/]*__(/|$)")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
+def is_text(given: object) -> bool:
+    """Whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
+    try:
+        return isinstance(given, str) and given.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 def check_key(key: object) -> str:
     """The key, if it can be a WebDataset key that every tar tool extracts safely.
 
@@ -42,11 +50,7 @@ def _key_problem(key: str) -> str | None:
         return "has a '.' in its last component, where the field name begins"
     if _CONTROL.search(key):
         return "contains a control character"
-    try:
-        key.encode("utf-8")
-    except UnicodeEncodeError:
-        return "is not encodable as UTF-8"
-    return None
+    return None if is_text(key) else "is not encodable as UTF-8"
 
 
 def check_field(field: object) -> str:
@@ -66,7 +70,8 @@ def escape_key(text: str) -> str:
     """A valid key from any text: '%', '.', control characters and empty components are percent-escaped.
 
     Different texts give different keys. `urllib.parse.unquote` gives the text back, except that an empty
-    component is written as a lone "%".
+    component is written as a lone "%". Raises: InvalidKey for half of a character (a lone surrogate that stands for no
+    byte of a file name).
     """
     words = []
     for word in text.split("/"):
@@ -79,7 +84,13 @@ _UNSAFE = re.compile("[%.\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def _percent(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
+    try:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise InvalidKey(
+            f"{match.string!r} has {match[0]!r}, half of a character, which no file name has; replace it, e.g. by "
+            "text.encode('utf-8', 'replace').decode()"
+        ) from None
 
 
 def member_name(key: str, field: str) -> str:
@@ -118,4 +129,4 @@ def check_column(name: object, taken: frozenset[str]) -> str:
     return name
 
 
-__all__ = ["check_column", "check_field", "check_group", "check_key", "escape_key", "member_name"]
+__all__ = ["check_column", "check_field", "check_group", "check_key", "escape_key", "is_text", "member_name"]

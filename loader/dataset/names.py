@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..errors import InvalidName, VersionNotFound, VersionRetired
 from .history import State, VersionRecord
+from .member_names import is_text
 
 LATEST = "latest"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -56,10 +57,8 @@ def check_transaction_name(name: str) -> str:
 
 def check_words(what: str, words: str) -> str:
     """What somebody gave as a reason or as a name for people, itself. Raises: InvalidName where it is no UTF-8 text."""
-    try:
-        words.encode()
-    except (AttributeError, UnicodeEncodeError):
-        raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text") from None
+    if not is_text(words):
+        raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
     return words
 
 
@@ -77,6 +76,11 @@ def check_ref_name(name: str) -> str:
 
 def parse_ref(text: str) -> ParsedRef:
     """What `text` names; nothing is looked up. Raises: InvalidName."""
+    if not isinstance(text, str):
+        raise InvalidName(
+            f"{text!r} is a {type(text).__name__}; a version is named by a str such as 'photos@3', 'photos@latest' or "
+            "'v-...'"
+        )
     if text.startswith("v-"):
         if not _ID_PREFIX.fullmatch(text):
             raise InvalidName(f"{text!r} is no version id: 'v-' and at least 8 lower-case hex digits")
@@ -98,7 +102,7 @@ def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> Ver
     retired: give a version that was retired too (for those who explain or collect it).
     Raises: InvalidName; VersionNotFound, listing what there is; VersionRetired, with the reason.
     """
-    parsed = parse_ref(ref) if isinstance(ref, str) else ref
+    parsed = ref if isinstance(ref, ParsedRef) else parse_ref(ref)
     record = _by_id(state, parsed) if parsed.id_prefix else _by_name(state, parsed)
     if record.retired is not None and not retired:
         raise VersionRetired(

@@ -49,7 +49,7 @@ class Root:
             url = os.environ.get("PENSTOCK_ROOT")
             if not url:
                 raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
-        primary = open_store(os.fspath(url), options)
+        primary = open_store(url, options)
         self._use(MirroredStore([primary, *map(_opened, mirrors)], root_id) if mirrors else primary)
 
     def _use(self, store: Store) -> None:
@@ -345,7 +345,7 @@ def _rebuild(store: Store) -> Root:
 def _opened(mirror: Mirror) -> Store:
     """Raises: InvalidStore."""
     url, options = mirror if isinstance(mirror, tuple) else (mirror, None)
-    return open_store(os.fspath(url), options)
+    return open_store(url, options)
 
 
 def _read(store: Store, record: VersionRecord) -> Version:

@@ -55,7 +55,7 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
     needs a package that is not installed; ForkedStore in a forked child of a process that used a native
     client.
     """
-    text = fspath(url)
+    text = fspath(url) if isinstance(url, PathLike) else url
     if not isinstance(text, str) or not text:
         raise InvalidStore(
             f"store URL {text!r}: give a path or a URL such as '/data/root' or 's3://bucket/prefix'"

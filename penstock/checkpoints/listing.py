@@ -33,11 +33,11 @@ class Listed:
 def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
     """Every step of a run, or of all, with a marker or with parts; by run and step. Of several stores the primary's.
 
-    Two listings for each run and a request for each marker. Raises: StoreError.
+    Two listings for each run and a request for each marker. Raises: CheckpointNotFound as `finished`; StoreError.
     """
     store = primary_of(store)
     for name in [run] if run is not None else list(runs(store)):
-        sizes: dict[int, dict[str, int]] = {step: {} for step in steps(store, name)}
+        sizes: dict[int, dict[str, int]] = {step: {} for step in finished(store, name)}
         committed = set(sizes)
         for step, one in remains(store, name):
             sizes.setdefault(step, {})[one.key] = one.nbytes

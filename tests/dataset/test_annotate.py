@@ -319,7 +319,7 @@ def test_what_is_refused(made):
     for name in ("keys", "metadata", "", "Labels", "a/b", "-a", 3):
         with pytest.raises(InvalidName, match="annotation"):
             made.annotate("d", name, row, author="ann")
-    for author in ("", " ", None):
+    for author in ("", " ", None, "\ud800"):
         with pytest.raises(InvalidSample, match="author"):
             made.annotate("d", "x", row, author=author)
     with pytest.raises(InvalidSample, match="nulls='drop'; accepted: 'keep'"):

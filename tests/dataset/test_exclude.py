@@ -51,6 +51,8 @@ def test_unknown_keys_are_named(made):
         VersionNotFound, match=r"d@1 has no live sample 'nope' .nor 1 others .*nothing was excluded"
     ):
         made.exclude("d", ["k1", "nope", "zero"], reason="x")
+    with pytest.raises(VersionNotFound, match=r"no live sample 'k\\ud800'"):
+        made.exclude("d", ["k\ud800"], reason="x")
     made.exclude("d", ["k1"], reason="x")
     with pytest.raises(VersionNotFound, match="d@2 has no live sample 'k1'"):
         made.exclude("d", ["k1"], reason="x")

@@ -383,6 +383,8 @@ def test_what_is_no_source_of_rows(tmp_path):
             read(tmp_path / name)
     with pytest.raises(FieldNotFound, match="no column 'key' in the rows given, but id"):
         read(pa.table({"id": ["a"]}))
+    with pytest.raises(InvalidSample, match="the rows given names a column twice: key, x, x; rename one"):
+        read(pa.table([["a"], [1], [2]], names=["key", "x", "x"]))
     for keys, match in (
         (["a", None], "row 2 of the rows given has no key"),
         ([1.5], "keys, under 'key', are double"),

@@ -130,7 +130,7 @@ def test_unknown_refs(root, ref):
         root.open(ref)
 
 
-@pytest.mark.parametrize("ref", ["", "@1", "d@01", "d@", "v-xyz", "a/b", "../x", "d@a/b"])
+@pytest.mark.parametrize("ref", ["", "@1", "d@01", "d@", "v-xyz", "a/b", "../x", "d@a/b", 5, None, b"d@1"])
 def test_malformed_refs(root, ref):
     write(root, "a")
     with pytest.raises(InvalidName):

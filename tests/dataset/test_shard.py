@@ -208,6 +208,13 @@ def test_escape_key_gives_valid_keys_that_differ():
     assert len(set(again)) == len(texts)
 
 
+def test_escape_key_refuses_half_a_character():
+    from loader import escape_key
+
+    with pytest.raises(InvalidKey, match="half of a character"):
+        escape_key("a\ud800")
+
+
 @CI
 @given(st.lists(st.text(max_size=12), unique=True, max_size=6))
 def test_escape_key_is_injective(texts):

@@ -231,9 +231,11 @@ def test_azure_options(options, host, config):
         ("nosuchscheme://x", {}, "fsspec does not open it"),
         ("memory://x", {"fsspec": {}, "anon": True}, "anon"),
         ("memory://x", {"fsspec": 3}, "fsspec"),
+        (5, {}, "store URL 5: give a path or a URL"),
+        (b"/data", {}, "store URL b'/data'"),
     ],
 )
-def test_other_urls_and_options_that_are_refused(url: str, options, message: str):
+def test_other_urls_and_options_that_are_refused(url, options, message: str):
     with pytest.raises(InvalidStore, match=message):
         open_store(url, options)
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import loader
 from loader.storage import open_store
 from penstock.checkpoints import marker
 from penstock.checkpoints.marker import Checkpoint, Stored
@@ -63,8 +64,15 @@ def test_ls_says_what_is_there_and_what_it_was_trained_on(place, cli):
             "versions": [{"source": "p", "id": "v-12", "name": "photos@3"}],
         }
     ]
-    assert cli("checkpoints", "ls", "c", "--json", root=place).json == []
-    assert "has no checkpoints" in cli("checkpoints", "ls", "c", root=place).out
+    said = cli("checkpoints", "ls", "c", root=place)
+    assert said.code == 2
+    assert "has nothing of a run 'c'; its runs: a, b" in said.err
+
+
+def test_ls_of_a_root_without_any(tmp_path, cli):
+    loader.Root(tmp_path / "root").begin("d")
+    assert cli("checkpoints", "ls", "--json", root=tmp_path / "root").json == []
+    assert "has no checkpoints" in cli("checkpoints", "ls", root=tmp_path / "root").out
 
 
 def test_ls_names_what_cannot_be_loaded(place, cli):

@@ -39,11 +39,13 @@ _TOLD = ("key", "code", "reason")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The features of one batch that wait. tables: (kind, rows of samples that the version still has: key, code, reason
-    and the columns that the featurizer gives that kind)."""
+    """The features of one batch that wait. tables: of each part, rows of samples that the version still has: key, code,
+    reason and the columns that the featurizer gives that kind; whole: whether the version has no others in these
+    parts."""
 
     record: StageRecord
-    tables: tuple[tuple[str, pa.Table], ...]
+    tables: tuple[pa.Table, ...]
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,9 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 
 
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
-    """Publish what waits as one version, or nothing of it: the gate's verdict is written before.
+    """Publish what waits as one version, or nothing of it: the gate's verdict is written before. A batch with a sample
+    that was excluded when it was computed, and is back since that version was retired, is not published: it is stale
+    now, and computed again.
 
     A refused refresh is given up, batch by batch: its records say why, and it is computed again only by hand, or by
     another featurizer version. Raises: StageNotPublished with that reason; Conflict when somebody else changed the same
@@ -88,7 +92,12 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
     txn = transaction(root, spec.name)
     mine = [one for one in records if one.body["refresh"] == txn]
     version = root.open(f"{spec.name}@latest")
-    batches, exclude, table = _assembled(spec, root, version, mine)
+    batches = [one for one in _batches(spec, root, version, mine) if one.whole]
+    if not batches:
+        root.abort(txn, "samples that were not computed are back")
+        return Refresh(version=None)
+    mine = [one.record for one in batches]
+    exclude, table = _assembled(spec, version, batches)
     results, broken = audit(spec.gate, table)
     if broken:  # nobody's fault yet: it is tried again
         raise StageNotPublished(
@@ -134,49 +143,64 @@ def _words(results: Sequence[CheckResult]) -> str:
     return "; ".join(f"{one.name}: {one.explanation}" for one in results if one.stops)
 
 
-def _assembled(
+def _batches(
     spec: DatasetSpec, root: loader.Root, version: loader.Version, records: Sequence[StageRecord]
-) -> tuple[list[Batch], dict[str, str], "pl.DataFrame"]:
-    """The batches, key -> why a sample is left out, and the samples table as it would be of the others.
+) -> list[Batch]:
+    """Reads the version's keys, and a table per record; all of it in memory."""
+    live = pa.array(scan_samples(version, ["key"]).collect()["key"].to_list(), pa.string())
+    columns = {one.name: one.columns for one in (feature.made() for feature in spec.features)}
+    return [
+        _batch(root, version, record, columns[str(record.body["featurizer"])], live) for record in records
+    ]
 
-    Reads the version's samples table, and a table per record; in memory are the former, once, and the latter."""
+
+def _assembled(
+    spec: DatasetSpec, version: loader.Version, batches: Sequence[Batch]
+) -> tuple[dict[str, str], "pl.DataFrame"]:
+    """Key -> why a sample is left out, and the samples table as it would be of the others. Reads the version's samples
+    table, which is in memory once."""
     import polars as pl
 
     frame = scan_samples(version).collect()
-    live = pa.array(frame["key"].to_list(), pa.string())
-    columns = {one.name: one.columns for one in (feature.made() for feature in spec.features)}
-    batches = [_batch(root, record, columns[str(record.body["featurizer"])], live) for record in records]
     exclude: dict[str, str] = {}
     for batch in batches:
         for key, reason in _left_out(spec.filters, batch):
             exclude.setdefault(key, reason)
-    tables = [table for batch in batches for _, table in batch.tables]
+    tables = [table for batch in batches for table in batch.tables]
     keys = {key for table in tables for key in table["key"].to_pylist()} - set(exclude)
     frame = frame.filter(pl.col("key").is_in(list(keys)))
     for table in tables:
         new = pl.DataFrame(table.drop_columns(["code", "reason"]))
         added = [pl.lit(None, one.dtype).alias(one.name) for one in new if one.name not in frame.columns]
         frame = frame.with_columns(added).update(new, on="key", include_nulls=True)
-    return batches, exclude, frame
+    return exclude, frame
 
 
 def _batch(
-    root: loader.Root, record: StageRecord, columns: Mapping[str, Sequence[str]], live: pa.Array
+    root: loader.Root,
+    version: loader.Version,
+    record: StageRecord,
+    columns: Mapping[str, Sequence[str]],
+    live: pa.Array,
 ) -> Batch:
-    table, start, tables = get_table(root.store, record.files[record.stage]), 0, []
-    for _, kind, n_rows in record.body["taken"]:
+    table, start, tables, whole = get_table(root.store, record.files[record.stage]), 0, [], True
+    there = set(version.parts.ids.to_pylist())
+    for part, kind, n_rows in record.body["taken"]:
         told = [name for name in columns[kind] if name in table.column_names]
-        mine = table.slice(start, n_rows).select([*_TOLD, *told]) if n_rows else table.slice(0, 0)
+        mine = table.slice(start, n_rows)
+        mine = mine.filter(pc.is_in(mine["key"], value_set=live)) if n_rows else mine
         start += n_rows
-        if mine.num_rows:
-            tables.append((kind, mine.filter(pc.is_in(mine["key"], value_set=live))))
-    return Batch(record=record, tables=tuple(tables))
+        if n_rows:
+            tables.append(mine.select([*_TOLD, *told]))
+        if part in there:
+            whole &= int(version.parts.n_live[version.parts.position(part)]) == mine.num_rows
+    return Batch(record=record, tables=tuple(tables), whole=whole)
 
 
 def _left_out(filters: Sequence[Filter], batch: Batch) -> Iterator[tuple[str, str]]:
     """(key, why), as the samples of a new batch are left out."""
     featurizer = batch.record.body["featurizer"]
-    for _, table in batch.tables:
+    for table in batch.tables:
         mine = [one for one in filters if one.column in table.column_names]
         for row in table.to_pylist():
             if row["code"]:
@@ -192,7 +216,7 @@ def _extension(version: loader.Version, batches: Sequence[Batch], exclude: Mappi
     by_column: dict[tuple[str, str, tuple[str, ...]], list[pa.Table]] = {}
     for batch in batches:
         body = batch.record.body
-        for _, table in batch.tables:
+        for table in batch.tables:
             told = table.filter(pc.equal(table["code"], "")).drop_columns(["code", "reason"])
             known = version.manifest["columns"]
             names = [one for one in told.column_names if one in known or told[one].null_count < told.num_rows]

@@ -210,6 +210,41 @@ def test_a_sample_that_was_excluded_is_not_computed(
     assert list(rows(root.open("demo@3"))) == ["large.jpg"]
 
 
+def test_a_sample_that_is_back_before_the_release_is_computed_first(
+    root: loader.Root,
+    publish: Callable[..., str],
+    refresh: Callable[..., None],
+    run: Run,
+    landing: Path,
+    make_jpeg: Callable[..., bytes],
+) -> None:
+    first = publish(spec_of(1))
+    (landing / "later.jpg").write_bytes(make_jpeg(80, 60))
+    second, spec = publish(spec_of(1)), spec_of(2)
+    root.exclude("demo@2", [rows(root.open("demo@2"))["small.jpg"]["key"]], reason="by mistake")
+    assert run("refresh", spec, first).success
+    root.retire("demo@3", reason="nothing was wrong with it")
+    assert run("release", spec).success, "nothing can be published, and nothing is in the way"
+    assert [record.number for record in root.versions("demo") if record.retired is None] == [1, 2]
+    assert [one.partition for one in stale(root, spec)] == [first, second]
+
+    root.exclude("demo@2", [rows(root.open("demo@2"))["small.jpg"]["key"]], reason="again")
+    for batch in (first, second):
+        assert run("refresh", spec, batch).success
+    root.retire("demo@4", reason="again")
+    assert run("release", spec).success
+    assert {name: row["times"] for name, row in rows(root.open("demo@5")).items()} == {
+        "large.jpg": 1,
+        "small.jpg": 1,
+        "later.jpg": 2,
+    }, "the other batch goes on"
+    assert [one.partition for one in stale(root, spec)] == [first]
+    refresh(spec, first)
+    last = root.open("demo@latest")
+    assert {row["times"] for row in rows(last).values()} == {2}
+    assert values(last, "sizes.r2.npy") == sorted(row["size_bytes"] for row in rows(last).values())
+
+
 @pytest.mark.parametrize(("rate", "left"), [(0.0, None), (0.5, ["large.jpg"])])
 def test_refused_samples_are_left_out_and_too_many_stop_the_batch(
     rate: float,

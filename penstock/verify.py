@@ -132,6 +132,12 @@ def _shard(
                 what=f"its index has {index.n_rows} rows, the manifest says {shard['n_rows']}",
             )
         if full:
+            there = version.store.head(shard["index_path"]).nbytes
+            if there != shard["index_nbytes"]:  # readers ask for its first bytes, and see no others
+                yield Problem(
+                    address=address,
+                    what=f"its index has {there} bytes, the manifest says {shard['index_nbytes']}",
+                )
             yield from check_bytes(version, shard, address, index, keys)
         elif index.n_rows and found.nbytes == shard["nbytes"]:
             yield from check_last_row(version, shard, index)

@@ -1592,6 +1592,13 @@ LABELS = [
         tests="tests/dataset",
     ),
     Bug(
+        "labels are laid on a version without their samples",
+        "dataset/relabel.py",
+        "parent = still_there(parent, self._parts())",
+        "parent = still_there(parent, ())",
+        ("tests/dataset/test_annotate.py::test_the_version_with_the_samples_was_retired_meanwhile",),
+    ),
+    Bug(
         "an annotation may say two things of a sample",
         "penstock/verify_tables.py",
         "elif is_annotation(entry):",

@@ -21,7 +21,8 @@ from ..storage.scratch import on_scratch
 from .columns import RESERVED_COLUMNS, concat, fit_types
 from .edits import AT_US, BY, EDIT_COLUMNS, REMOVED
 from .key_match import NAMED, Matches, match_keys
-from .label_rows import RowBatch, RowSource, open_rows
+from .label_batch import RowBatch
+from .label_rows import RowSource, open_rows
 from .manifest import SamplesFile
 from .member_names import check_column, is_text
 from .parquet import put_table
@@ -100,7 +101,9 @@ def write_annotation(
     """
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
-    with open_rows(rows, how.key, {**types, AT_US: "int64", BY: "string"}) as source, _Spool() as spool:
+    kinds = {**types, AT_US: "int64", BY: "string"}
+    taken = None if how.columns is None else {*how.columns, BY, AT_US}
+    with open_rows(rows, how.key, kinds, taken) as source, _Spool() as spool:
         keys, numbers = _read(source, how, spool, types)
 
         def at(row: int) -> str:
@@ -177,7 +180,7 @@ def _read(
     there: set[str] = set()
     batches = how.watch(source.batches(), f"read {source.name}", lambda one: len(one.numbers), source.n_rows)
     for batch in batches:
-        there.update(batch.table.column_names)
+        there.update(batch.table.column_names, batch.left)
         values = _values(batch, how, source.name)
         _check_types(values, types, source, batch.numbers)
         try:

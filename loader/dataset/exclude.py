@@ -14,6 +14,7 @@ from .manifest import Change
 from .member_names import is_text
 from .parquet import TableFile, put_table
 from .parts_table import EXCLUSIONS_SCHEMA
+from .still_there import still_there
 from .version import Version
 
 Rows = dict[str, list[int]]
@@ -124,14 +125,8 @@ class StillLive:
 
     def __call__(self, parent: Version | None) -> None:
         """Raises: Conflict."""
-        if parent is None:
-            raise Conflict("every version of the dataset was retired meanwhile; begin again")
-        there = set(parent.parts.ids.to_pylist())
+        parent = still_there(parent, self._rows)
         for part, rows in self._rows.items():
-            if part not in there:
-                raise Conflict(
-                    f"part {part} is no longer in {parent.name}, the newest version; begin again from it"
-                )
             live = parent.parts.live_members(parent.parts.position(part))
             if not live[rows].all():
                 raise Conflict(

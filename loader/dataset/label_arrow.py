@@ -1,21 +1,19 @@
 """Tables of labels from Arrow and Parquet, in the few kinds of value that a samples table has."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import FieldNotFound, InvalidField, InvalidSample
+from .label_batch import RowBatch, Taken
 from .parquet import UNREADABLE
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-
-def parquet_tables(path: str, name: str, key: str, batch_rows: int) -> Iterator[tuple[pa.Table, Int64s]]:
+def parquet_tables(path: str, name: str, taken: Taken, batch_rows: int) -> Iterator[RowBatch]:
     """As `arrow_tables`, of a file. Raises: InvalidSample for one that is not whole."""
-    return arrow_tables(_parquet_batches(path, name, batch_rows), name, key, batch_rows)
+    return arrow_tables(_parquet_batches(path, name, batch_rows), name, taken, batch_rows)
 
 
 def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -37,24 +35,27 @@ def n_parquet_rows(path: str) -> int:
 
 
 def arrow_tables(
-    batches: Iterable[pa.RecordBatch], name: str, key: str, batch_rows: int
-) -> Iterator[tuple[pa.Table, Int64s]]:
-    """(at most `batch_rows` rows in the kinds of a samples table, their numbers from 1 on). name: for messages.
+    batches: Iterable[pa.RecordBatch], name: str, taken: Taken, batch_rows: int
+) -> Iterator[RowBatch]:
+    """At most `batch_rows` rows each in the kinds of a samples table, numbered from 1 on. name: for messages.
 
-    Raises: FieldNotFound without a column `key`; InvalidSample for a row without a key, or two columns of one name;
+    Raises: FieldNotFound without a column of keys; InvalidSample for a row without a key, or two columns of one name;
     InvalidField.
     """
-    start = 1
+    start, key = 1, taken.key
     for batch in batches:
-        if len(set(batch.schema.names)) != len(batch.schema.names):
-            raise InvalidSample(f"{name} names a column twice: {', '.join(batch.schema.names)}; rename one")
-        if key not in batch.schema.names:
-            raise FieldNotFound(f"there is no column {key!r} in {name}, but {', '.join(batch.schema.names)}")
+        there = batch.schema.names
+        if key not in there:
+            raise FieldNotFound(f"there is no column {key!r} in {name}, but {', '.join(there)}")
+        wanted = [key, *taken.of(there)]
+        if len(set(wanted)) != len(wanted) or there.count(key) > 1:
+            raise InvalidSample(f"{name} names a column twice: {', '.join(there)}; rename one")
         for at in range(0, batch.num_rows, batch_rows):
             table = pa.Table.from_batches([batch.slice(at, batch_rows)])
-            columns = {column: plain_column(table[column], column, name) for column in table.column_names}
+            columns = {column: plain_column(table[column], column, name) for column in wanted}
             columns[key] = _keys(columns[key], key, name, start)
-            yield pa.table(columns), np.arange(start, start + table.num_rows, dtype=np.int64)
+            numbers = np.arange(start, start + table.num_rows, dtype=np.int64)
+            yield RowBatch(table=pa.table(columns), numbers=numbers, left=taken.left(there))
             start += table.num_rows
 
 

@@ -16,29 +16,30 @@ import pyarrow as pa
 
 from ..errors import FieldMismatch, FieldNotFound, InvalidSample
 from .columns import type_named
+from .label_batch import RowBatch, Taken
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Line = tuple[int, list[str]]
 
 
 def csv_tables(
-    path: str, name: str, key: str, types: Mapping[str, str], batch_rows: int
-) -> Iterator[tuple[pa.Table, Int64s]]:
-    """(at most `batch_rows` rows, the lines that they end on). types: column -> Arrow type in the dataset.
+    path: str, name: str, taken: Taken, types: Mapping[str, str], batch_rows: int
+) -> Iterator[RowBatch]:
+    """At most `batch_rows` rows each, with the lines that they end on. types: column -> Arrow type in the dataset.
 
-    Raises: FieldNotFound without a column `key`; InvalidSample for a line that is not CSV or has no key; FieldMismatch
-    for text that is not of its column's type. Reads the file twice, O(batch) memory.
+    Raises: FieldNotFound without a column of keys; InvalidSample for a line that is not CSV or has no key;
+    FieldMismatch for text that is not of its column's type. Reads the file twice, O(batch) memory.
     """
-    header = _header(path, name, key)
-    kinds = _kinds(path, name, header, types, key)
+    header = _header(path, name, taken.key)
+    kinds = _kinds(path, name, header, types, taken)
+    left = taken.left(header)
     pending: list[Line] = []
     for line in _lines(path, name, header):
         pending.append(line)
         if len(pending) == batch_rows:
-            yield _table(pending, header, kinds, name, key)
+            yield _batch(pending, header, kinds, name, taken.key, left)
             pending = []
     if pending:
-        yield _table(pending, header, kinds, name, key)
+        yield _batch(pending, header, kinds, name, taken.key, left)
 
 
 def _header(path: str, name: str, key: str) -> list[str]:
@@ -71,9 +72,12 @@ def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[Line]:
             ) from error
 
 
-def _kinds(path: str, name: str, header: Sequence[str], types: Mapping[str, str], key: str) -> dict[str, str]:
-    """column -> Arrow type, of every column but the key."""
-    left = {column: list(_GUESSED) for column in header if column != key and column not in types}
+def _kinds(
+    path: str, name: str, header: Sequence[str], types: Mapping[str, str], taken: Taken
+) -> dict[str, str]:
+    """column -> Arrow type, of every column that is taken but the key."""
+    wanted = taken.of(header)
+    left = {column: list(_GUESSED) for column in wanted if column not in types}
     empty = set(left)
     for _, cells in _lines(path, name, header) if left else ():
         for column, text in zip(header, cells, strict=True):
@@ -81,16 +85,23 @@ def _kinds(path: str, name: str, header: Sequence[str], types: Mapping[str, str]
                 empty.discard(column)
                 left[column] = [kind for kind in left[column] if _reads(kind, text)]
     guessed = {c: "null" if c in empty else next(iter(kinds), "string") for c, kinds in left.items()}
-    return guessed | {column: types[column] for column in header if column in types and column != key}
+    return guessed | {column: types[column] for column in wanted if column in types}
 
 
-def _table(
-    lines: Sequence[Line], header: Sequence[str], kinds: Mapping[str, str], name: str, key: str
-) -> tuple[pa.Table, Int64s]:
+def _batch(
+    lines: Sequence[Line],
+    header: Sequence[str],
+    kinds: Mapping[str, str],
+    name: str,
+    key: str,
+    left: frozenset[str],
+) -> RowBatch:
     columns = {}
     for at, column in enumerate(header):
+        if column != key and column not in kinds:
+            continue
         texts = [cells[at] for _, cells in lines]
-        kind = kinds.get(column, "string")
+        kind = "string" if column == key else kinds[column]
         values = [
             None if text == "" else _value(kind, text, name, lines[i][0], column)
             for i, text in enumerate(texts)
@@ -98,7 +109,9 @@ def _table(
         if column == key and None in values:
             raise InvalidSample(f"line {lines[values.index(None)][0]} of {name} has no key, under {key!r}")
         columns[column] = pa.array(values, type_named(kind))
-    return pa.table(columns), np.array([number for number, _ in lines], np.int64)
+    return RowBatch(
+        table=pa.table(columns), numbers=np.array([number for number, _ in lines], np.int64), left=left
+    )
 
 
 def _value(kind: str, text: str, name: str, number: int, column: str) -> Any:

@@ -6,14 +6,14 @@ Every row has the number by which its source knows it - of its line, or of its r
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
 from os.path import isfile, join
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -25,24 +25,14 @@ from ..storage.files import download
 from ..storage.spec import redact
 from .columns import check_metadata, column_of
 from .label_arrow import arrow_tables, n_parquet_rows, parquet_tables
+from .label_batch import RowBatch, Taken
 from .label_csv import csv_tables
-
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
+from .member_names import is_text
 
 BATCH_ROWS = 65_536
 GIVEN = "the rows given"
 """What rows are called that no file has."""
 _QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowBatch:
-    """Rows of a source. table: the key column as text, and others; numbers: int64 [rows], of their lines; nulls: per
-    row the names that it gives a null for, where the source tells a null from nothing at all."""
-
-    table: pa.Table
-    numbers: Int64s
-    nulls: Sequence[Sequence[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +51,30 @@ class RowSource:
 
 
 @contextmanager
-def open_rows(rows: Any, key: str, types: Mapping[str, str]) -> Iterator[RowSource]:
+def open_rows(
+    rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
+) -> Iterator[RowSource]:
     """The rows that somebody gave. key: their column of keys; types: column -> Arrow type in the dataset, by which the
-    text of a CSV file is read.
+    text of a CSV file is read; columns: those to take, None for all.
 
     Raises: InvalidSample for what is no source of rows; ObjectNotFound for a URL. Reading raises InvalidSample,
     InvalidField and FieldNotFound, with file and line.
     """
+    taken = Taken(key, None if columns is None else frozenset(columns))
     if isinstance(rows, str | PathLike):
         place, query = _address(fspath(rows))
         name = place.rpartition("/")[2]
         with _on_this_machine(place, query) as path:
-            yield replace(_file(path, name, key, types), n_rows=partial(_count, path, name))
+            yield replace(_file(path, name, taken, types), n_rows=partial(_count, path, name))
     elif hasattr(rows, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(rows)
-        yield _numbered(GIVEN, "row", arrow_tables(reader, GIVEN, key, BATCH_ROWS))
+        yield RowSource(
+            name=GIVEN, word="row", batches=lambda: arrow_tables(reader, GIVEN, taken, BATCH_ROWS)
+        )
     elif isinstance(rows, Mapping):
-        yield _mappings(GIVEN, "row", _by_key(rows, key), key)
+        yield _mappings(GIVEN, "row", _by_key(rows, key), taken)
     elif isinstance(rows, Iterable) and not isinstance(rows, bytes):
-        yield _mappings(GIVEN, "row", enumerate(rows, 1), key)
+        yield _mappings(GIVEN, "row", enumerate(rows, 1), taken)
     else:
         raise InvalidSample(
             f"rows are of type {type(rows).__name__}; accepted: the path or URL of a .parquet, .jsonl or .csv file, an "
@@ -134,14 +129,16 @@ def _unsigned() -> Iterator[None]:
         raise
 
 
-def _file(path: str, name: str, key: str, types: Mapping[str, str]) -> RowSource:
+def _file(path: str, name: str, taken: Taken, types: Mapping[str, str]) -> RowSource:
     kind = PurePosixPath(name).suffix.lower()
     if kind == ".parquet":
-        return _numbered(name, "row", parquet_tables(path, name, key, BATCH_ROWS))
+        return RowSource(name=name, word="row", batches=lambda: parquet_tables(path, name, taken, BATCH_ROWS))
     if kind == ".jsonl":
-        return _mappings(name, "line", _json_lines(path, name), key)
+        return _mappings(name, "line", _json_lines(path, name), taken)
     if kind == ".csv":
-        return _numbered(name, "line", csv_tables(path, name, key, types, BATCH_ROWS))
+        return RowSource(
+            name=name, word="line", batches=lambda: csv_tables(path, name, taken, types, BATCH_ROWS)
+        )
     raise InvalidSample(
         f"{name!r} is no kind of file that rows are read from; accepted: .parquet, .jsonl, .csv"
     )
@@ -155,12 +152,6 @@ def _count(path: str, name: str) -> int:
         return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b""))
 
 
-def _numbered(name: str, word: str, tables: Iterator[tuple[pa.Table, Int64s]]) -> RowSource:
-    return RowSource(
-        name=name, word=word, batches=lambda: (RowBatch(table=table, numbers=at) for table, at in tables)
-    )
-
-
 def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -168,7 +159,7 @@ def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
                 continue
             try:
                 yield number, json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InvalidSample(f"line {number} of {name} is not JSON: {error}") from error
 
 
@@ -185,47 +176,57 @@ def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
         yield number, values
 
 
-def _mappings(name: str, word: str, rows: Iterable[tuple[int, Any]], key: str) -> RowSource:
+def _mappings(name: str, word: str, rows: Iterable[tuple[int, Any]], taken: Taken) -> RowSource:
     def batches() -> Iterator[RowBatch]:
-        taken: list[tuple[int, str, dict[str, Any]]] = []
+        some: list[_Row] = []
         for number, row in rows:
-            taken.append((number, *_mapping(row, key, f"{word} {number} of {name}")))
-            if len(taken) == BATCH_ROWS:
-                yield _mapped(taken, key, name, word)
-                taken = []
-        if taken:
-            yield _mapped(taken, key, name, word)
+            some.append(_mapping(row, number, taken, f"{word} {number} of {name}"))
+            if len(some) == BATCH_ROWS:
+                yield _mapped(some, taken.key, name, word)
+                some = []
+        if some:
+            yield _mapped(some, taken.key, name, word)
 
     return RowSource(name=name, word=word, batches=batches)
 
 
-def _mapping(row: Any, key: str, where: str) -> tuple[str, dict[str, Any]]:
-    """The key and the values of one row."""
+class _Row(NamedTuple):
+    number: int
+    key: str
+    values: dict[str, Any]
+    left: frozenset[str]
+
+
+def _mapping(row: Any, number: int, taken: Taken, where: str) -> _Row:
     if not isinstance(row, Mapping):
-        raise InvalidSample(f"{where} is {str(row)[:60]!r}; an object with its key under {key!r} is needed")
-    found = row.get(key)
-    if not isinstance(found, str | int) or isinstance(found, bool):
         raise InvalidSample(
-            f"{where} has {found!r} for its key, under {key!r}; a string or whole number is needed"
+            f"{where} is {str(row)[:60]!r}; an object with its key under {taken.key!r} is needed"
+        )
+    key = row.get(taken.key)
+    if not isinstance(key, str | int) or isinstance(key, bool) or not is_text(str(key)):
+        raise InvalidSample(
+            f"{where} has {key!r} for its key, under {taken.key!r}; a string (of UTF-8) or whole number is needed"
         )
     try:
-        return str(found), check_metadata(str(found), {name: one for name, one in row.items() if name != key})
+        values = check_metadata(str(key), {name: row[name] for name in taken.of(row)})
     except InvalidField as error:
         error.add_note(f"in {where}")
         raise
+    return _Row(number, str(key), values, taken.left(row))
 
 
-def _mapped(rows: Sequence[tuple[int, str, dict[str, Any]]], key: str, name: str, word: str) -> RowBatch:
-    keys = [one for _, one, _ in rows]
+def _mapped(rows: Sequence[_Row], key: str, name: str, word: str) -> RowBatch:
+    keys = [row.key for row in rows]
     columns = {key: pa.array(keys, pa.string())}
-    for column in dict.fromkeys(column for _, _, values in rows for column in values):
+    for column in dict.fromkeys(column for row in rows for column in row.values):
         try:
-            columns[column] = column_of(column, [values.get(column) for _, _, values in rows], keys)
+            columns[column] = column_of(column, [row.values.get(column) for row in rows], keys)
         except InvalidSample as error:
-            error.add_note(f"in {word} {rows[0][0]} to {rows[-1][0]} of {name}")
+            error.add_note(f"in {word} {rows[0].number} to {rows[-1].number} of {name}")
             raise
     return RowBatch(
         table=pa.table(columns),
-        numbers=np.array([number for number, _, _ in rows], np.int64),
-        nulls=[[column for column, value in values.items() if value is None] for _, _, values in rows],
+        numbers=np.array([row.number for row in rows], np.int64),
+        nulls=[[column for column, value in row.values.items() if value is None] for row in rows],
+        left=frozenset().union(*(row.left for row in rows)),
     )

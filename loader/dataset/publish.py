@@ -26,6 +26,7 @@ from .key_hashes import covered, hashes_of, known
 from .log import Log
 from .manifest import Change, child, read_manifest
 from .parquet import TableFile, get_tables
+from .still_there import still_there
 from .version import Version
 
 logger = logging.getLogger(__name__)
@@ -192,14 +193,10 @@ class FreeGroup:
 
     def __call__(self, parent: Version | None) -> None:
         """Raises: Conflict."""
-        if parent is None:
-            raise Conflict("every version of the dataset was retired meanwhile; begin again")
+        parent = still_there(parent, self._parts)
         taken = parent.parts.has_group(self._group)
         ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
-        gone = [part for part in self._parts if part not in ids]
-        twice = [part for part in self._parts if part in ids and taken[ids[part]]]
-        if gone:
-            raise Conflict(f"part {gone[0]} is no longer in {parent.name}; begin again from it")
+        twice = [part for part in self._parts if taken[ids[part]]]
         if twice:
             raise Conflict(
                 f"group {self._group!r} of part {twice[0]} was published by somebody else, in {parent.name}; "

@@ -6,14 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..errors import Conflict
 from ..storage import Store
 from .columns import type_named
 from .edits import PLACE, Entry, cells, edits_of, is_annotation
 from .manifest import Change, SamplesFile, merged_columns
-from .parquet import put_named_table
+from .parquet import TableFile, get_tables, put_named_table
 from .stats import WHOLE, WHOLE_SCHEMA, column_stats
+from .still_there import still_there
 
 if TYPE_CHECKING:
     from .version import Version
@@ -26,14 +28,19 @@ class SameCells:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
-        """Raises: Conflict. Free while the version is the newest; else it costs the files of the columns that others
-        annotated."""
-        if parent is None:
-            raise Conflict("every version of the dataset was retired meanwhile; begin again")
-        if parent.id != self._version.id:
+        """Raises: Conflict. Free while the version is the newest; else it costs the parts that the annotation is of,
+        and the files of the columns that others annotated."""
+        if parent is None or parent.id != self._version.id:
+            parent = still_there(parent, self._parts())
             for name in _names(self._files):
                 if self._annotated_since(parent, name):
                     self._compare(parent, name)
+
+    def _parts(self) -> list[str]:
+        tables = get_tables(
+            self._version.store, [TableFile.from_json(file) for file in self._files], ["part"]
+        )
+        return sorted({part for table in tables for part in pc.unique(table["part"]).to_pylist()})
 
     def _annotated_since(self, parent: "Version", name: str) -> bool:
         before, now = (
@@ -48,9 +55,10 @@ class SameCells:
 
         ours = edits_of(parent.store, self._files, name).select(PLACE)
         now = ours.join(cells(parent.store, parent.manifest["samples"], name), on=PLACE, how="left")
-        was = cells(parent.store, self._version.manifest["samples"], name).with_columns(
-            pl.col(name).cast(now.schema[name])
-        )
+        was = cells(parent.store, self._version.manifest["samples"], name)
+        if now.schema[name] == pl.Null:  # a retirement took the column away
+            now = now.cast({name: was.schema[name]})
+        was = was.cast({name: now.schema[name]})
         both = now.join(was, on=PLACE, how="left", suffix=" was")
         other = both.filter(pl.col(name).ne_missing(pl.col(f"{name} was")))
         if other.height:

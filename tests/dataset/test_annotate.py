@@ -256,6 +256,35 @@ def test_columns_that_are_not_taken(made):
         made.annotate("d", "x", {"k1": {"label": "b"}, "k2": {"note": "n"}}, author="ann", columns=["nope"])
 
 
+@pytest.mark.parametrize("kind", ["mappings", "jsonl", "csv", "parquet", "arrow"])
+def test_columns_that_are_not_taken_may_be_of_any_name_and_kind(made, kind, tmp_path):
+    """Reserved, no name for a column, of kinds that are not stored, mixed, or of another type in the dataset."""
+    rows = [
+        {"key": "k1", "label": "b", "split": "val", "my col": 1, "w": "n/a", "boxes": {"x": 1}},
+        {"key": "k2", "label": "c", "split": "val", "my col": 2, "w": "", "boxes": {"x": 2}},
+    ]
+    path = tmp_path / f"labels.{kind}"
+    if kind == "mappings":
+        given = [rows[0], {**rows[1], "my col": "mixed", "w": 5}]
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given = path
+    elif kind == "csv":
+        path.write_text("key,label,split,my col,w,boxes\n" + "k1,b,val,1,n/a,[]\nk2,c,val,2,,x\n")
+        given = path
+    else:
+        table = pa.Table.from_pylist(rows)
+        given = table.append_column("my col", table["my col"])
+        if kind == "parquet":
+            pq.write_table(table, path)
+            given = path
+    done = made.annotate("d", "x", given, author="ann", columns=["label"])
+    assert {key: column(done.version, "label")[key] for key in ("k1", "k2")} == {"k1": "b", "k2": "c"}
+    assert done.join.n_samples == 2
+    with pytest.raises(FieldNotFound, match=r"no column 'nope' in .*, but boxes, label, my col, split, w"):
+        made.annotate("d", "x", given, author="ann", columns=["nope"])
+
+
 NAMES = (
     "position",
     "annotation",
@@ -397,6 +426,39 @@ def test_parts_and_exclusions_come_meanwhile(made):
     # Statistics do not take exclusions away.
     assert statistics(version)["label"]["categories"] == {"a": 9, "b": 1, "c": 1, "z": 1}
     assert (statistics(version)["w"]["n"], statistics(version)["w"]["max"]) == (12, 100.0)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_the_version_with_the_samples_was_retired_meanwhile(made, published):
+    """What was said of them would lie in a version that has no such part: verify fails, no takedown finds it."""
+    with made.write("d") as writer:
+        writer.add("later", {"cls": 1})
+    other = loader.Root(made.url)
+
+    def rows():
+        yield {"key": "k1", "label": "b"}
+        other.retire("d@2", reason="x")
+        if published:
+            with other.write("d") as writer:
+                writer.add("last", {"cls": 1})
+        yield {"key": "later", "label": "c"}
+
+    with pytest.raises(Conflict, match=r"part .* is no longer in d@[13]"):
+        made.annotate("d@2", "ours", rows(), author="ann")
+    made.annotate("d", "ours", {"k1": {"label": "b"}}, author="ann")
+
+
+def test_what_somebody_else_said_of_a_column_was_retired_meanwhile(made):
+    other = loader.Root(made.url)
+    old = made.annotate("d", "new", {"k1": {"colour": "red"}}, author="ann").version
+
+    def rows():
+        yield {"key": "k1", "colour": "blue"}
+        other.retire(old.name, reason="x")
+        other.exclude("d", ["k9"], reason="y")
+
+    with pytest.raises(Conflict, match=r"'colour' of 1 of these samples .* is None now, and was 'red'"):
+        made.annotate(old.name, "ours", rows(), author="ann")
 
 
 def test_every_version_was_retired_meanwhile(made):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset.label_batch import Taken
 from loader.dataset.label_csv import csv_tables
 from loader.dataset.label_rows import open_rows
 from loader.errors import (
@@ -280,7 +281,7 @@ def test_csv_that_is_not_utf_8(tmp_path):
 def test_what_text_becomes(tmp_path, texts, kind, values):
     path = csv(tmp_path, "key,v\n" + "".join(f"k{i},{text}\n" for i, text in enumerate(texts)))
     for batch_rows in (1, 10):
-        tables = [table for table, _ in csv_tables(str(path), "labels.csv", "key", {}, batch_rows)]
+        tables = [one.table for one in csv_tables(str(path), "labels.csv", Taken("key"), {}, batch_rows)]
         assert {str(table.schema.field("v").type) for table in tables} == {kind}
         found = [value for table in tables for value in table["v"].to_pylist()]
         assert [("nan" if value != value else value) for value in found] == values
@@ -314,7 +315,8 @@ def test_a_number_gives_its_text_back(texts):
 
     with tempfile.TemporaryDirectory() as folder:
         path = csv(Path(folder), "key,v\n" + "".join(f"k{i},{text}\n" for i, text in enumerate(texts)))
-        ((table, _),) = csv_tables(str(path), "labels.csv", "key", {}, 1000)
+        (batch,) = csv_tables(str(path), "labels.csv", Taken("key"), {}, 1000)
+        table = batch.table
     for text, value in zip(texts, table["v"].to_pylist(), strict=True):
         if isinstance(value, float):
             assert np.float64(text) == value or value != value
@@ -365,6 +367,13 @@ def test_a_mapping_of_keys_to_values_without_columns(value):
         read({"k0": {"score": 1.5}, "k1": value})
     said = f"row 2 of the rows given is {value!r} for key 'k1'; a mapping of columns to values is needed for each key"
     assert str(caught.value) == f"{said}, such as {{'k1': {{'label': {value!r}}}}}"
+
+
+def test_lines_that_json_takes_and_nothing_else_does(tmp_path):
+    with pytest.raises(InvalidSample, match=r"line 2 of labels.jsonl has '\\ud83d' for its key"):
+        read(jsonl(tmp_path, {"key": "a", "x": 1}, b'{"key": "\\ud83d", "x": 1}\n'))
+    with pytest.raises(InvalidSample, match=r"line 1 of labels.jsonl is not JSON"):
+        read(jsonl(tmp_path, b"[" * 100_000 + b"\n"))
 
 
 def test_what_is_no_source_of_rows(tmp_path):

@@ -463,6 +463,15 @@ def test_an_index_of_another_shard(root):
     assert rows[0]["index_path"] in what
 
 
+def test_bytes_behind_an_index(root):
+    row = shard(root, 1)
+    change(root, row["index_path"], lambda data: data + b"x")
+    assert said(root) == []
+    ((address, what),) = said(root, full=True)
+    assert row["path"] in address
+    assert what == f"its index has {row['index_nbytes'] + 1} bytes, the manifest says {row['index_nbytes']}"
+
+
 def test_a_flipped_byte_is_found_by_full(root):
     row = shard(root, 1)
     change(root, row["path"], lambda data: data[:600] + bytes([data[600] ^ 1]) + data[601:])

@@ -1,86 +1,159 @@
-"""Names of samples that are taken down, in the cells of tables and in JSON: taken out, what is left stays."""
+"""Names of samples that are taken down, in the cells of tables and in JSON: taken out, what is left stays.
 
-from collections.abc import Iterator, Mapping
+One rule for whoever rewrites and for whoever proves:
+
+- what a row is called itself (`OWN`) is compared whole, and decides whose row it is; it is never changed;
+- a column or field that names another one (`REFERENCE`) is compared whole: the cell becomes null, an item goes;
+- text that says why (`TELLING`) is searched for names, and loses them;
+- all else, such as labels and paths, is not looked at: it may hold a word that is also somebody's key.
+"""
+
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .marks import NAMING, Marks
+from loader.dataset.denied import TESTED
+from loader.dataset.parquet import table_facts
 
-OWN = frozenset(
-    {"key", "raw_key", "uri", "raw_uri", "sha256", "raw_sha256", "unit_id", "source_key", "subject"}
-)
-"""Columns of a lifecycle table that say whose row it is."""
+from .marks import TAKEN_DOWN, Marks
+
+REFERENCE = re.compile(r"(^|_)(of|key|keys|id|ids|uri|sha256|name|names)$")
+TELLING = re.compile(r"(^|_)(reason|error|explanation|now|before|table_markdown)$")
+OWN: Mapping[str, str] = {
+    **{name: kind for kind, names in TESTED.items() for name in names},
+    "unit_id": "",
+    "uri": "raw",
+    "sha256": "raw",
+}
+"""What a row is called -> what can be denied by that name, "" for nothing."""
+_WHERE = {
+    "path",
+    "files",
+    "upstream",
+    "partition",
+    "stage",
+    "dataset",
+    "txn",
+    "part",
+    "parts",
+    "shards",
+    "taken",
+}
+_HOW = {"kind", "group", "name", "fields", "version", "featurizer", "code_version", "fingerprint", "nonce"}
+_WAYS = frozenset({"run_id", "dagster_run_id", "asset_key", "in_id", "out_id"})
+STRUCTURAL = frozenset(_WHERE | _HOW | _WAYS)
+"""Fields of records by which programs find their way: no names of samples, though some are spelled so; of
+columns `_WAYS`."""
+NAMED = frozenset({"exclude", "supersede"})
+"""Fields of records that are objects, name of a sample -> why."""
+LABELS = "labels"
+"""Class names, each at its number."""
+_RAW = frozenset({"raw_objects", "refusals", "media", "objects"})
+"""Lifecycle tables whose `key` is that of a raw object."""
+_STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
+"""Kind of a step's end in a lineage table -> what can be denied by its id; None: it names no sample."""
 
 
-def scrub(table: pa.Table, marks: Marks, keep: frozenset[str] = frozenset({"key"})) -> pa.Table:
-    """The table without names in columns that name other samples or say why; the table itself where it has none.
-
-    A cell that is a name becomes null, in a reason only the name goes. keep: columns that are left alone.
-    """
+def scrub(table: pa.Table, marks: Marks) -> pa.Table:
+    """The table without names in columns that name others or say why; the table itself where it has none."""
     for position, field in enumerate(table.schema):
-        if pa.types.is_string(field.type) and NAMING.search(field.name) and field.name not in keep:
-            values = pc.unique(table[field.name]).drop_null().to_pylist()
-            if named := {value for value in values if marks.names(value)}:
-                new = {value: None if marks.has(value) else marks.without(value) for value in named}
-                cells = [new.get(cell, cell) for cell in table[field.name].to_pylist()]
-                table = table.set_column(position, field, pa.chunked_array([pa.array(cells, field.type)]))
+        if (new := _scrubbed_column(table[field.name], field, marks)) is not None:
+            table = table.set_column(position, field, pa.chunked_array([pa.array(new, field.type)]))
     return table
 
 
+def searched(name: str) -> bool:
+    """Whether a column of this name may hold names of others."""
+    return name not in OWN and name not in _WAYS and bool(REFERENCE.search(name) or TELLING.search(name))
+
+
+def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> list[Any] | None:
+    """Its cells; None where none changes."""
+    if not searched(field.name):
+        return None
+    if pa.types.is_string(field.type):
+        told = bool(TELLING.search(field.name))
+        values = pc.unique(column).drop_null().to_pylist()
+        new = {
+            value: None if marks.has(value) else marks.without(value)
+            for value in values
+            if (marks.names(value) if told else marks.has(value))
+        }
+        return [new.get(cell, cell) for cell in column.to_pylist()] if new else None
+    if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
+        cells = column.to_pylist()
+        left = [
+            cell if cell is None else [one for one in cell if one is None or not marks.has(one)]
+            for cell in cells
+        ]
+        return left if left != cells else None
+    return None
+
+
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """A lifecycle table without the rows of samples or raw objects that are taken down, and without their names in the
-    others; the table itself where there is nothing of them."""
-    names = [name for name in table.column_names if name in OWN or name in ("in_id", "out_id")]
-    gone = [False] * table.num_rows
-    for name in names:
-        if pa.types.is_string(table.schema.field(name).type):
-            cells = table[name].to_pylist()
-            gone = [
-                was or (cell is not None and marks.has(cell)) for was, cell in zip(gone, cells, strict=True)
-            ]
+    """A table without the rows of samples or raw objects that are taken down, and without their names in the others;
+    the table itself where there is nothing of them."""
+    gone = taken_rows(table, marks)
     left = table.filter(pa.array([not one for one in gone], pa.bool_())) if any(gone) else table
-    return scrub(left, marks, keep=frozenset())
+    return scrub(left, marks)
 
 
-def scrubbed(value: Any, marks: Marks) -> Any:
-    """JSON without the names: an entry or item that is one goes, in other texts the name does."""
+def taken_rows(table: pa.Table, marks: Marks) -> list[bool]:
+    """Of each row, whether it is of a sample or raw object that is taken down, by what the row is called."""
+    kinds: dict[str, str] = {name: OWN[name] for name in table.column_names if name in OWN}
+    if "key" in kinds and ("uri" in kinds or table_facts(table).get("table") in _RAW):
+        kinds["key"] = "raw"
+    gone = [False] * table.num_rows
+    for name, kind in kinds.items():
+        if pa.types.is_string(table.schema.field(name).type):
+            values = pc.unique(table[name]).drop_null().to_pylist()
+            if taken := {value for value in values if marks.takes(kind, value)}:
+                gone = [was or cell in taken for was, cell in zip(gone, table[name].to_pylist(), strict=True)]
+    for end in ("in", "out"):
+        if f"{end}_id" in table.column_names:
+            told = f"{end}_kind" in table.column_names
+            kinds_of = table[f"{end}_kind"].to_pylist() if told else [None] * table.num_rows
+            steps = zip(kinds_of, table[f"{end}_id"].to_pylist(), strict=True)
+            gone = [was or _ends(marks, *step) for was, step in zip(gone, steps, strict=True)]
+    return gone
+
+
+def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
+    kind = _STEPS.get(step or "", "")
+    return kind is not None and name is not None and marks.takes(kind, name)
+
+
+def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
+    """JSON without the names: an item, or an entry by name, that is one goes, from what says why the name does. field:
+    what the value is of."""
+    if field in STRUCTURAL:
+        return value
     if isinstance(value, str):
-        return marks.without(value) if marks.names(value) else value
+        told = TELLING.search(field) or (REFERENCE.search(field) and marks.has(value))
+        return marks.without(value) if told else value
     if isinstance(value, Mapping):
-        return {name: scrubbed(one, marks) for name, one in value.items() if not marks.has(name)}
+        if field in NAMED:
+            return {
+                name: scrubbed(one, marks, "reason") for name, one in value.items() if not marks.has(name)
+            }
+        return {name: scrubbed(one, marks, name) for name, one in value.items()}
     if isinstance(value, list):
-        return [scrubbed(one, marks) for one in value if not (isinstance(one, str) and marks.has(one))]
+        if field == LABELS:
+            return class_names_without(value, marks)
+        return [scrubbed(one, marks, field) for one in value if not _names_one(one, field, marks)]
     return value
 
 
-def texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, names of entries included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, one in value.items():
-            yield name
-            yield from texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from texts(one)
+def _names_one(item: Any, field: str, marks: Marks) -> bool:
+    return isinstance(item, str) and bool(REFERENCE.search(field)) and marks.has(item)
 
 
-def cell_texts(table: pa.Table) -> Iterator[str]:
-    """Every distinct text in a table: of columns of text, of lists of them, and names of categories."""
-    for name in table.column_names:
-        column = table[name]
-        if pa.types.is_string(column.type):
-            yield from pc.unique(column).drop_null().to_pylist()
-        elif pa.types.is_nested(column.type):
-            yield from _nested(column.to_pylist())
-
-
-def _nested(value: Any) -> Iterator[str]:
-    if isinstance(value, list | tuple):
-        for one in value:
-            yield from _nested(one)
-    else:
-        yield from texts(value)
+def class_names_without(names: list[Any], marks: Marks) -> list[Any]:
+    """Class names, each at its number. A subject may be a class."""
+    return [
+        f"{TAKEN_DOWN} {n}" if isinstance(name, str) and marks.has(name) else name
+        for n, name in enumerate(names)
+    ]

@@ -10,8 +10,8 @@ from .record import Place, add_to_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """puts: path -> its new bytes; deletes: paths, for ever; remade: paths of views and packs to delete, which may
-    come again."""
+    """puts: path -> its new bytes; deletes: paths, for ever; remade: paths of views, packs and pages to delete,
+    which may come again."""
 
     puts: Mapping[str, bytes] = field(default_factory=dict)
     deletes: tuple[str, ...] = ()
@@ -29,7 +29,12 @@ def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
         for path in edits.deletes
     ]
     places += [
-        {"check": "remade", "what": "a view or pack, made again if asked for", "of": dataset, "path": path}
+        {
+            "check": "remade",
+            "what": "a view, pack or page, made again if asked for",
+            "of": dataset,
+            "path": path,
+        }
         for path in edits.remade
     ]
     add_to_record(store, n, places)

@@ -1,7 +1,8 @@
 """Where the samples of a takedown are: in every version that is still there, retired or not."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -14,108 +15,145 @@ from loader.dataset.history import Deny, VersionRecord
 from loader.dataset.key_hashes import hashes_of
 from loader.dataset.parquet import TableFile, get_table
 
+from .cells import LABELS, class_names_without, scrub, searched
+from .marks import Marks
+from .names import keys_files, names_of
 from .record import Place
 from .whole import Whole, over_whole
 
-NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
-"""Columns whose values name a sample."""
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Found:
-    """Of one dataset. rows: part -> row -> deny entry, of all its versions; names: in plain, of what only these samples
-    have; uris: of the raw objects that they were cut of, others too or not; places: what has to be gone; versions:
-    those that had them, newest last."""
+    """Of one dataset. marks: what names these samples alone; rows: part -> row -> deny entry, of all its versions;
+    uris: of the raw objects that they were cut of, others too or not; places: what has to be gone; versions: those that
+    had them, or name them, newest last."""
 
     dataset: str
+    marks: Marks
     rows: Rows = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
     uris: set[str] = field(default_factory=set)
     places: list[Place] = field(default_factory=list)
     versions: list[VersionRecord] = field(default_factory=list)
 
 
-def find(root: Root, dataset: str, deny: Deny) -> Found:
+def find(root: Root, dataset: str, deny: Deny, known: Iterable[str] = ()) -> Found:
     """What the versions of a dataset have of a takedown, those left out of which something was collected already
-    (`left_over` finds what is left of these). Reads the keys table of every run once, and of the versions that have
-    something all tables of samples and shards. Raises: Corrupt; StoreError."""
-    return over_whole(root, dataset, lambda versions: _find(root, dataset, deny, versions))
+    (`left_over` finds what is left of these). known: marks that are on record.
+
+    Reads the keys table of every run once, the tables with columns that name other samples, what open transactions
+    have of samples, and of the versions that have something all tables of samples and shards. Raises: Corrupt;
+    StoreError."""
+    marks = frozenset(known)
+    return over_whole(root, dataset, lambda versions: _find(root, dataset, deny, versions, marks))
 
 
-def _find(root: Root, dataset: str, deny: Deny, versions: Whole) -> Found:
-    found = Found(dataset)
+def _find(root: Root, dataset: str, deny: Deny, versions: Whole, known: frozenset[str]) -> Found:
     files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
     by_file = {path: denied_files(root.store, [deny], dataset, [entry]) for path, entry in files.items()}
-    for rows in by_file.values():
-        for part, members in rows.items():
-            found.rows.setdefault(part, {}).update(members)
-    if not found.rows:
-        return found
-    _name(root, files, by_file, found)
+    rows: Rows = {}
+    for some in by_file.values():
+        for part, members in some.items():
+            rows.setdefault(part, {}).update(members)
+    named = names_of(root, dataset, deny, files, by_file, known)
+    found = Found(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris)
+    look = _Look(found, by_file)
     for record, version in versions:
-        if any(by_file[entry["path"]] for entry in keys_files(version)):
+        if look.has_some(version):
             found.versions.append(record)
-            found.places += _places(record, version, found.rows, found.names)
+            found.places += look.places(record, version)
     return found
 
 
-def keys_files(version: Version) -> list[dict[str, Any]]:
-    """Where a version has the keys and the provenance of its samples, as its manifest names them."""
-    return [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
+def names_some(version: Version, marks: Marks) -> bool:
+    """Whether a version names what is taken down: in a column, a reason or a class. Reads its tables that may."""
+    return _Look(Found(dataset=version.dataset, marks=marks)).names_some(version)
 
 
-def _name(
-    root: Root, files: Mapping[str, Mapping[str, Any]], by_file: Mapping[str, Rows], found: Found
-) -> None:
-    """Fills names and uris. What names a raw object that other samples were cut of too is not theirs alone; what stands
-    for a sample that was redacted already is no name of it."""
-    mine: dict[str, set[str]] = {name: set() for name in NAMES}
-    others: list[tuple[str, pa.ChunkedArray]] = []
-    for path, entry in files.items():
-        names = [name for name in NAMES if name in entry["columns"]]
-        table = get_table(root.store, TableFile.from_json(dict(entry)), ["part", "row", *names])
-        at = list(zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True))
-        gone = pa.array([row in by_file[path].get(part, ()) for part, row in at], pa.bool_())
-        left = pa.array([row not in found.rows.get(part, ()) for part, row in at], pa.bool_())
-        for name in names:
-            mine[name] |= set(pc.unique(table[name].filter(gone)).drop_null().to_pylist())
-            others.append((name, table[name].filter(left)))
-    found.uris = mine["raw_uri"] - {""}
-    for name, values in others:
-        shared = pc.is_in(values, value_set=pa.array(sorted(mine[name]), pa.string()))
-        mine[name] -= set(values.filter(shared).to_pylist())
-    found.names = set().union(*mine.values()) - {""}
+def labels_name_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
+    """Whether one of the class names of a version, as its manifest has them, is one of theirs."""
+    names = manifest.get("producer", {}).get(LABELS)
+    return isinstance(names, list) and class_names_without(names, marks) != names
 
 
-def _places(record: VersionRecord, version: Version, rows: Rows, names: set[str]) -> Iterator[Place]:
-    """What this version has of these samples: the version, shards with their indexes, and tables of samples."""
-    yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
+class _Look:
+    """Versions of one dataset, each of their tables looked at once."""
 
-    def absent(what: str, path: str) -> Place:
-        return {"check": "absent", "what": what, "of": record.dataset, "path": path}
+    def __init__(self, found: Found, by_file: Mapping[str, Rows] = MappingProxyType({})) -> None:
+        """by_file: path of a keys table -> the samples in it that are denied, under their own keys."""
+        self._found, self._by_file = found, by_file
+        self._parts: dict[str, frozenset[str]] = {}
+        self._names: dict[str, bool] = {}
 
-    for shard in version.parts.shard_rows().to_pylist():
-        if shard["part"] in rows:
-            where = f"part {shard['part']} {shard['group']}"
-            facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
-            yield {**absent(f"shard of {where}", shard["path"]), **facts}
-            yield absent(f"index of {where}", shard["index_path"])
-    changed = set()
-    for entry in version.manifest["samples"]:
-        table = get_table(version.store, TableFile.from_json(entry), ["part", "row"])
-        at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-        if any(row in rows.get(part, ()) for part, row in at):
-            changed.add(entry["path"])
-            yield absent(f"samples table ({entry['group']})", entry["path"])
-    hashes = pa.array(hashes_of(sorted(names)), pa.int64())
-    for entry in version.manifest.get("key_hashes", ()) if changed else ():
-        table = get_table(version.store, TableFile.from_json(entry))
-        if pc.any(pc.is_in(table["hash"], value_set=hashes)).as_py():
-            yield absent("hashes of keys", entry["path"])
-    counted = counted_again(version.manifest, changed)
-    for entry in version.manifest["stats"]:
-        if _folder(entry) in counted:
-            yield absent("statistics", entry["path"])
+    def has_some(self, version: Version) -> bool:
+        """Whether a version has such samples, or names them."""
+        return bool(self._parts_of(version)) or self.names_some(version)
+
+    def _parts_of(self, version: Version) -> frozenset[str]:
+        """Its parts that have such samples; one that was redacted has none any more."""
+        files = [self._by_file.get(entry["path"], {}) for entry in keys_files(version)]
+        return frozenset(part for file in files for part in file)
+
+    def names_some(self, version: Version) -> bool:
+        """Whether a table, or a class, names them."""
+        entries = (*version.manifest["samples"], *version.manifest["exclusions"])
+        return any(self._has_names(version, one) for one in entries) or labels_name_some(
+            version.manifest, self._found.marks
+        )
+
+    def _with_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
+        """The parts of which a table has rows that are denied."""
+        path, rows = entry["path"], self._found.rows
+        if path not in self._parts:
+            table = get_table(version.store, TableFile.from_json(dict(entry)), ["part", "row"])
+            at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+            self._parts[path] = frozenset(part for part, row in at if row in rows.get(part, ()))
+        return self._parts[path]
+
+    def _has_names(self, version: Version, entry: Mapping[str, Any]) -> bool:
+        path = entry["path"]
+        if path not in self._names:
+            # An exclusions file, of which a manifest tells no columns, has a reason.
+            columns = [name for name in entry.get("columns", ["reason"]) if searched(name)]
+            self._names[path] = False
+            if columns:
+                table = get_table(version.store, TableFile.from_json(dict(entry)), columns)
+                self._names[path] = scrub(table, self._found.marks) is not table
+        return self._names[path]
+
+    def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
+        """What this version has of these samples: the version, shards with their indexes, and tables."""
+        parts = self._parts_of(version)
+        yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
+
+        def absent(what: str, path: str) -> Place:
+            return {"check": "absent", "what": what, "of": record.dataset, "path": path}
+
+        for shard in version.parts.shard_rows().to_pylist():
+            if shard["part"] in parts:
+                where = f"part {shard['part']} {shard['group']}"
+                facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
+                yield {**absent(f"shard of {where}", shard["path"]), **facts}
+                yield absent(f"index of {where}", shard["index_path"])
+        changed = set()
+        for entry in version.manifest["samples"]:
+            mine = bool(parts) and not parts.isdisjoint(self._with_rows(version, entry))
+            if mine or self._has_names(version, entry):
+                changed.add(entry["path"])
+                yield absent(f"samples table ({entry['group']})", entry["path"])
+        for entry in version.manifest["exclusions"]:
+            if self._has_names(version, entry):
+                yield absent("exclusions", entry["path"])
+        hashes = pa.array(hashes_of(sorted(self._found.marks.plain)), pa.int64())
+        for entry in version.manifest.get("key_hashes", ()) if changed and parts else ():
+            table = get_table(version.store, TableFile.from_json(entry))
+            if pc.any(pc.is_in(table["hash"], value_set=hashes)).as_py():
+                yield absent("hashes of keys", entry["path"])
+        counted = counted_again(version.manifest, changed)
+        for entry in version.manifest["stats"]:
+            if _folder(entry) in counted:
+                yield absent("statistics", entry["path"])
+        if labels_name_some(version.manifest, self._found.marks):
+            yield absent("manifest", record.manifest)
 
 
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Objects under data/ that no version names and that have samples which are taken down: what writers left behind, parts
 that wait to be published, and the samples of parts as their writers handed them on."""
 
-import json
 import re
 import tarfile
 from collections.abc import Iterator
@@ -18,7 +17,9 @@ from loader.errors import ObjectNotFound
 from loader.storage import Store
 
 from ..collect.sort_out import OURS
-from .cells import cell_texts, scrub, texts
+from .cells import scrub, taken_rows
+from .find import labels_name_some
+from .json_objects import json_object
 from .marks import Marks
 from .record import Place
 from .whole import Whole, over_whole
@@ -45,7 +46,7 @@ def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
         in_part = txn.status == "committed" and txn.txn not in whole
         keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
         for path in sorted(keys - named):
-            known = list(_looked_at(root.store, path, keys, marks))
+            known = list(_looked_at(root.store, path, keys, marks, waits=txn.status == "open"))
             for found, what in known or (_rest(path) if in_part else ()):
                 yield {"check": "absent", "what": what, "of": dataset, "path": found}
 
@@ -56,29 +57,35 @@ def _rest(path: str) -> Iterator[tuple[str, str]]:
         yield path, "rest of a version that was collected in part"
 
 
-def _looked_at(store: Store, path: str, keys: set[str], marks: Marks) -> Iterator[tuple[str, str]]:
-    """(path, what it is) of the object, and of its shard where it is an index, if it has one of the marks; of what a
-    collector took this moment nothing."""
+def _looked_at(
+    store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
+) -> Iterator[tuple[str, str]]:
+    """(path, what it is) of the object, and of its shard where it is an index, if it has one of the samples, or names
+    one; of what a collector took this moment nothing. waits: it may be published yet: what only names them is then
+    rewritten by the next run, and has not to go."""
     try:
-        for found, what in _with_marks(store, path, keys, marks):
+        for found, what in _with_marks(store, path, keys, marks, waits):
             yield found, f"{what} that no version names"
     except ObjectNotFound:
         return
 
 
-def _with_marks(store: Store, path: str, keys: set[str], marks: Marks) -> Iterator[tuple[str, str]]:
+def _with_marks(
+    store: Store, path: str, keys: set[str], marks: Marks, waits: bool
+) -> Iterator[tuple[str, str]]:
     if path.endswith(".parquet"):
         table = parse_table(store.get(path).data, path)
-        if any(map(marks.names, cell_texts(table))):
+        if any(taken_rows(table, marks)) or (not waits and scrub(table, marks) is not table):
             yield path, table_facts(table).get("table", "table")
             if path.endswith(".index.parquet"):
                 yield path.removesuffix(".index.parquet") + ".tar", "shard"
-    elif path.endswith(".json") and any(map(marks.names, texts(json.loads(store.get(path).data)))):
-        yield path, "manifest"
+    elif path.endswith(".json"):
+        if not waits and labels_name_some(json_object(store.get(path).data, path, store.url), marks):
+            yield path, "manifest"
     elif (
         path.endswith(".tar")
         and path.removesuffix(".tar") + ".index.parquet" not in keys
-        and any(map(marks.has, member_keys(store, path)))
+        and any(marks.takes("sample", key) for key in member_keys(store, path))
     ):
         yield path, "shard without an index"
 

@@ -6,7 +6,6 @@ the next run finds the old one and does the rest.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,8 +16,9 @@ from loader.dataset.parquet import parse_table, put_named_table, table_facts
 from loader.storage import Store
 from penstock.stage_records import settled_path
 
-from .cells import OWN, scrubbed, without_rows
+from .cells import scrubbed, taken_rows, without_rows
 from .edits import Edits
+from .json_objects import json_object
 from .marks import Marks, marks_of
 
 Json = dict[str, Any]
@@ -30,61 +30,60 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
     """What is to become of a pipeline's objects; the new tables are written. shards: path of a shard, or of a part's
     samples table -> what has taken its place, for records that name it. Costs a read of each table and record of the
     dataset. Raises: Corrupt; StoreError."""
-    tables = _Tables(store, dataset, marks)
-    tables.rewrite()
+    marks = with_units(store, dataset, marks)
+    replaced: dict[str, Json] = {}
+    for path in _paths(store, f"tables/{dataset}/", ".parquet"):
+        if (new := table_without(store, path, marks)) is not None:
+            made = put_named_table(store, path.rpartition("/")[0], new, table_facts(new)["table"])
+            replaced[path] = made.to_json()
     puts: dict[str, bytes] = {}
-    for path, body in _records(store, f"stages/{dataset}/"):
-        new = _redirected(scrubbed(body, tables.marks), {**shards, **tables.replaced})
-        if new != body:
-            puts[path] = canonical(new)
-    for path, body in _records(store, f"tables/{dataset}/manifests/"):
-        if (new := _batch(body, tables.marks)) != body:
-            puts[path] = canonical(new)
-    gone = list(tables.replaced)
+    for prefix in (f"stages/{dataset}/", f"tables/{dataset}/manifests/"):
+        for path in _paths(store, prefix, ".json"):
+            body = json_object(store.get(path).data, path, store.url)
+            new_body = _redirected(without_names(path, body, marks), {**shards, **replaced})
+            if new_body != body:
+                puts[path] = canonical(new_body)
+    gone = list(replaced)
     if puts or gone:
         gone += [info.key for info in store.list(f"tables/{dataset}/{AHEAD}/")]
     return Edits(puts=puts, deletes=tuple(gone))
 
 
-class _Tables:
-    """The lifecycle tables of a dataset. replaced: old path -> the new file, as a record names it."""
-
-    def __init__(self, store: Store, dataset: str, marks: Marks) -> None:
-        self._store, self._dataset, self.marks = store, dataset, marks
-        self.replaced: dict[str, Json] = {}
-
-    def rewrite(self) -> None:
-        self.marks = self._with_units()
-        for path, table in self._each():
-            new = without_rows(table, self.marks)
-            if new is not table:
-                kind = table_facts(table)["table"]
-                made = put_named_table(self._store, path.rpartition("/")[0], new, kind)
-                self.replaced[path] = made.to_json()
-
-    def _with_units(self) -> Marks:
-        """What was cut of a raw object that is taken down is too, in a version or not."""
-        names: set[str] = set()
-        for path, table in self._each():
-            if path.split("/")[2] == "units":
-                for row in table.to_pylist():
-                    if any(row.get(name) and self.marks.has(row[name]) for name in sorted(OWN)):
-                        names |= {row["key"], row["unit_id"]}
-        marks = self.marks
-        return marks_of(marks.salt, marks.dataset, marks.plain | names, (), marks.hashes)
-
-    def _each(self) -> Iterator[tuple[str, pa.Table]]:
-        for info in self._store.list(f"tables/{self._dataset}/"):
-            if info.key == settled_path(self._dataset):
-                continue  # a hint that may be damaged
-            if info.key.endswith(".parquet") and f"/{AHEAD}/" not in info.key:
-                yield info.key, parse_table(self._store.get(info.key).data, info.key)
+def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
+    """What was cut of a raw object that is taken down is too, in a version or not. Reads the tables of units."""
+    names: set[str] = set()
+    for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
+        table = parse_table(store.get(path).data, path)
+        gone = table.filter(pa.array(taken_rows(table, marks), pa.bool_()))
+        names |= {name for row in gone.to_pylist() for name in (row["key"], row["unit_id"]) if name}
+    return marks_of(marks.salt, dataset, marks.plain | names, marks.denied, marks.hashes, marks.others)
 
 
-def _records(store: Store, prefix: str) -> Iterator[tuple[str, Json]]:
+def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
+    """A lifecycle table without what is taken down; None where it has nothing of it. Raises: Corrupt."""
+    table = parse_table(store.get(path).data, path)
+    new = without_rows(table, marks)
+    return None if new is table else new
+
+
+def without_names(path: str, body: Json, marks: Marks) -> Json:
+    """A stage's record, or a batch's manifest, without what is taken down; an equal one where it has nothing of it."""
+    if path.startswith("tables/"):
+        return _batch(body, marks)
+    new: Json = scrubbed(body, marks)
+    return new
+
+
+def is_hint(path: str) -> bool:
+    """Whether a path under `tables/` is of what nothing depends on, and names no sample; it may be damaged."""
+    dataset = path.split("/")[1]
+    return path == settled_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
+
+
+def _paths(store: Store, prefix: str, suffix: str) -> Iterator[str]:
     for info in store.list(prefix):
-        if info.key.endswith(".json"):
-            yield info.key, json.loads(store.get(info.key).data)
+        if info.key.endswith(suffix) and not is_hint(info.key):
+            yield info.key
 
 
 def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
@@ -102,7 +101,7 @@ def _batch(body: Json, marks: Marks) -> Json:
     of what they were called, and says so."""
     objects = []
     for one in body.get("objects", ()):
-        if any(isinstance(one.get(name), str) and marks.names(one[name]) for name in ("key", "uri")):
+        if any(isinstance(one.get(name), str) and marks.takes("raw", one[name]) for name in ("key", "uri")):
             named = hashlib.sha256(f"{marks.salt} {one['key']}".encode()).hexdigest()[:32]
             one = {**one, "key": f"taken-down/{named}", "uri": f"taken-down:{named}", "etag": ""}
         objects.append(one)

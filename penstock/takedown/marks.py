@@ -1,28 +1,38 @@
 """What names a sample that is taken down: its keys and provenance, as keyed hashes that a proof may hold."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from loader.dataset.denied import TESTED, keyed_hash
 
 KIND = "mark"
-NAMING = re.compile(r"(^|_)(of|key|keys|id|ids|uri|sha256|reason|error|name|names)$")
-"""Columns that name samples, or say why: others, such as labels, may hold a word that is also somebody's key."""
 TAKEN_DOWN = "(taken down)"
-_BETWEEN = re.compile(r"[\s'\"(),;\[\]{}<>]+")
+_OURS = re.compile(r"(\(taken down\)|taken down \(log entry \d+\))")
+"""What a takedown wrote itself: no name, whoever may be called so."""
+_WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
+_BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
+"""Where a name may begin and end: beside another character of an identifier it is a piece of another name. A dot may
+follow, as in `key.jpg`."""
+_SHORTEST = 4  # shorter words are anybody's
+_MOST_PLACES = (
+    400  # where a name may lie in one word; one with more, such as an encoded picture, is looked at whole
+)
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Marks:
-    """Of one dataset. hashes: of what is taken down and of what names it; plain: the names, where they are still known,
-    which finds them in the midst of a text."""
+    """Of one dataset. denied: the hashes of the deny entry; hashes: marks of what else names what is taken down; plain:
+    the names, where they are still known, which finds them in the midst of a text; others: what somebody else is
+    called too, who stays: no name of theirs alone."""
 
     salt: str
     dataset: str
+    denied: frozenset[str]
     hashes: frozenset[str]
     plain: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     def has(self, text: str) -> bool:
@@ -30,36 +40,53 @@ class Marks:
         if text not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
-            self._known[text] = any(one in self.hashes for one in spellings(self.salt, self.dataset, text))
+            self._known[text] = text not in self.others and any(
+                one in self.denied or one in self.hashes for one in spellings(self.salt, self.dataset, text)
+            )
         return self._known[text]
+
+    def takes(self, kind: str, text: str) -> bool:
+        """Whether what is called so is taken down. kind: what can be denied by this name, "" for nothing: a subject may
+        be called as somebody's raw object."""
+        if kind and any(keyed_hash(self.salt, kind, of, text) in self.denied for of in ("", self.dataset)):
+            return True
+        return text not in self.others and mark(self.salt, self.dataset, text) in self.hashes
 
     def names(self, text: str) -> bool:
         """Whether a text is, or holds, one of the names."""
-        return self.has(text) or any(map(self.has, words(text))) or bool(self._in_plain(text))
+        return self.without(text) != text
 
     def without(self, text: str) -> str:
         """The text without the names."""
         if self.has(text):
             return TAKEN_DOWN
-        if self._pattern is not None:
-            text = self._pattern.sub(TAKEN_DOWN, text)
-        for word in words(text):
-            if self.has(word):
-                text = text.replace(word, TAKEN_DOWN)
-        return text
+        if (pattern := self._pattern) is not None:
+            text = _between_ours(text, lambda piece: pattern.sub(TAKEN_DOWN, piece))
+        return _between_ours(text, lambda piece: _WORD.sub(lambda word: self._word(word[0]), piece))
+
+    def _word(self, word: str) -> str:
+        """A word without the names that lie in it, the longest first."""
+        starts = [one.start() for one in re.finditer(_BEFORE, word)]
+        ends = [one.start() for one in re.finditer(_AFTER, word)]
+        if len(starts) * len(ends) > _MOST_PLACES:
+            starts, ends = [0], [len(word)]
+        out, done = "", 0
+        for start in starts:
+            for end in reversed(ends):
+                if start >= done and end - start >= _SHORTEST and self.has(word[start:end]):
+                    out, done = out + word[done:start] + TAKEN_DOWN, end
+        return out + word[done:]
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
         longest = sorted((name for name in self.plain if len(name) > 2), key=len, reverse=True)
-        return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest))})(?!\w)") if longest else None
-
-    def _in_plain(self, text: str) -> re.Match[str] | None:
-        return self._pattern.search(text) if self._pattern is not None else None
+        return re.compile(rf"{_BEFORE}(?:{'|'.join(map(re.escape, longest))}){_AFTER}") if longest else None
 
 
-def words(text: str) -> set[str]:
-    """Its words, as they may be names: shorter ones than four letters are anybody's."""
-    return {word for word in _BETWEEN.split(text) if len(word) > 3}
+def _between_ours(text: str, change: Callable[[str], str]) -> str:
+    pieces = _OURS.split(text)
+    pieces[::2] = map(change, pieces[::2])
+    return "".join(pieces)
 
 
 def mark(salt: str, dataset: str, text: str) -> str:
@@ -68,12 +95,26 @@ def mark(salt: str, dataset: str, text: str) -> str:
 
 
 def marks_of(
-    salt: str, dataset: str, names: Iterable[str], denied: Iterable[str], more: Iterable[str] = ()
+    salt: str,
+    dataset: str,
+    names: Iterable[str],
+    denied: Iterable[str],
+    more: Iterable[str] = (),
+    others: Iterable[str] = (),
 ) -> Marks:
-    """names: in plain; denied: the hashes of the deny entry; more: marks that are on record already."""
-    plain = frozenset(name for name in names if name)
+    """names: in plain; denied: the hashes of the deny entry; more: marks that are on record already; others: names that
+    others have too."""
+    shared = frozenset(others)
+    plain = frozenset(name for name in names if name) - shared
     own = {mark(salt, dataset, name) for name in plain}
-    return Marks(salt=salt, dataset=dataset, hashes=frozenset(own | set(denied) | set(more)), plain=plain)
+    return Marks(
+        salt=salt,
+        dataset=dataset,
+        denied=frozenset(denied),
+        hashes=frozenset(own | set(more)),
+        plain=plain,
+        others=shared,
+    )
 
 
 def spellings(salt: str, dataset: str, text: str) -> Iterator[str]:

@@ -7,19 +7,20 @@ same places again without a line of penstock.
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from loader import Root
-from loader.dataset.history import Deny
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
 from loader.storage import Store, is_there
 
 from ..progress import progress
 from .caches import cache_places
-from .find import all_datasets, find
+from .find import Found, all_datasets, find
+from .marks import mark
 from .mirrors import mirror_places
 from .noncurrent import noncurrent
+from .raw import shared_marks
 from .record import Place, Record, read_record
 from .run import deny_entry
 from .scan import scanned
@@ -54,14 +55,17 @@ def prove(
         raise InvalidRuntime(f"--keeps-nothing {other[0]} is none of what is looked at: {stores}")
     deny = deny_entry(root, n)
     record = read_record(root.store, n)
+    found = [find(root, name, deny, record.marks.get(name, ())) for name in all_datasets(root)]
+    marks = {one.dataset: one.marks for one in found}
+    shared = shared_marks(root, deny, [one for one in record.having("raw") if not one["deleted"]])
     places = [
-        *_versions(root, deny, record),
+        *_versions(root, record, found),
         *(
-            _looked_at(root.store, place)
+            _looked_at(root.store, place, shared)
             for place in progress(record.places, f"prove {n}")
             if place["check"] not in NOT_LOOKED_AT
         ),
-        *scanned(root, deny, record),
+        *scanned(root, record, marks),
         *cache_places(record, caches),
         *mirror_places(root, record, mirrors, keeps_nothing),
         *noncurrent(root.store, record.paths, s3, told=root.url in keeps_nothing),
@@ -80,18 +84,19 @@ def prove(
         "scope": deny.scope,
         "hashes": sorted(deny.hashes),
         "marks": {name: list(some) for name, some in record.marks.items()},
-        "datasets": list(all_datasets(root)),
+        "shared": {
+            name: sorted(mark(deny.salt, name, text) for text in one.others) for name, one in marks.items()
+        },
+        "datasets": list(marks),
         "txns": {one.txn: one.dataset for one in root.state.txns.values()},
         "places": places,
         "result": "complete" if all(place["clean"] for place in places) else "incomplete",
     }
 
 
-def _versions(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
-    """Every version that has, or had, what is taken down: retired, or not."""
-    ids = set(record.versions())
-    for dataset in sorted(root.state.datasets):
-        ids |= {one.id for one in find(root, dataset, deny).versions}
+def _versions(root: Root, record: Record, found: Iterable[Found]) -> Iterator[Place]:
+    """Every version that has, had or names what is taken down: retired, or not."""
+    ids = record.versions().union(version.id for one in found for version in one.versions)
     for one in sorted(ids):
         version = root.record(one, retired=True)
         place = {"check": "retired", "what": f"version {version.name}", "of": version.dataset, "id": one}
@@ -105,8 +110,8 @@ def _versions(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
             }
 
 
-def _looked_at(store: Store, place: Place) -> Place:
-    """The place with `clean`, and `evidence` or `why`."""
+def _looked_at(store: Store, place: Place, shared: Collection[str]) -> Place:
+    """The place with `clean`, and `evidence` or `why`. shared: marks of raw objects that others need."""
     try:
         if place["check"] == "absent":
             return _absent(store, place)
@@ -116,7 +121,10 @@ def _looked_at(store: Store, place: Place) -> Place:
         return {**place, "clean": False, "why": f"it could not be looked at: {type(error).__name__}"}
     if place["deleted"]:
         return {**place, "clean": True, "evidence": "deleted by the takedown (--delete-raw)"}
-    why = "left at its source, which is not penstock's: delete it there, unless something else was cut of it"
+    if place["mark"] in shared:
+        evidence = "left at its source: something else was cut of it, or is to be, which no takedown denies"
+        return {**place, "clean": True, "evidence": evidence}
+    why = "left at its source, which is not penstock's: delete it there"
     return {**place, "clean": False, "why": why}
 
 

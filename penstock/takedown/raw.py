@@ -1,6 +1,9 @@
 """Raw objects at their source, which is not the root's: who else needs them, and deleting them."""
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,12 +15,12 @@ from loader.dataset.parquet import TableFile, get_table, parse_table
 from loader.errors import InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 
-from ..stage_records import settled_path
-from .find import all_datasets, keys_files
-from .lifecycle import AHEAD
-from .marks import mark
+from .every_text import cell_texts, texts
+from .find import all_datasets
+from .lifecycle import is_hint
+from .marks import TAKEN_DOWN, mark
+from .names import keys_files, waiting_tables
 from .record import Place, Record
-from .scan import object_texts
 from .whole import Whole, over_whole
 
 Uris = Mapping[str, Collection[str]]
@@ -61,14 +64,49 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
     samples, and each table and record of a pipeline. Raises: Corrupt; StoreError.
     """
     asked = {uri: _plain(uri) for some in uris.values() for uri in some}
-    plain, used = frozenset(asked.values()), set[str]()
-    for dataset in all_datasets(root) if plain else ():
-        mine = set(map(_plain, uris.get(dataset, ())))
-        # Parts first: what is published while we look is in a version then.
-        used |= _of_parts(root, dataset, plain)
-        used |= _of_versions(root, dataset, plain)
-        used |= _of_pipeline(root.store, dataset, plain - mine)  # its own are forgotten there
+    plain = frozenset(asked.values())
+
+    def meant(text: str) -> set[str]:
+        if TAKEN_DOWN in text:
+            # An earlier release took a name out of an address: it may have been that of any that fits.
+            fits = re.compile(".+".join(map(re.escape, _plain(text).split(TAKEN_DOWN))))
+            return {uri for uri in plain if fits.fullmatch(uri)}
+        return {_plain(text)} & plain
+
+    used = _used(root, meant, {of: set(map(_plain, some)) for of, some in uris.items()}) if plain else set()
     return {uri for uri in asked if asked[uri] in used}
+
+
+def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
+    """The marks of those raw objects on record that something which stays was cut of by now, or is to be. places: as
+    `raw_places` made them. Costs and raises: as `used_by_others`."""
+    own: dict[str, set[str]] = {}
+    for place in places:
+        own.setdefault(place["of"], set()).add(place["mark"])
+    asked: set[str] = set().union(*own.values())
+
+    def meant(text: str) -> set[str]:
+        spelled = (_plain(text), f"file://{_plain(text)}")
+        return {mark(deny.salt, of, one) for of in own for one in spelled} & asked
+
+    return _used(root, meant, own) if own else set()
+
+
+Meant = Callable[[str], set[str]]
+"""What is written of a raw object -> those asked for that it means."""
+
+
+def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
+    """own: dataset -> those that are forgotten by its own pipeline."""
+    used: set[str] = set()
+    for dataset in all_datasets(root):
+        tests = DenyList(root.state.denies, dataset)
+        # Parts first: what is published while we look is in a version then.
+        for table in waiting_tables(root, dataset):
+            used |= _staying(table, tests, meant)
+        used |= _of_versions(root, dataset, tests, meant)
+        used |= _of_pipeline(root.store, dataset, meant) - own.get(dataset, set())
+    return used
 
 
 def _plain(uri: str) -> str:
@@ -76,55 +114,41 @@ def _plain(uri: str) -> str:
     return uri.removeprefix("file://")
 
 
-def _of_versions(root: Root, dataset: str, asked: Collection[str]) -> set[str]:
-    tests = DenyList(root.state.denies, dataset)
-
+def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set[str]:
     def used(versions: Whole) -> set[str]:
         files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
         out: set[str] = set()
         for entry in files.values():
             columns = [name for name in tests.columns if name in entry["columns"]]
-            out |= _staying(get_table(root.store, TableFile.from_json(entry), columns), tests, asked)
+            out |= _staying(get_table(root.store, TableFile.from_json(entry), columns), tests, meant)
         return out
 
     return over_whole(root, dataset, used)
 
 
-def _of_parts(root: Root, dataset: str, asked: Collection[str]) -> set[str]:
-    tests = DenyList(root.state.denies, dataset)
-    out: set[str] = set()
-    for txn in root.state.txns.values():
-        waits = txn.dataset == dataset and txn.status == "open"
-        for info in root.store.list(f"data/{txn.txn}/") if waits else ():
-            if info.key.endswith(".parquet") and not info.key.endswith(".index.parquet"):
-                try:
-                    table = parse_table(root.store.get(info.key).data, info.key)
-                except ObjectNotFound:  # the transaction was aborted, and this collected
-                    continue
-                out |= _staying(table, tests, asked)
-    return out
-
-
-def _staying(table: pa.Table, tests: DenyList, asked: Collection[str]) -> set[str]:
+def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
     """Those that samples in this table were cut of which no takedown denies."""
     if "raw_uri" not in table.column_names:
         return set()
-    spellings = sorted({*asked, *(f"file://{uri}" for uri in asked)})
-    rows = table.filter(pc.is_in(table["raw_uri"], value_set=pa.array(spellings, pa.string())))
+    found = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
+    asked = pa.array([uri for uri, some in found.items() if some], pa.string())
+    rows = table.filter(pc.is_in(table["raw_uri"], value_set=asked))
     stays = pa.array(tests.entries(rows) == 0, pa.bool_())
-    return set(map(_plain, rows["raw_uri"].filter(stays).to_pylist()))
+    return set().union(*(found[uri] for uri in rows["raw_uri"].filter(stays).to_pylist()))
 
 
-def _of_pipeline(store: Store, dataset: str, asked: frozenset[str]) -> set[str]:
+def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
     """Those that a table, record or manifest of a batch names."""
     out: set[str] = set()
-    for place in (f"tables/{dataset}/", f"stages/{dataset}/") if asked else ():
+    for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
         for info in store.list(place):
-            hint = info.key == settled_path(dataset) or f"/{AHEAD}/" in info.key
-            if hint or not info.key.endswith((".parquet", ".json")):
-                continue
-            try:
-                out |= asked.intersection(map(_plain, object_texts(store, info.key)))
-            except ObjectNotFound:  # replaced, or done with
-                continue
+            if info.key.endswith((".parquet", ".json")) and not is_hint(info.key):
+                with suppress(ObjectNotFound):  # replaced, or done with
+                    out = out.union(*map(meant, set(_texts_of(store, info.key))))
     return out
+
+
+def _texts_of(store: Store, path: str) -> Iterator[str]:
+    """Every text in a table or JSON object."""
+    data = store.get(path).data
+    yield from cell_texts(parse_table(data, path)) if path.endswith(".parquet") else texts(json.loads(data))

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from loader import Root, Version
 from loader.dataset.apply_denies import Rows, denied_rows, parent_denied, reason_of, renamed
 from loader.dataset.decide import CommitBody
-from loader.dataset.edits import is_annotation
+from loader.dataset.edits import REMOVED, is_annotation
 from loader.dataset.entries import canonical
 from loader.dataset.exclude import put_exclusions
 from loader.dataset.history import Deny, State, VersionRecord
@@ -23,9 +24,9 @@ from loader.dataset.relabel import annotation_stats
 from loader.errors import Conflict
 
 from ..class_names import class_names
-from .cells import scrub
-from .find import counted_again, folders
-from .marks import TAKEN_DOWN, Marks
+from .cells import LABELS, class_names_without, scrub
+from .find import counted_again, folders, names_some
+from .marks import Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
@@ -42,14 +43,18 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
 
 
 def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
-    """Commit the dataset's newest version without the samples of a takedown; None where it has none of them.
+    """Commit the dataset's newest version without the samples of a takedown, and without their names; None where it has
+    none of them.
 
     Every shard of a part that has one is read and written once. When somebody publishes meanwhile, what is new is
     redacted too before the commit is allowed. Raises: NothingLeft where it has no others; Conflict; Corrupt;
     StoreError; Fenced when a collector took this takedown for dead: run it again.
     """
     newest = root.state.newest(dataset)
-    if newest is None or not denied_rows(open_record(root.store, newest), [deny]):
+    if newest is None:
+        return None
+    version = open_record(root.store, newest)
+    if not denied_rows(version, [deny]) and not names_some(version, marks):
         return None
     txn = transaction(root, deny.n, dataset, newest.id)
     made = _Redaction(root, txn, deny, marks)
@@ -111,7 +116,7 @@ class _Redaction:
             "txn": self._txn,
             "created_us": time.time_ns() // 1000,
             "denies": state.last_deny,
-            "producer": {"takedown": self._deny.n} | self._labels(state),
+            "producer": {"takedown": self._deny.n} | self._kept(version) | self._labels(state),
             "shards": [
                 self._redact(TableFile.from_json(one), gone).to_json() for one in version.manifest["shards"]
             ],
@@ -131,13 +136,15 @@ class _Redaction:
         made["n_live"] -= sum(map(len, left_out.values()))
         return made
 
+    def _kept(self, version: Version) -> dict[str, Any]:
+        """Of the producer what holds for the samples that stay: whose they are."""
+        producer = version.manifest["producer"]
+        return {name: producer[name] for name in ("owner",) if name in producer}
+
     def _labels(self, state: State) -> dict[str, list[str]]:
-        """The class names, each at its number: the versions that told them are retired. A subject may be a class."""
+        """The class names: the versions that told them are retired."""
         names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
-        if names is None:
-            return {}
-        kept = enumerate(names)
-        return {"labels": [f"{TAKEN_DOWN} {n}" if self._marks.names(name) else name for n, name in kept]}
+        return {} if names is None else {LABELS: class_names_without(names, self._marks)}
 
     def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
         """What is live and shall not be: of this takedown, and of others that the parent had not applied."""
@@ -200,7 +207,10 @@ class _Redaction:
     def _redacted_table(self, entry: Mapping[str, Any], gone: Redacted) -> pa.Table | None:
         """The samples file without them, None where nothing changes."""
         table = get_table(self._store, TableFile.from_json(dict(entry)))
-        now = scrub(redact_rows(table, rows_of(table, gone)), self._marks)
+        redacted = redact_rows(table, rows_of(table, gone))
+        now = scrub(redacted, self._marks)
+        if now is not redacted and is_annotation(entry):
+            now = with_removed(redacted, now)
         return None if now is table else now
 
     def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,6 +220,21 @@ class _Redaction:
         if now is table:
             return dict(entry)
         return put_named_table(self._store, f"{self._attempt}-e", now, "exclusions").to_json()
+
+
+def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
+    """An annotation's table in which a cell that became null takes the value away, and brings none back that was there
+    before it."""
+    there = was[REMOVED].to_pylist() if REMOVED in was.column_names else [None] * was.num_rows
+    removed = [list(names or ()) for names in there]
+    for name in was.column_names:
+        for row in np.flatnonzero(now[name].is_null().to_numpy() & was[name].is_valid().to_numpy()):
+            removed[row].append(name)
+    told = [names or before for names, before in zip(removed, there, strict=True)]
+    cells = pa.array(told, pa.list_(pa.field("element", pa.string())))
+    if REMOVED in now.column_names:
+        now = now.drop_columns([REMOVED])
+    return now.append_column(REMOVED, cells)
 
 
 def _runs(entries: list[Any], n: int) -> list[list[Any]]:

@@ -39,7 +39,11 @@ def run_takedown(root: Root, n: int, *, apply: bool, delete_raw: Callable[[str],
     a takedown that was not requested; Corrupt; StoreError; Fenced.
     """
     deny = deny_entry(root, n)
-    found = [find(root, dataset, deny) for dataset in progress(all_datasets(root), f"takedown {n}: find")]
+    known = read_record(root.store, n).marks
+    found = [
+        find(root, dataset, deny, known.get(dataset, ()))
+        for dataset in progress(all_datasets(root), f"takedown {n}: find")
+    ]
     ran = Ran(n=n, applied=apply)
     ran.samples = {one.dataset: sum(map(len, one.rows.values())) for one in found if one.rows}
     uris: Uris = {one.dataset: one.uris for one in found}

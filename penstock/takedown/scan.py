@@ -1,91 +1,151 @@
-"""Every table and text under a root, held against the hashes of a takedown: what nobody thought of is found too."""
+"""Everything under a root that a run would rewrite or delete, looked at by the rule of the run: what nobody put on
+record is found too, and a run that is followed by a collection leaves nothing to find."""
 
-import json
-from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
 
 from loader import Root
-from loader.dataset.history import Deny
-from loader.dataset.parquet import parse_table
+from loader.dataset.history import VersionRecord
+from loader.dataset.parquet import parse_table, table_facts
 from loader.errors import Corrupt, StoreError
 from loader.storage import Store
 
-from .cells import cell_texts, texts
-from .find import all_datasets
-from .marks import Marks, marks_of
+from .cells import OWN, scrub, scrubbed, searched, taken_rows
+from .derived import card_folders, ledger_without, page_names, plan_is_of
+from .find import labels_name_some
+from .json_objects import json_object
+from .lifecycle import is_hint, table_without, with_units, without_names
+from .marks import Marks
 from .record import Place, Record
 
-SCANNED = (
-    "data/",
-    "tables/",
-    "stages/",
-    "plans/",
-    "packs/",
-    "ledgers/",
-    "cards/",
-    "gates/",
-    "takedowns/",
-    "reports/",
-    "log/",
-)
+SCANNED = ("data/", "tables/", "stages/", "plans/", "ledgers/", "cards/", "gates/", "reports/", "log/")
 """The folders of a root that may name samples."""
+_NEVER = {
+    "log": "the log is never rewritten",
+    "reports": "what a training told is never rewritten: delete it",
+}
+_WHY = (
+    "penstock takedown run --apply rewrites or deletes it, or penstock gc deletes it with its retired version"
+)
 
 
-def marks_on_record(deny: Deny, record: Record, dataset: str) -> Marks:
-    """What a dataset's tables are held against."""
-    return marks_of(deny.salt, dataset, (), deny.hashes, record.marks.get(dataset, ()))
-
-
-def scanned(root: Root, deny: Deny, record: Record) -> Iterator[Place]:
-    """Every table and text under the root, but those that are places of their own."""
+def scanned(root: Root, record: Record, marks: Mapping[str, Marks]) -> Iterator[Place]:
+    """Every object that names what is taken down, but those that are places of their own. marks: of each dataset."""
     known = {place["path"] for place in record.having("absent")}
-    marks = cache(partial(marks_on_record, deny, record))
-    datasets = all_datasets(root)
-    txns = {one.txn: one.dataset for one in root.state.txns.values()}
+    look = _Scan(root, record, marks)
     looked = 0
     for prefix in SCANNED:
         for info in root.store.list(prefix):
-            if info.key in known or not info.key.endswith((".parquet", ".json", ".jsonl", ".md", ".html")):
+            if info.key in known:
                 continue
             looked += 1
-            of = dataset_of(info.key, txns)
-            mine = [marks(dataset) for dataset in (datasets if of is None else [of])]
             place = {"check": "scan", "what": "a table or text", "path": info.key}
             try:
-                hit = any(one.names(text) for text in object_texts(root.store, info.key) for one in mine)
+                hit = look.names_some(info.key)
             except (Corrupt, StoreError, ValueError) as error:
                 yield {**place, "clean": False, "why": f"it could not be read: {type(error).__name__}"}
                 continue
             if hit:
-                why = (
-                    "the log is never rewritten"
-                    if prefix == "log/"
-                    else "penstock takedown run --apply rewrites it, or penstock gc deletes it with its retired version"
-                )
-                yield {**place, "clean": False, "why": f"it holds a name that is taken down: {why}"}
+                why = _NEVER.get(prefix.rstrip("/"), _WHY)
+                yield {**place, "clean": False, "why": f"it holds, or shows, what is taken down: {why}"}
     yield {
         "check": "scan",
-        "what": f"{looked} tables and texts under {', '.join(SCANNED)}",
+        "what": f"{looked} objects under {', '.join(SCANNED)}",
         "clean": True,
-        "evidence": "no cell or word of the others has one of the hashes",
+        "evidence": "a run would change none of the others",
     }
 
 
-def dataset_of(path: str, txns: Mapping[str, str]) -> str | None:
-    """Whose object it is, where it is one dataset's: others have samples of the same keys."""
-    place, _, rest = path.partition("/")
-    name = rest.partition("/")[0]
-    return txns.get(name) if place == "data" else name if place in ("tables", "stages", "cards") else None
+class _Scan:
+    """A look at one object after the other."""
+
+    def __init__(self, root: Root, record: Record, marks: Mapping[str, Marks]) -> None:
+        self._store: Store = root.store
+        self._marks = marks
+        self._pipelines = {name: with_units(root.store, name, one) for name, one in marks.items()}
+        self._txns = {one.txn: one.dataset for one in root.state.txns.values()}
+        ids = record.versions()
+        self._had: dict[str, list[VersionRecord]] = {
+            name: [one for one in root.state.versions(name) if one.id in ids] for name in marks
+        }
+        every = [one for some in self._had.values() for one in some]
+        self._ids, self._cards = {one.id for one in every}, card_folders(every)
+        self._looks: Mapping[str, Callable[[str], bool]] = {
+            "data": self._data,
+            "tables": self._table,
+            "stages": self._record,
+            "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
+            "ledgers": self._ledger,
+            "cards": lambda path: path.startswith(self._cards),
+            "gates": self._page,
+            "reports": self._json_of_any,
+            "log": self._json_of_any,
+        }
+
+    def names_some(self, path: str) -> bool:
+        """Whether it names, or may show, what is taken down. Raises: Corrupt; StoreError; ValueError."""
+        return self._looks[path.partition("/")[0]](path)
+
+    def _get(self, path: str) -> bytes:
+        return self._store.get(path).data
+
+    def _data(self, path: str) -> bool:
+        dataset = self._txns.get(path.split("/")[1])
+        mine = list(self._marks.values()) if dataset is None else [self._marks[dataset]]
+        if path.endswith(".parquet"):
+            table = parse_table(self._get(path), path)
+            return any(
+                any(taken_rows(table, one)) or scrub(table, one) is not table or _counts(table, one)
+                for one in mine
+            )
+        if path.endswith(".json"):
+            body = json_object(self._get(path), path, self._store.url)
+            return any(labels_name_some(body, one) for one in mine)
+        return False
+
+    def _table(self, path: str) -> bool:
+        marks = self._pipelines.get(path.split("/")[1])
+        if marks is None or is_hint(path):
+            return False
+        if path.endswith(".parquet"):
+            return table_without(self._store, path, marks) is not None
+        return path.split("/")[2] == "manifests" and self._record(path)
+
+    def _record(self, path: str) -> bool:
+        marks = self._pipelines.get(path.split("/")[1])
+        if marks is None or not path.endswith(".json"):
+            return False
+        body = json_object(self._get(path), path, self._store.url)
+        return without_names(path, body, marks) != body
+
+    def _ledger(self, path: str) -> bool:
+        data = self._get(path)
+        return any(
+            ledger_without(data, {one.id for one in had}, self._marks[name]) != data
+            for name, had in self._had.items()
+            if had
+        )
+
+    def _page(self, path: str) -> bool:
+        marks = self._marks.get(path.split("/")[1])
+        return marks is not None and page_names(self._get(path), marks)
+
+    def _json_of_any(self, path: str) -> bool:
+        if not path.endswith(".json"):
+            return False
+        body = json_object(self._get(path), path, self._store.url)
+        return any(scrubbed(body, one) != body for one in self._marks.values())
 
 
-def object_texts(store: Store, path: str) -> Iterator[str]:
-    """Every text in a table or JSON object; of others the whole."""
-    data = store.get(path).data
-    if path.endswith(".parquet"):
-        yield from cell_texts(parse_table(data, path))
-    elif path.endswith(".json"):
-        yield from texts(json.loads(data))
-    elif path.endswith(".jsonl"):
-        yield from (text for line in data.splitlines() for text in texts(json.loads(line)))
-    else:
-        yield data.decode(errors="replace")
+def _counts(table: pa.Table, marks: Marks) -> bool:
+    """Whether statistics count a name as a value of a column that names samples."""
+    if table_facts(table).get("table") != "stats":
+        return False
+    rows = table.select(["column", "categories"]).to_pylist()
+    return any(
+        marks.has(value)
+        for row in rows
+        if row["column"] in OWN or searched(row["column"])
+        for value, _ in row["categories"] or ()
+    )

@@ -1,6 +1,6 @@
 """What a takedown does to one dataset, step by step."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loader import Root
@@ -9,11 +9,11 @@ from loader.dataset.history import Deny, State, VersionRecord
 from loader.dataset.publish import open_record
 
 from .derived import derived_edits, page_edits
-from .edits import do
+from .edits import Edits, do
 from .find import Found, find
 from .leftovers import left_over, part_samples
 from .lifecycle import lifecycle_edits
-from .marks import Marks, marks_of
+from .marks import marks_of
 from .ran import Ran
 from .record import Place, add_to_record, read_record
 from .rewrite import NothingLeft, publish_redacted, zeroed
@@ -25,9 +25,7 @@ class Steps:
 
     def __init__(self, root: Root, deny: Deny, found: Found, ran: Ran) -> None:
         self._root, self._deny, self._found, self._ran = root, deny, found, ran
-        self._dataset = found.dataset
-        known = read_record(root.store, deny.n).marks.get(found.dataset, ())
-        self._marks = self._marks_with(found.names, known)
+        self._dataset, self._marks = found.dataset, found.marks
         self._uris = set(found.uris)
 
     def take(self) -> set[str]:
@@ -40,6 +38,7 @@ class Steps:
             nothing_left_of = self._publish()
             self._find_again()
             self._note_found()
+            self._delete_pages()
             retired = self._retire(nothing_left_of)
         self._edit_derived()
         self._note_left_over()
@@ -48,7 +47,7 @@ class Steps:
 
     def _note_found(self) -> None:
         """On record before it is changed; and which bytes of the newest version have to be zeros by now."""
-        own = set(self._marks.hashes) - set(self._deny.hashes)
+        own = self._marks.hashes
         places = [*self._found.places, *self._zeros()]
         add_to_record(self._root.store, self._deny.n, places, {self._dataset: own} if own else {})
 
@@ -64,9 +63,18 @@ class Steps:
 
     def _find_again(self) -> None:
         """What others published meanwhile is found too."""
-        self._found = find(self._root, self._dataset, self._deny)
-        self._marks = self._marks_with(self._marks.plain | self._found.names, self._marks.hashes)
+        self._found = find(self._root, self._dataset, self._deny, self._marks.hashes)
+        plain, found = self._marks.plain, self._found.marks
+        self._marks = marks_of(
+            found.salt, found.dataset, plain | found.plain, found.denied, found.hashes, found.others
+        )
         self._uris |= self._found.uris
+
+    def _delete_pages(self) -> None:
+        """While a version that has, or names, samples is there, every page of the gate may show one: they go before it
+        is retired, so that a run which is killed does it again and a later one leaves what was made since."""
+        if any(record.retired is None for record in self._found.versions):
+            self._do(page_edits(self._root.store, self._dataset, self._marks, everything=True))
 
     def _retire(self, nothing_left_of: str) -> bool:
         """Retire the versions that had the samples. False where somebody has published on one of them since: what is
@@ -91,8 +99,7 @@ class Steps:
 
     def _edit_derived(self) -> None:
         """What was made of the versions that had them."""
-        edits = derived_edits(self._root.store, self._had(), self._marks)
-        self._ran.touched += do(self._root.store, self._deny.n, self._dataset, edits)
+        self._do(derived_edits(self._root.store, self._had(), self._marks))
 
     def _note_left_over(self) -> None:
         """On record, so that a proof looks whether a collector has it."""
@@ -103,12 +110,15 @@ class Steps:
         store, rows = self._root.store, self._found.rows
         instead = self._replaced() | part_samples(self._root, self._dataset, rows, self._marks)
         lifecycle = lifecycle_edits(store, self._dataset, self._marks, instead)
-        if self._had() or lifecycle.puts or lifecycle.deletes:
-            self._ran.touched += do(store, self._deny.n, self._dataset, page_edits(store, self._dataset))
-        self._ran.touched += do(store, self._deny.n, self._dataset, lifecycle)
+        self._do(
+            page_edits(
+                store, self._dataset, self._marks, everything=bool(lifecycle.puts or lifecycle.deletes)
+            )
+        )
+        self._do(lifecycle)
 
-    def _marks_with(self, names: Iterable[str], hashes: Iterable[str]) -> Marks:
-        return marks_of(self._deny.salt, self._dataset, names, self._deny.hashes, hashes)
+    def _do(self, edits: Edits) -> None:
+        self._ran.touched += do(self._root.store, self._deny.n, self._dataset, edits)
 
     def _had(self) -> list[VersionRecord]:
         """The versions that had them, by what is on record: of some nothing may be left."""

@@ -64,8 +64,8 @@ def checksums_stay(patch):
 def only_the_parent_is_retired(patch):
     real = steps.find
 
-    def find(root, dataset, deny):
-        found = real(root, dataset, deny)
+    def find(*args):
+        found = real(*args)
         found.versions = found.versions[-1:]
         return found
 

@@ -72,7 +72,7 @@ def bytes_come_back(root, proof):
 
 def a_table_names_the_subject(root, proof):
     sink = io.BytesIO()
-    pq.write_table(pa.table({"note": [f"near {SECRET}, it is said"]}), sink)
+    pq.write_table(pa.table({"reason": [f"near {SECRET}, it is said"]}), sink)
     root.store.put("tables/photos/notes/1/x.parquet", sink.getvalue())
 
 

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import InvalidName
+from ..errors import InvalidKey, InvalidName
 from .history import Deny
+from .names import check_words
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -41,6 +42,8 @@ class Target:
     def __post_init__(self) -> None:
         if self.kind not in TESTED:
             raise InvalidName(f"a takedown of kind {self.kind!r}; accepted: {', '.join(sorted(TESTED))}")
+        check_words(f"{self.kind} to take down", self.value)
+        check_words("dataset", self.dataset)
         if not self.value:
             raise InvalidName(f"a takedown of an empty {self.kind}; name what is to be taken down")
         if self.kind == "sample" and not self.dataset:
@@ -101,26 +104,33 @@ class DenyList:
 
 def placeholder(salt: str, key: str, taken: set[str]) -> str:
     """What stands for the key of a sample that was taken down: as many bytes, its '/' where they were, so that no byte
-    of a shard moves; letters and digits, the same whenever it is asked for, and none of `taken` where one is left."""
+    of a shard moves; letters and digits, other characters where none of these is left; the same whenever it is asked
+    for, and neither the key nor one of `taken`. Raises: InvalidKey where every key of that length is taken."""
     raw = key.encode()
-    for attempt in range(_TRIES):
-        letters = _stream(salt, f"{attempt}\0{key}", len(raw))
-        made = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
-        if made not in taken:
-            break
-    return made
+    for characters in _CHARACTERS:
+        for attempt in range(_TRIES):
+            letters = _stream(salt, f"{attempt}\0{key}", len(raw), characters)
+            made = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
+            if made != key and made not in taken:
+                return made
+    raise InvalidKey(
+        f"of the keys of {len(raw)} bytes in one part none is left to stand for one that is taken down; publish the "
+        "samples anew under longer keys, and retire the versions that have these"
+    )
 
 
 _TRIES = 1000  # a key of one letter has 36 placeholders
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_CHARACTERS = (_LETTERS, f"{_LETTERS}{_LETTERS[:26].upper()}-~+=,;!@#$&()[]^")
+"""The first that has a free key is used; all of them may stand in a key."""
 
 
-def _stream(salt: str, message: str, n: int) -> str:
+def _stream(salt: str, message: str, n: int, characters: str) -> str:
     blocks = (
         hmac.digest(bytes.fromhex(salt), f"key\0{block}\0{message}".encode(), "sha256")
         for block in range(-(-n // 32))
     )
-    return "".join(_LETTERS[byte % len(_LETTERS)] for block in blocks for byte in block)[:n]
+    return "".join(characters[byte % len(characters)] for block in blocks for byte in block)[:n]
 
 
 def hashes(salt: str, targets: Sequence[Target]) -> list[str]:

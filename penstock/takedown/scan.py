@@ -2,6 +2,7 @@
 record is found too, and a run that is followed by a collection leaves nothing to find."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 import pyarrow as pa
 
@@ -63,7 +64,7 @@ class _Scan:
     def __init__(self, root: Root, record: Record, marks: Mapping[str, Marks]) -> None:
         self._store: Store = root.store
         self._marks = marks
-        self._pipelines = {name: with_units(root.store, name, one) for name, one in marks.items()}
+        self._pipeline = cache(lambda name: with_units(root.store, name, marks[name]))
         self._txns = {one.txn: one.dataset for one in root.state.txns.values()}
         ids = record.versions()
         self._had: dict[str, list[VersionRecord]] = {
@@ -105,19 +106,19 @@ class _Scan:
         return False
 
     def _table(self, path: str) -> bool:
-        marks = self._pipelines.get(path.split("/")[1])
-        if marks is None or is_hint(path):
+        dataset = path.split("/")[1]
+        if dataset not in self._marks or is_hint(path):
             return False
         if path.endswith(".parquet"):
-            return table_without(self._store, path, marks) is not None
+            return table_without(self._store, path, self._pipeline(dataset)) is not None
         return path.split("/")[2] == "manifests" and self._record(path)
 
     def _record(self, path: str) -> bool:
-        marks = self._pipelines.get(path.split("/")[1])
-        if marks is None or not path.endswith(".json"):
+        dataset = path.split("/")[1]
+        if dataset not in self._marks or not path.endswith(".json"):
             return False
         body = json_object(self._get(path), path, self._store.url)
-        return without_names(path, body, marks) != body
+        return without_names(path, body, self._pipeline(dataset)) != body
 
     def _ledger(self, path: str) -> bool:
         data = self._get(path)

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import loader
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, VersionNotFound
 
 from .verb import Answer, Verb
 
@@ -22,15 +22,23 @@ def _request_arguments(parser: ArgumentParser) -> None:
 
 
 def request(arguments: Namespace) -> Answer:
-    """From now on no commit keeps what is named. Nothing is rewritten yet."""
+    """From now on no commit keeps what is named. Nothing is rewritten yet. Raises: VersionNotFound."""
     from loader.dataset.denied import Target
+
+    from ..takedown.find import all_datasets
 
     targets = [
         Target(kind=kind, value=value, dataset=arguments.dataset)
         for kind in ("subject", "raw", "sample")
         for value in getattr(arguments, kind)
     ]
-    deny = loader.Root(arguments.root).log.deny(targets, arguments.reason, arguments.by)
+    root = loader.Root(arguments.root)
+    if arguments.dataset and arguments.dataset not in (there := all_datasets(root)):
+        raise VersionNotFound(
+            f"{root.url} has no dataset {arguments.dataset!r}, and a takedown is for ever; it has "
+            f"{', '.join(there) or 'none'}: name one of these, or leave --dataset out to mean all"
+        )
+    deny = root.log.deny(targets, arguments.reason, arguments.by)
     body = {"takedown": deny.n, "scope": deny.scope, "hashes": list(deny.hashes), "salt": deny.salt}
     return body, f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows what it is of", 0
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import string
 import tarfile
 
 import numpy as np
@@ -179,6 +180,24 @@ def test_placeholders_of_short_keys_differ():
         made.append(placeholder("ab", key, taken))
         taken.add(made[-1])
     assert len({*made, *keys}) == 36
+
+
+def test_placeholders_where_no_letter_is_free():
+    """Other characters stand in, each a key; and where none is left nothing is published under a key that is there."""
+    taken = set(string.ascii_lowercase + string.digits)
+    made = []
+    for _ in range(30):
+        made.append(placeholder("ab", "a", {*taken, *made}))
+    assert len({*made, *taken}) == 66
+    assert [check_key(key) for key in made] == made
+    with pytest.raises(InvalidKey, match="of 1 bytes"):
+        placeholder("ab", "a", set(map(chr, range(128))))
+
+
+@pytest.mark.parametrize("target", [{"value": "\udcff"}, {"value": "a", "dataset": "\udcff"}])
+def test_a_target_that_is_no_text(target):
+    with pytest.raises(InvalidName, match="UTF-8"):
+        Target(kind="subject", **target)
 
 
 @pytest.mark.parametrize(

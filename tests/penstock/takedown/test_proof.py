@@ -13,7 +13,7 @@ import pytest
 
 import loader
 from loader.dataset.denied import Target
-from loader.errors import InvalidRuntime
+from loader.errors import Corrupt, InvalidRuntime
 from penstock.cli import main
 from penstock.takedown.caches import cache_places, purge_cache
 from penstock.takedown.noncurrent import delete_noncurrent
@@ -274,6 +274,8 @@ def test_the_command_line(kit, place, tmp_path, capsys):
     said = ("--reason", "ticket 1", "--by", "desk")
     assert penstock("request", "--sample", "p1", *said)[0] == 2
     assert penstock("request", *said)[0] == 2
+    assert penstock("request", "--subject", SECRET, "--dataset", "photo", *said)[0] == 2
+    assert penstock("request", "--subject", "\udcff", *said)[0] == 2
     assert penstock("ls") == (0, [])
     status, body = penstock("request", "--subject", SECRET, "--sample", "p1", "--dataset", "photos", *said)
     assert (status, body["scope"]) == (0, "sample subject")
@@ -290,6 +292,19 @@ def test_the_command_line(kit, place, tmp_path, capsys):
     assert json.loads(out.read_text())["result"] == "complete"
     assert penstock("prove", str(n), "--out", str(tmp_path))[0] == 2
     assert penstock("prove", "77")[0] == 2
+
+
+@pytest.mark.parametrize("data", [b"{bad", b"[1, 2]"])
+def test_a_record_that_is_damaged_is_named(kit, root, data):
+    """By the run; the proof says that it could not look."""
+    kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
+    path = "stages/photos/units/b/000000000001.json"
+    root.store.put(path, data)
+    n = kit.deny(root)
+    with pytest.raises(Corrupt, match=path):
+        kit.take_down(root, n)
+    (left,) = (one for one in unclean(kit.prove(root, n)) if one.get("path") == path)
+    assert left["why"] == "it could not be read: Corrupt"
 
 
 def test_a_sample_of_one_dataset_only(kit, place):

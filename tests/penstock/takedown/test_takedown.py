@@ -1,6 +1,9 @@
 """A subject is taken down: nothing of it is left, and everything else is as it was."""
 
+import io
 import json
+import string
+import tarfile
 import time
 
 import numpy as np
@@ -201,6 +204,19 @@ def test_statistics_and_references_by_others(kit, root):
     assert (by["n"]["n"], by["n"]["nulls"], by["n"]["sum"]) == (3, 1, 14.0)
     assert by["dup_of"]["nulls"] == 3
     assert dict(by["subject"]["categories"]) == {"bob": 1, "carol": 1}
+
+
+def test_among_samples_whose_keys_are_single_letters(kit, root):
+    """All of them taken: what stands for one that is taken down is none of them."""
+    kit.write(root, "ocr", dict.fromkeys(string.ascii_lowercase + string.digits, "bob"), part_samples=36)
+    n = kit.deny(root, Target(kind="sample", value="a", dataset="ocr"))
+    assert kit.take_down(root, n).new == ["ocr@2"]
+    assert kit.take_down(root, n).new == []
+    for shard in root.open("ocr").parts.shard_rows().to_pylist():
+        with tarfile.open(fileobj=io.BytesIO(root.store.get(shard["path"]).data)) as tar:
+            names = tar.getnames()
+        assert len(set(names)) == len(names) == 36
+        assert not any(name.startswith("a.") for name in names)
 
 
 def test_an_unknown_takedown(root, kit):

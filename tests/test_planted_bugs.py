@@ -1734,7 +1734,7 @@ TAKEDOWNS = [
     Bug(
         "a raw object goes that another dataset was cut of",
         "penstock/takedown/raw.py",
-        "used |= _of_versions(root, dataset, plain)",
+        "used |= _of_versions(root, dataset, tests, meant)",
         "used |= set()",
         ("tests/penstock/takedown/test_raw.py::test_what_another_dataset_was_cut_of_stays",),
     ),
@@ -1751,6 +1751,45 @@ TAKEDOWNS = [
         'self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"',
         'self._attempt = f"data/{self._txn}/{0:016x}"',
         ("tests/penstock/takedown/test_under_fire.py::test_another_takedown_of_the_same_part_meanwhile",),
+    ),
+    *in_files(
+        "penstock/takedown",
+        (
+            "a name is taken out of the midst of another",
+            "marks.py",
+            r'''_BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"''',
+            '_BEFORE, _AFTER = r"", r""',
+            "test_names.py::test_names_in_texts",
+        ),
+        (
+            "a part that waits has no names",
+            "names.py",
+            "for table in waiting_tables(root, dataset):",
+            "for table in ():",
+            "test_names.py::test_a_sample_that_waits_keeps_what_it_was_cut_of",
+        ),
+        (
+            "what only names a sample is not retired",
+            "find.py",
+            "return bool(self._parts_of(version)) or self.names_some(version)",
+            "return bool(self._parts_of(version))",
+            "test_names.py::test_names_that_come_later_go_too",
+        ),
+        (
+            "an annotation that lost a name says nothing",
+            "rewrite.py",
+            "now = with_removed(redacted, now)",
+            "pass",
+            "test_names.py::test_what_an_annotation_replaced_does_not_come_back",
+        ),
+        (
+            "pictures of a card are not looked for",
+            "scan.py",
+            "path.startswith(self._cards)",
+            "False",
+            "test_derived.py::test_pictures_of_a_card_that_came_late",
+        ),
+        tests="tests/penstock/takedown",
     ),
 ]
 

@@ -29,22 +29,11 @@ OWN: Mapping[str, str] = {
     "sha256": "raw",
 }
 """What a row is called -> what can be denied by that name, "" for nothing."""
-_WHERE = {
-    "path",
-    "files",
-    "upstream",
-    "partition",
-    "stage",
-    "dataset",
-    "txn",
-    "part",
-    "parts",
-    "shards",
-    "taken",
-}
+_WHERE = {"path", "files", "upstream", "partition", "stage", "dataset", "txn"}
+_MADE = {"part", "parts", "shards", "taken"}
 _HOW = {"kind", "group", "name", "fields", "version", "featurizer", "code_version", "fingerprint", "nonce"}
 _WAYS = frozenset({"run_id", "dagster_run_id", "asset_key", "in_id", "out_id"})
-STRUCTURAL = frozenset(_WHERE | _HOW | _WAYS)
+STRUCTURAL = frozenset(_WHERE | _MADE | _HOW | _WAYS)
 """Fields of records by which programs find their way: no names of samples, though some are spelled so; of
 columns `_WAYS`."""
 NAMED = frozenset({"exclude", "supersede"})

@@ -54,7 +54,7 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
     if newest is None:
         return None
     version = open_record(root.store, newest)
-    if not denied_rows(version, [deny]) and not names_some(version, marks):
+    if not (denied_rows(version, [deny]) or names_some(version, marks) or _is_class(root, dataset, marks)):
         return None
     txn = transaction(root, deny.n, dataset, newest.id)
     made = _Redaction(root, txn, deny, marks)
@@ -64,6 +64,12 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
         except NothingLeft:
             root.abort(txn, f"takedown {deny.n}: nothing is left of the dataset")
             raise
+
+
+def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
+    """Whether a class is called so, by the newest version that tells any: once it is retired another has to."""
+    names = class_names(root.store, root.state.versions(dataset)) or []
+    return class_names_without(names, marks) != names
 
 
 class NothingLeft(Exception):

@@ -83,6 +83,8 @@ class _Look:
         self._found, self._by_file = found, by_file
         self._parts: dict[str, frozenset[str]] = {}
         self._names: dict[str, bool] = {}
+        self._hashes = pa.array(hashes_of(sorted(found.marks.plain)), pa.int64())
+        self._hashed: dict[str, bool] = {}
 
     def has_some(self, version: Version) -> bool:
         """Whether a version has such samples, or names them."""
@@ -120,6 +122,14 @@ class _Look:
                 self._names[path] = scrub(table, self._found.marks) is not table
         return self._names[path]
 
+    def _has_hash(self, version: Version, entry: Mapping[str, Any]) -> bool:
+        """Whether a table of hashes of keys has one of theirs."""
+        path = entry["path"]
+        if path not in self._hashed:
+            table = get_table(version.store, TableFile.from_json(dict(entry)))
+            self._hashed[path] = bool(pc.any(pc.is_in(table["hash"], value_set=self._hashes)).as_py())
+        return self._hashed[path]
+
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
         """What this version has of these samples: the version, shards with their indexes, and tables."""
         parts = self._parts_of(version)
@@ -143,10 +153,8 @@ class _Look:
         for entry in version.manifest["exclusions"]:
             if self._has_names(version, entry):
                 yield absent("exclusions", entry["path"])
-        hashes = pa.array(hashes_of(sorted(self._found.marks.plain)), pa.int64())
         for entry in version.manifest.get("key_hashes", ()) if changed and parts else ():
-            table = get_table(version.store, TableFile.from_json(entry))
-            if pc.any(pc.is_in(table["hash"], value_set=hashes)).as_py():
+            if self._has_hash(version, entry):
                 yield absent("hashes of keys", entry["path"])
         counted = counted_again(version.manifest, changed)
         for entry in version.manifest["stats"]:

@@ -19,7 +19,7 @@ from penstock.stage_records import settled_path
 from .cells import scrubbed, taken_rows, without_rows
 from .edits import Edits
 from .json_objects import json_object
-from .marks import Marks, marks_of
+from .marks import Marks
 
 Json = dict[str, Any]
 AHEAD = "clips_ahead"
@@ -56,7 +56,7 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
         table = parse_table(store.get(path).data, path)
         gone = table.filter(pa.array(taken_rows(table, marks), pa.bool_()))
         names |= {name for row in gone.to_pylist() for name in (row["key"], row["unit_id"]) if name}
-    return marks_of(marks.salt, dataset, marks.plain | names, marks.denied, marks.hashes, marks.others)
+    return marks.adding(names)
 
 
 def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:

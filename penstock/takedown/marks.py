@@ -1,11 +1,12 @@
 """What names a sample that is taken down: its keys and provenance, as keyed hashes that a proof may hold."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from loader.dataset.denied import TESTED, keyed_hash
+from loader.dataset.denied import keyed_hash
+from loader.dataset.history import Deny
 
 KIND = "mark"
 TAKEN_DOWN = "(taken down)"
@@ -16,41 +17,51 @@ _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
 """Where a name may begin and end: beside another character of an identifier it is a piece of another name. A dot may
 follow, as in `key.jpg`."""
 _SHORTEST = 4  # shorter words are anybody's
-_MOST_PLACES = (
-    400  # where a name may lie in one word; one with more, such as an encoded picture, is looked at whole
-)
+_MOST_PLACES = 400
+"""Where a name may lie in one word: one with more, such as an encoded picture, is looked at whole."""
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Marks:
-    """Of one dataset. denied: the hashes of the deny entry; hashes: marks of what else names what is taken down; plain:
-    the names, where they are still known, which finds them in the midst of a text; others: what somebody else is
-    called too, who stays: no name of theirs alone."""
+    """Of one dataset. kinds, denied: of the deny entry, what was hashed and the hashes; hashes: marks of what else
+    names what is taken down; plain: the names, where they are still known, which finds them in the midst of a text;
+    others: what somebody else is called too, who stays: no name of theirs alone."""
 
     salt: str
     dataset: str
+    kinds: tuple[str, ...]
     denied: frozenset[str]
     hashes: frozenset[str]
     plain: frozenset[str] = frozenset()
     others: frozenset[str] = frozenset()
-    _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, text: str) -> bool:
         """Whether this is one of the names, exactly."""
         if text not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
-            self._known[text] = text not in self.others and any(
-                one in self.denied or one in self.hashes for one in spellings(self.salt, self.dataset, text)
+            self._known[text] = text not in self.others and (
+                mark(self.salt, self.dataset, text) in self.hashes
+                or any(self._denies(kind, text) for kind in self.kinds)
             )
         return self._known[text]
 
     def takes(self, kind: str, text: str) -> bool:
         """Whether what is called so is taken down. kind: what can be denied by this name, "" for nothing: a subject may
         be called as somebody's raw object."""
-        if kind and any(keyed_hash(self.salt, kind, of, text) in self.denied for of in ("", self.dataset)):
+        if kind in self.kinds and self._denies(kind, text):
             return True
         return text not in self.others and mark(self.salt, self.dataset, text) in self.hashes
+
+    def _denies(self, kind: str, text: str) -> bool:
+        return any(keyed_hash(self.salt, kind, of, text) in self.denied for of in ("", self.dataset))
+
+    def adding(self, names: Iterable[str]) -> "Marks":
+        """These names too, but for those that others have."""
+        more = {name for name in names if name} - self.others
+        marks = {mark(self.salt, self.dataset, name) for name in more}
+        return replace(self, plain=self.plain | more, hashes=self.hashes | marks)
 
     def names(self, text: str) -> bool:
         """Whether a text is, or holds, one of the names."""
@@ -95,39 +106,15 @@ def mark(salt: str, dataset: str, text: str) -> str:
 
 
 def marks_of(
-    salt: str,
-    dataset: str,
-    names: Iterable[str],
-    denied: Iterable[str],
-    more: Iterable[str] = (),
-    others: Iterable[str] = (),
+    deny: Deny, dataset: str, names: Iterable[str], known: Iterable[str] = (), others: Iterable[str] = ()
 ) -> Marks:
-    """names: in plain; denied: the hashes of the deny entry; more: marks that are on record already; others: names that
-    others have too."""
-    shared = frozenset(others)
-    plain = frozenset(name for name in names if name) - shared
-    own = {mark(salt, dataset, name) for name in plain}
-    return Marks(
-        salt=salt,
+    """names: in plain; known: marks that are on record already; others: names that others have too."""
+    made = Marks(
+        salt=deny.salt,
         dataset=dataset,
-        denied=frozenset(denied),
-        hashes=frozenset(own | set(more)),
-        plain=plain,
-        others=shared,
+        kinds=tuple(deny.scope.split()),
+        denied=frozenset(deny.hashes),
+        hashes=frozenset(known),
+        others=frozenset(others),
     )
-
-
-def spellings(salt: str, dataset: str, text: str) -> Iterator[str]:
-    """Every hash that this text would be found by."""
-    yield mark(salt, dataset, text)
-    for kind in TESTED:
-        yield keyed_hash(salt, kind, "", text)
-        yield keyed_hash(salt, kind, dataset, text)
-
-
-def by_dataset(marks: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
-    """dataset -> its marks, sorted."""
-    out: dict[str, set[str]] = {}
-    for dataset, one in marks:
-        out.setdefault(dataset, set()).add(one)
-    return {dataset: sorted(some) for dataset, some in sorted(out.items())}
+    return made.adding(names)

@@ -91,7 +91,7 @@ def names_of(
 
     def theirs(values: Iterator[str]) -> set[str]:
         every = {value for some in mine.values() for value in some}
-        named = marks_of(deny.salt, dataset, every, deny.hashes, known)
+        named = marks_of(deny, dataset, every, known)
         return {value for value in values if named.has(value)}
 
     shared = theirs(value for array in others for value in array.to_pylist())
@@ -99,7 +99,7 @@ def names_of(
     if any(alone.values()):
         shared |= theirs(_of_other_rows(root.store, dataset, all_, alone))
     only = {value for some in alone.values() for value in some}
-    return Named(marks=marks_of(deny.salt, dataset, only, deny.hashes, known, shared), uris=uris)
+    return Named(marks=marks_of(deny, dataset, only, known, shared), uris=uris)
 
 
 def _of_other_rows(
@@ -110,7 +110,10 @@ def _of_other_rows(
         for info in store.list(f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):
                 continue
-            table = parse_table(store.get(info.key).data, info.key)
+            try:
+                table = parse_table(store.get(info.key).data, info.key)
+            except ObjectNotFound:  # written again by another takedown
+                continue
             there = {name: of for name, of in columns.items() if name in table.column_names}
             table = table.select(list(there)).rename_columns(list(there.values()))
             stays = tests.entries(table) == 0

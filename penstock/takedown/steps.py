@@ -13,7 +13,6 @@ from .edits import Edits, do
 from .find import Found, find
 from .leftovers import left_over, part_samples
 from .lifecycle import lifecycle_edits
-from .marks import marks_of
 from .ran import Ran
 from .record import Place, add_to_record, read_record
 from .rewrite import NothingLeft, publish_redacted, zeroed
@@ -64,10 +63,7 @@ class Steps:
     def _find_again(self) -> None:
         """What others published meanwhile is found too."""
         self._found = find(self._root, self._dataset, self._deny, self._marks.hashes)
-        plain, found = self._marks.plain, self._found.marks
-        self._marks = marks_of(
-            found.salt, found.dataset, plain | found.plain, found.denied, found.hashes, found.others
-        )
+        self._marks = self._found.marks.adding(self._marks.plain)
         self._uris |= self._found.uris
 
     def _delete_pages(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import loader
 from loader.dataset.denied import Target
+from loader.dataset.history import Deny
 from loader.dataset.parquet import TableFile, get_table, put_table
 from penstock.stage_records import StageRecord, Upstream, append_record, current_record
 from penstock.takedown.cells import scrub, scrubbed
@@ -16,7 +17,7 @@ from penstock.takedown.run import run_takedown
 from penstock.verify import verify
 
 SECRET = "ZQALICEZQ"
-SALT = "5a" * 16
+DENY = Deny(n=1, hashes=(), scope="subject", salt="5a" * 16)
 
 
 def source(name, subject, **more):
@@ -352,15 +353,15 @@ def test_what_an_annotation_replaced_does_not_come_back(kit, root):
 )
 def test_names_in_texts(text, left, plain):
     """The same whether the names are known or their hashes alone."""
-    known = marks_of(SALT, "photos", ["carol/1", "down"], [])
-    marks = known if plain else marks_of(SALT, "photos", [], [], known.hashes)
+    known = marks_of(DENY, "photos", ["carol/1", "down"])
+    marks = known if plain else marks_of(DENY, "photos", [], known.hashes)
     assert marks.without(text) == left
     assert marks.names(text) is (left != text)
     assert marks.without(left) == left
 
 
 def test_of_a_table_and_of_json_only_what_names_samples_is_looked_at():
-    marks = marks_of(SALT, "photos", ["rose"], [])
+    marks = marks_of(DENY, "photos", ["rose"])
     table = pa.table({"label": ["rose"], "raw_key": ["rose"], "run_id": ["rose"]})
     assert scrub(table, marks) is table
     record = {"partition": "rose", "files": {"rose": {"path": "rose"}}, "rose": 1, "kind": "rose"}

@@ -118,6 +118,27 @@ def test_it_may_be_deleted_by_a_later_run(kit, root):
     assert kit.prove(root, n)["result"] == "complete"
 
 
+@pytest.mark.parametrize("swept", [False, True])
+def test_what_something_else_was_cut_of_since(kit, root, swept):
+    """It was theirs alone when it was noted; it stays now, and keeps no proof incomplete, also when nobody knows its
+    address any more, until what was cut of it is taken down too."""
+    write(root, "clips", {"k1": (RAW, "bob"), "k2": ("other", "carol")})
+    n = kit.deny(root, Target(kind="sample", value="k1", dataset="clips"))
+    assert kit.take_down(root, n).uris == [RAW]
+    if swept:
+        kit.sweep(root)
+    write(root, "photos", {"z": (f"file://{RAW}", "zed"), "y": ("another", "yan")})
+    assert run(root, n)[1] == []
+    kit.sweep(root)
+    proof = kit.prove(root, n)
+    (raw,) = [one for one in proof["places"] if one["check"] == "raw"]
+    assert (raw["deleted"], raw["clean"], proof["result"]) == (False, True, "complete")
+    m = kit.deny(root, Target(kind="subject", value="zed"))
+    kit.take_down(root, m)
+    kit.sweep(root)
+    assert kit.prove(root, n)["result"] == kit.prove(root, m)["result"] == "incomplete"
+
+
 def test_one_that_is_refused_is_not_on_record_as_deleted(kit, root):
     uris = ["/landing/a.jpg", "/landing/b.jpg", "/landing/c.jpg"]
     write(root, "photos", {f"k{i}": (uri, SECRET) for i, uri in enumerate(uris)} | {"k9": ("other", "bob")})

@@ -5,6 +5,7 @@ import json
 import string
 import tarfile
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.stats import merge
 from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
 from penstock.cli import main
+from penstock.takedown import find as find_module
 from penstock.takedown.run import run_takedown
 from penstock.verify import verify
 
@@ -217,6 +219,24 @@ def test_among_samples_whose_keys_are_single_letters(kit, root):
             names = tar.getnames()
         assert len(set(names)) == len(names) == 36
         assert not any(name.startswith("a.") for name in names)
+
+
+def test_a_table_is_read_as_often_whatever_the_number_of_versions(kit, root, monkeypatch):
+    """Every version has the tables of those before it."""
+    read = Counter()
+    real = find_module.get_table
+    monkeypatch.setattr(
+        find_module,
+        "get_table",
+        lambda store, file, *rest: (read.update([file.path]), real(store, file, *rest))[1],
+    )
+    for i in range(6):
+        kit.write(root, "photos", {f"p{i}": "bob" if i else SECRET, f"q{i}": "carol"})
+    kit.deny(root)
+    (deny,) = root.state.denies
+    found = find_module.find(root, "photos", deny)
+    assert len(found.versions) == 6
+    assert max(read.values()) <= 2  # once for its rows, once for the names in it
 
 
 def test_an_unknown_takedown(root, kit):

@@ -294,6 +294,28 @@ def test_the_command_line(kit, place, tmp_path, capsys):
     assert penstock("prove", "77")[0] == 2
 
 
+def test_the_script_tells_names_from_words(kit, place, tmp_path):
+    """What somebody else is called too, a label, a field and a line of another dataset's ledger are no names."""
+    root = loader.Root(place)
+    with root.write("clips") as writer:
+        for key, label in (("video7", "x"), ("video7/2", "video7"), ("video8", "c")):
+            writer.add(key, {"txt": key}, {"label": label}, {"raw_key": key[:6], "subject": "zed"})
+    theirs = kit.write(root, "photos", {"video7": "zed"})
+    line = {"version_id": theirs.id, "key": "video7", "substitute": "", "error": "of video7"}
+    root.store.put("ledgers/a/0-of-1/0-0-0.jsonl", json.dumps(line).encode() + b"\n")
+    record = {"partition": "video7", "reason": "near video7-b", "body": {"kind": "video7"}}
+    root.store.put("stages/clips/units/b/000000000001.json", json.dumps(record).encode())
+    n = kit.deny(root, *(Target(kind="sample", value=f"video{i}", dataset="clips") for i in (7, 8)))
+    kit.take_down(root, n)
+    kit.sweep(root)
+    proof = kit.prove(root, n)
+    assert proof["result"] == "complete", unclean(proof)
+    assert kit.recheck(proof, place, tmp_path) == (0, "complete\n")
+    record["reason"] = "near video8.jpg"
+    root.store.put("stages/clips/units/b/000000000002.json", json.dumps(record).encode())
+    assert kit.recheck(proof, place, tmp_path)[0] == 1
+
+
 @pytest.mark.parametrize("data", [b"{bad", b"[1, 2]"])
 def test_a_record_that_is_damaged_is_named(kit, root, data):
     """By the run; the proof says that it could not look."""

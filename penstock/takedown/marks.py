@@ -10,7 +10,7 @@ from loader.dataset.history import Deny
 
 KIND = "mark"
 TAKEN_DOWN = "(taken down)"
-_OURS = re.compile(r"(\(taken down\)|taken down \(log entry \d+\))")
+_OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))")
 """What a takedown wrote itself: no name, whoever may be called so."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
 _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"

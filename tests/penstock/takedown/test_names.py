@@ -348,12 +348,13 @@ def test_what_an_annotation_replaced_does_not_come_back(kit, root):
         ),
         ("x.carol/1 Carol/1", "x.carol/1 Carol/1"),
         ("(taken down) taken down (log entry 3)", "(taken down) taken down (log entry 3)"),
+        ("takedown (log entry 3)", "takedown (log entry 3)"),
         ("down there", "(taken down) there"),
     ],
 )
 def test_names_in_texts(text, left, plain):
     """The same whether the names are known or their hashes alone."""
-    known = marks_of(DENY, "photos", ["carol/1", "down"])
+    known = marks_of(DENY, "photos", ["carol/1", "down", "entry"])
     marks = known if plain else marks_of(DENY, "photos", [], known.hashes)
     assert marks.without(text) == left
     assert marks.names(text) is (left != text)

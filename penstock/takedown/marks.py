@@ -57,6 +57,17 @@ class Marks:
     def _denies(self, kind: str, text: str) -> bool:
         return any(keyed_hash(self.salt, kind, of, text) in self.denied for of in ("", self.dataset))
 
+    @property
+    def all_known(self) -> bool:
+        """Whether `plain` has every name, so that texts need not be hashed to be told."""
+        of = ("", self.dataset)
+        told = {
+            keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
+        }
+        return self.denied <= told and self.hashes <= {
+            mark(self.salt, self.dataset, name) for name in self.plain
+        }
+
     def adding(self, names: Iterable[str]) -> "Marks":
         """These names too, but for those that others have."""
         more = {name for name in names if name} - self.others

@@ -1,6 +1,6 @@
 """What names the samples of a takedown: what they are called, and nobody else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,22 +89,27 @@ def names_of(
     for table in waiting_tables(root, dataset):
         sort(table, list(one.entries(table) != 0), list(all_.entries(table) == 0))
 
-    def theirs(values: Iterator[str]) -> set[str]:
-        every = {value for some in mine.values() for value in some}
-        named = marks_of(deny, dataset, every, known)
-        return {value for value in values if named.has(value)}
-
-    shared = theirs(value for array in others for value in array.to_pylist())
+    every = marks_of(deny, dataset, {value for some in mine.values() for value in some}, known)
+    shared = _named(every, others)
     alone = {name: values - shared - {""} for name, values in mine.items()}
     if any(alone.values()):
-        shared |= theirs(_of_other_rows(root.store, dataset, all_, alone))
+        shared |= _named(every, _of_other_rows(root.store, dataset, all_, alone))
     only = {value for some in alone.values() for value in some}
     return Named(marks=marks_of(deny, dataset, only, known, shared), uris=uris)
 
 
+def _named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
+    """Those of these texts that are among the names. Three hashes per text where some names are known by theirs alone:
+    of what was redacted before, or of another dataset."""
+    if not marks.all_known:
+        return {text for column in columns for text in column.to_pylist() if marks.has(text)}
+    names = pa.array(sorted(marks.plain), pa.string())
+    return {text for one in columns for text in one.filter(pc.is_in(one, value_set=names)).to_pylist()}
+
+
 def _of_other_rows(
     store: Store, dataset: str, tests: DenyList, mine: Mapping[str, set[str]]
-) -> Iterator[str]:
+) -> Iterator[pa.ChunkedArray]:
     """What units and raw objects are called of which nothing is taken down. mine: column -> names of what is."""
     for kind, columns in _TABLES.items():
         for info in store.list(f"tables/{dataset}/{kind}/"):
@@ -121,4 +126,4 @@ def _of_other_rows(
                 known = pc.is_in(table[name], value_set=pa.array(sorted(mine[name]), pa.string()))
                 stays &= ~known.to_numpy()
             for name in table.column_names:
-                yield from pc.unique(table[name].filter(pa.array(stays))).drop_null().to_pylist()
+                yield pc.unique(table[name].filter(pa.array(stays))).drop_null()

@@ -1637,6 +1637,13 @@ COLLECTING = in_files(
         'root.store.delete_many(checked["key"].to_pylist())',
         "test_collect.py::test_what_a_disk_refuses_to_delete_is_told",
     ),
+    (
+        "what was never copied ends every look",
+        "lost.py",
+        "or record.n <= self._copied",
+        "or False",
+        "test_mirror.py::test_a_held_version_that_was_retired_before_the_mirror_was_made_ends_no_look",
+    ),
     tests="tests/penstock/collect",
 )
 

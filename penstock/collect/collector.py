@@ -25,6 +25,7 @@ from .beside import as_table, cards, hints, signs_of_the_dead
 from .life import Life, look
 from .listing import listed
 from .live import References, protected, references
+from .lost import Lost
 from .mirror import PrimaryRecord, swept_by_primary
 from .notes import check_name, own_name
 from .plan import Plan, planned
@@ -45,7 +46,8 @@ class Options:
     """name: the collector's, which stands for a clock; None: this machine's. grace_s: how long something has to be
     condemned before it is deleted; silence_s: how long a heartbeat or lease may say the same before whoever left it is
     dead; max_objects, max_bytes: of one sweep; dataset: sweep what was this one's alone; condemned: ids of versions
-    that, once retired, neither tags, aliases nor leases keep: those of a takedown. Raises: InvalidRuntime; InvalidName.
+    that, once retired, neither tags, aliases nor leases keep: those of a takedown, and those that were given up.
+    Raises: InvalidRuntime; InvalidName.
     """
 
     name: str | None = None
@@ -91,7 +93,7 @@ def collect(
             _abort(root, silent, life)
             state = root.log.refresh()
             silent = [txn for txn in silent if state.txns[txn].status == "aborted"]
-        kept, live = _kept(root, state, life, options.condemned)
+        kept, live = _kept(root, state, life, options.condemned, mirror=mirror)
         tally = Tally()
 
         def condemned() -> Iterator[pa.Table]:
@@ -106,7 +108,7 @@ def collect(
         plan = stack.enter_context(planned(root.store, name, condemned(), now_us))
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
-        check = last_look(root, life, leases, kept, options.condemned)
+        check = last_look(root, life, leases, kept, options.condemned, mirror=mirror)
         record = (PrimaryRecord() if mirror else Record(root, name)) if apply else None
         swept = sweep(root, plan, caps, grace_us, check, record, now_us)
     return Report(
@@ -132,13 +134,14 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
 
 
 def _kept(
-    root: Root, state: State, life: Life, condemned: Collection[str]
+    root: Root, state: State, life: Life, condemned: Collection[str], *, mirror: bool
 ) -> tuple[dict[str, VersionRecord], References]:
     """The versions that stay, and what they are made of. Raises: as `references`."""
     while True:
         kept = protected(state, life.living(life.leases), condemned)
         try:
-            return kept, references(root.store, list(kept.values()))
+            lost = Lost(root.store, state, condemned, mirror=mirror)
+            return kept, references(root.store, list(kept.values()), lost)
         except ObjectNotFound:
             before, state = state, root.log.refresh()
             if state.n == before.n:

@@ -63,3 +63,22 @@ class Listing:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)
+
+
+def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
+    """Where in one ascending array those may lie that another has."""
+    if not len(keys):
+        return slice(0, 0)
+    return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))
+
+
+def _first(ascending: pa.Array, key: str) -> int:
+    """How many are less than `key`."""
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle].as_py() < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low

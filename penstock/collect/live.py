@@ -1,8 +1,7 @@
 """What must stay: versions that somebody can open or has a claim on, and the objects that these are made of."""
 
-import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +11,16 @@ import pyarrow.compute as pc
 from loader.dataset.history import State, VersionRecord
 from loader.dataset.lease import LeaseRecord
 from loader.dataset.manifest import read_manifest
-from loader.dataset.parquet import TableFile, get_tables
+from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.references import table_references
-from loader.errors import ObjectNotFound
+from loader.errors import Corrupt, ObjectNotFound
 from loader.storage import Store
 
 from ..progress import progress
+from .listing import stretch
+from .lost import Lost, claims
 
 READ_AHEAD = 16
-logger = logging.getLogger(__name__)
 
 
 def protected(
@@ -29,13 +29,9 @@ def protected(
     """id -> version of those that stay: not retired, or named by a tag or alias, leased, held, or the parent of an open
     transaction. condemned: ids that neither a name nor a lease keeps once they are retired: a takedown's."""
     kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}
-    soft = [state.version(ref.dataset, ref.number) for ref in state.refs.values()]
-    soft += [state.by_id(id) for lease in leases for id in lease.versions]
-    hard = [state.version(hold.dataset, hold.number) for hold in state.holds]
-    hard += [state.by_id(txn.parent) for txn in state.txns.values() if txn.status == "open" and txn.parent]
-    kept |= {one.id: one for one in soft if one is not None and one.id not in condemned}
-    kept |= {one.id: one for one in hard if one is not None}
-    return kept
+    leased = [id for lease in leases for id in lease.versions if id not in condemned]
+    claimed = map(state.by_id, [*claims(state, condemned), *leased])
+    return kept | {one.id: one for one in claimed if one is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,79 +47,57 @@ class References:
         return pc.is_in(keys, value_set=self.paths[stretch(self.paths, keys)])
 
 
-def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
-    """Where in one ascending array those may lie that another has."""
-    if not len(keys):
-        return slice(0, 0)
-    return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))
-
-
-def _first(ascending: pa.Array, key: str) -> int:
-    """How many are less than `key`."""
-    low, high = 0, len(ascending)
-    while low < high:
-        middle = (low + high) // 2
-        if ascending[middle].as_py() < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def references(store: Store, records: Sequence[VersionRecord]) -> References:
+def references(store: Store, records: Sequence[VersionRecord], lost: Lost) -> References:
     """Every object of these versions. A request per version, and one per table of shards, which versions share.
 
-    A retired version whose files are gone already keeps what is left of it. Memory: 0.2 KB per object. Raises:
-    ObjectNotFound, Corrupt for a version that can be opened and whose files are not there: what it is made of cannot be
-    told, so nothing may be deleted.
+    lost: what is to be done without a file that cannot be read. Memory: 0.2 KB per object. Raises: ObjectNotFound,
+    Corrupt for a version whose files cannot be done without: what it is made of cannot be told, so nothing may be
+    deleted.
     """
     paths: set[str] = set()
-    tables: dict[str, tuple[TableFile, bool]] = {}
+    tables: dict[str, tuple[TableFile, VersionRecord]] = {}
     newest: dict[str, tuple[int, str]] = {}
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
-        found = pool.map(lambda record: _manifest(store, record), records)
+        found = pool.map(lambda record: _manifest(store, record, lost), records)
         for record, manifest in zip(records, progress(found, "versions", total=len(records)), strict=True):
             if manifest is None:
                 continue
             paths.add(record.manifest)
             paths.update(one.path for one in table_references(manifest))
             for file in manifest["shards"]:
-                lenient = record.retired is not None and tables.get(file["path"], (None, True))[1]
-                tables[file["path"]] = TableFile.from_json(file), lenient
+                _, other = tables.get(file["path"], (None, record))
+                tables[file["path"]] = TableFile.from_json(file), max(other, record, key=lost.rank)
             owner = str(manifest["producer"].get("owner", ""))
             newest[record.dataset] = max(newest.get(record.dataset, (0, "")), (record.number, owner))
-    columns = [pa.array(sorted(paths), pa.large_string()), *_shards(store, tables)]
-    every = pa.concat_arrays(columns)
+        shards = [*_shards(store, tables.values(), lost, pool)]
+    every = pa.concat_arrays([pa.array(sorted(paths), pa.large_string()), *shards])
     return References(
         paths=every.take(pc.sort_indices(every)),
         owners={dataset: owner for dataset, (_, owner) in newest.items() if owner},
     )
 
 
-def _manifest(store: Store, record: VersionRecord) -> dict[str, Any] | None:
+def _manifest(store: Store, record: VersionRecord, lost: Lost) -> dict[str, Any] | None:
     try:
         return read_manifest(store, record.manifest, record.sha256)
-    except ObjectNotFound as error:
-        if record.retired is None:
-            error.add_note(
-                f"{record.name} can be opened, and what it is made of cannot be told, so nothing is collected: "
-                "restore the file from a mirror, or retire the version"
-            )
-            raise
-        logger.warning("%s is retired and its manifest is gone; what is left of it is not kept", record.name)
+    except (ObjectNotFound, Corrupt) as error:
+        lost.without(record, record.manifest, error)
         return None
 
 
-def _shards(store: Store, tables: Mapping[str, tuple[TableFile, bool]]) -> Iterable[pa.Array]:
+def _shards(
+    store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Lost, pool: Executor
+) -> Iterator[pa.Array]:
     """The paths of shards and of their indexes."""
-    strict = [file for file, lenient in tables.values() if not lenient]
-    found = list(get_tables(store, strict, ["path", "index_path"]))
-    for file, lenient in tables.values():
-        if lenient:
-            try:
-                found += get_tables(store, [file], ["path", "index_path"])
-            except ObjectNotFound:
-                logger.warning("%s is gone, of a retired version", file.path)
-    for table in found:
-        for column in table.columns:
+
+    def read(one: tuple[TableFile, VersionRecord]) -> pa.Table | None:
+        file, record = one
+        try:
+            return get_table(store, file, ["path", "index_path"])
+        except (ObjectNotFound, Corrupt) as error:
+            lost.without(record, file.path, error)
+            return None
+
+    for table in pool.map(read, tables):
+        for column in table.columns if table is not None else ():
             yield from column.cast(pa.large_string()).chunks

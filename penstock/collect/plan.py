@@ -18,8 +18,7 @@ from loader.dataset.parquet import parse_table, table_facts
 from loader.errors import FormatTooNew, ObjectNotFound
 from loader.storage import Store
 
-from .listing import scratch, scratch_folder
-from .live import stretch
+from .listing import scratch, scratch_folder, stretch
 from .notes import FOLDER, passed
 
 ROWS = 10_000

@@ -18,6 +18,7 @@ from ..words import size
 from .delete import delete
 from .life import Life
 from .live import protected, references
+from .lost import Lost
 from .mirror import PrimaryRecord
 from .plan import Plan
 from .swept import Record
@@ -153,11 +154,17 @@ def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
 
 
 def last_look(
-    root: Root, life: Life, leases: Leases, kept: Mapping[str, VersionRecord], condemned: Collection[str]
+    root: Root,
+    life: Life,
+    leases: Leases,
+    kept: Mapping[str, VersionRecord],
+    condemned: Collection[str],
+    *,
+    mirror: bool,
 ) -> Check:
     """What is still not needed of a piece of the plan: the log and the leases are read again before each. kept:
-    versions that stayed when the plan was made; condemned: as for `protected`. A listing and a request, where nothing
-    moved."""
+    versions that stayed when the plan was made; condemned, mirror: as for `Lost`. A listing and a request, where
+    nothing moved."""
 
     def check(ripe: pa.Table) -> pa.Table:
         state = root.log.refresh()
@@ -169,7 +176,8 @@ def last_look(
         ]
         wanted = pa.array(needed, pa.large_string())
         if back:
-            wanted = pa.concat_arrays([wanted, references(root.store, back).paths])
+            lost = Lost(root.store, state, condemned, mirror=mirror)
+            wanted = pa.concat_arrays([wanted, references(root.store, back, lost).paths])
         return ripe.filter(pc.invert(pc.is_in(ripe["key"], value_set=wanted)))
 
     return check

@@ -2,10 +2,11 @@
 
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import loader
+from loader.errors import InvalidRuntime
 
 from .verb import Answer, Verb
 
@@ -46,6 +47,13 @@ def look(parser: ArgumentParser) -> None:
         help="whose notes: one name per clock (default: this host's)",
     )
     parser.add_argument(
+        "--give-up",
+        action="append",
+        default=[],
+        metavar="REF",
+        help="a retired version that is lost: no tag, alias or lease keeps it; may be given again",
+    )
+    parser.add_argument(
         "--price", type=float, default=None, metavar="USD", help="per GiB and month (default: list price)"
     )
 
@@ -76,17 +84,30 @@ def retiring(parser: ArgumentParser) -> None:
     parser.add_argument("--apply", action="store_true", help="retire them; without it nothing is retired")
 
 
+def _condemned(root: loader.Root, given_up: Sequence[str]) -> set[str]:
+    """Ids of what takedowns retired and of what was given up. Raises: InvalidRuntime for a version that is not
+    retired; VersionNotFound."""
+    from ..takedown.record import condemned
+
+    ids = set(condemned(root.store, root.state.denies))
+    for ref in given_up:
+        record = root.record(ref, retired=True)
+        if record.retired is None:
+            raise InvalidRuntime(f"{record.name} is not retired, and everybody may read it: retire it first")
+        ids.add(record.id)
+    return ids
+
+
 def plan(arguments: Namespace) -> Answer:
     """What is condemned, for how long, and what it costs."""
     from ..collect import Options, collect
-    from ..takedown.record import condemned
 
     root = loader.Root(arguments.root)
     options = Options(
         name=arguments.collector,
         grace_s=arguments.grace,
         silence_s=arguments.silence,
-        condemned=condemned(root.store, root.state.denies),
+        condemned=_condemned(root, arguments.give_up),
     )
     report = collect(root, options)
     return report.to_json(arguments.price), report.to_text(arguments.price), 0
@@ -95,14 +116,13 @@ def plan(arguments: Namespace) -> Answer:
 def sweep(arguments: Namespace) -> Answer:
     """Delete what has been condemned for the grace. Exit status 1 when something cannot be deleted."""
     from ..collect import Options, collect
-    from ..takedown.record import condemned
 
     root = loader.Root(arguments.root)
     options = Options(
         name=arguments.collector,
         grace_s=arguments.grace,
         silence_s=arguments.silence,
-        condemned=condemned(root.store, root.state.denies),
+        condemned=_condemned(root, arguments.give_up),
         max_objects=arguments.max_objects,
         max_bytes=arguments.max_bytes,
         dataset=arguments.dataset,

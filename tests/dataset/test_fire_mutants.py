@@ -40,13 +40,14 @@ def open_transactions_are_leftovers(patch):
 
 
 def what_versions_share_is_forgotten(patch):
-    patch.setattr(live, "_shards", lambda store, tables: [])
+    patch.setattr(live, "_shards", lambda *_: [])
 
 
 def another_collectors_work_ends_a_look(patch):
-    def kept(root, state, life, condemned):
+    def kept(root, state, life, condemned, *, mirror):
         found = collector.protected(state, life.living(life.leases), condemned)
-        return found, collector.references(root.store, list(found.values()))
+        lost = collector.Lost(root.store, state, condemned, mirror=mirror)
+        return found, collector.references(root.store, list(found.values()), lost)
 
     patch.setattr(collector, "_kept", kept)
 

@@ -10,7 +10,7 @@ from loader.dataset.lease import Lease
 from loader.dataset.publish import open_record
 from loader.dataset.read import read_fields
 from loader.dataset.references import references
-from loader.errors import Fenced, Forbidden, ObjectNotFound
+from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
 from penstock.collect import Options, collect
 from penstock.collect.swept import read_swept
 
@@ -324,6 +324,69 @@ def a_version_that_cannot_be_read_stops_the_collector():
     assert is_whole(root, one)
 
 
+CLAIMS = {
+    "a hold by 'legal'": lambda root: root.hold("d@1", by="legal", why="audit"),
+    "tag 'paper'": lambda root: root.tag("d@1", "paper"),
+    "alias 'best'": lambda root: root.alias("d@1", "best"),
+    "as its parent": lambda root: root.heartbeat(root.begin("d", parent="d@1")).beat(),
+}
+
+
+def claimed_and_retired(claim):
+    """(a root, its first version, which is retired and claimed)."""
+    root = fresh()
+    one = write(root, "a")
+    claim(root)
+    root.retire("d@1", reason="old")
+    write(root, "b")
+    root.close()
+    return root, one
+
+
+def what_the_log_keeps_is_not_deleted_because_it_cannot_be_read():
+    """Nor anything else, until the file is back."""
+    for who, claim in CLAIMS.items():
+        root, one = claimed_and_retired(claim)
+        (shards,) = [key for key in needed(root, one) if key.endswith("/shards.parquet")]
+        for key, damaged in itertools.product((one.manifest, shards), (False, True)):
+            whole, before = root.store.get(key).data, there(root)
+            root.store.delete_many([key])
+            if damaged:
+                root.store.put(key, whole[:5] + bytes([whole[5] ^ 1]) + whole[6:])
+            for hour in (0, 80):
+                try:
+                    look(root, hour, silence_s=1e9)
+                except (ObjectNotFound, Corrupt) as error:
+                    (told,) = error.__notes__
+                    assert told.startswith("d@1 is retired and kept by ")
+                    assert who in told
+                else:
+                    raise AssertionError(f"{who}, {key}: the look goes on")
+            root.store.put(key, whole)
+            assert there(root) == before
+        look(root, 90, silence_s=1e9)
+        assert is_whole(root, one)
+
+
+def what_a_collector_may_have_taken_ends_no_look():
+    """The files of a version that a lease alone keeps, and of one that was given up and is on record."""
+    root, one, reader = retired_while_read()
+    root.store.delete_many([one.manifest])
+    look(root, 0)
+    reader.close()
+    root, one = claimed_and_retired(CLAIMS["tag 'paper'"])
+    kept = needed(root, root.record("d@2"))
+    root.store.delete_many([one.manifest])
+    for hour in (0, 80):
+        look(root, hour, condemned=[one.id])
+    assert there(root) == kept
+    root, one = claimed_and_retired(CLAIMS["tag 'paper'"])
+    for hour in (0, 80):
+        look(root, hour, condemned=[one.id])
+    assert is_gone(root, one)
+    look(root, 81)
+
+
 # how it is done
 
 
@@ -542,6 +605,8 @@ ALL = [
     a_silent_transaction_is_aborted_and_can_commit_nothing,
     what_is_not_ours_stays,
     a_version_that_cannot_be_read_stops_the_collector,
+    what_the_log_keeps_is_not_deleted_because_it_cannot_be_read,
+    what_a_collector_may_have_taken_ends_no_look,
     a_dry_run_changes_nothing,
     no_more_than_the_caps_goes,
     an_object_above_the_cap_is_passed_over_and_named,

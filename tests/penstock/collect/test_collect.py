@@ -305,6 +305,28 @@ def test_gc(cli, own):
     assert cli("verify", "other", "--full", root=own).code == 0
 
 
+def test_a_version_that_is_lost_is_given_up(cli, own):
+    root = loader.Root(own)
+    root.tag("d@1", "paper")
+    sweep = ("gc", "sweep", "--grace", "0h", "--apply")
+    held = cli(*sweep, "--give-up", "d@1", root=own)
+    assert held.code == 2
+    assert "d@1 is not retired, and everybody may read it: retire it first" in held.err
+    root.retire("d@1", reason="old")
+    one = root.record("d@1", retired=True)
+    manifest = root.store.get(one.manifest).data
+    root.store.put(one.manifest, manifest[:-9] + b"x" + manifest[-8:])
+    refused = cli(*sweep, root=own)
+    assert refused.code == 1
+    assert "d@1 is retired and kept by tag 'paper'" in refused.err
+    assert "penstock gc sweep --give-up d@1" in refused.err
+    assert cli("gc", "plan", "--give-up", "d@1", root=own).code == 0
+    assert cli(*sweep, "--give-up", "d@1", root=own).code == 0
+    assert one.manifest not in {info.key for info in root.store.list("data/")}
+    assert cli(*sweep, root=own).code == 0, "it is on record"
+    assert cli("verify", "d@4", "--full", root=own).code == 0
+
+
 def test_gc_retire(cli, own):
     assert (
         cli("gc", "retire", "d", "--keep-last", "1", root=own).out

@@ -162,3 +162,19 @@ def test_a_reader_of_the_mirror_keeps_what_it_reads(primary, mirror):
     mirror.close()
     gone = {key for table in read_swept(primary.store) for key in table["key"].to_pylist()}
     assert collect(later, NOW, apply=True).swept.objects == len(wanted & gone) > 0
+
+
+def test_a_held_version_that_was_retired_before_the_mirror_was_made_ends_no_look(primary, tmp_path):
+    """It was never copied, neither to the mirror nor to what the root is moved to."""
+    primary.hold("d@1", by="legal", why="case")
+    primary.retire("d@1", reason="old")
+    target = open_store(str(tmp_path / "mirror"))
+    migrate(primary, target, Pace(None, None))
+    record = primary.record("d@1", retired=True)
+    assert record.manifest not in files(loader.Root(target.url))
+    assert collect(loader.Root(target.url), NOW, apply=True).swept.objects == 0
+    promote(primary, target, Pace(None, None))
+    later = loader.Root(target.url)
+    collect(later, NOW, apply=True)
+    for name in ("d@2", "d@3"):
+        assert not verify(later, name, full=True).problems

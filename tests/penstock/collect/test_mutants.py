@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import loader
 from loader.errors import PenstockError
-from penstock.collect import collector, live, notes, plan, sort_out, sweep
+from penstock.collect import collector, live, lost, notes, plan, sort_out, sweep
 from penstock.collect.life import Life
 
 real_protected = live.protected
@@ -35,14 +35,14 @@ def leases_ignored(patch):
 
 
 def the_last_look_is_left_out(patch):
-    patch.setattr(collector, "last_look", lambda *_: lambda ripe: ripe)
+    patch.setattr(collector, "last_look", lambda *_, **__: lambda ripe: ripe)
 
 
 def the_last_look_does_not_read_leases_again(patch):
     real = collector.last_look
 
-    def last_look(root, life, leases, kept, condemned):
-        return real(root, life, SimpleNamespace(read=lambda: life.leases), kept, condemned)
+    def last_look(root, life, leases, *more, **named):
+        return real(root, life, SimpleNamespace(read=lambda: life.leases), *more, **named)
 
     patch.setattr(collector, "last_look", last_look)
 
@@ -89,7 +89,7 @@ def foreign_files_are_leftovers(patch):
 
 
 def shared_shards_forgotten(patch):
-    patch.setattr(live, "_shards", lambda store, tables: [])
+    patch.setattr(live, "_shards", lambda *_: [])
 
 
 def whoever_is_silent_once_is_dead(patch):
@@ -157,8 +157,23 @@ def all_collectors_share_their_notes(patch):
 
 
 def a_broken_version_is_skipped(patch):
-    real = live._manifest
-    patch.setattr(live, "_manifest", lambda store, record: real(store, replace(record, retired="x")))
+    patch.setattr(lost.Lost, "without", lambda *_: None)
+
+
+def leases_alone_keep_what_is_retired(patch):
+    """Where a file is missing."""
+    patch.setattr(lost, "claims", lambda *_: {})
+
+
+def whatever_is_retired_may_be_damaged(patch):
+    real = lost.Lost.without
+    patch.setattr(
+        lost.Lost, "without", lambda self, record, *more: record.retired or real(self, record, *more)
+    )
+
+
+def the_record_of_what_was_swept_is_not_read(patch):
+    patch.setattr(lost, "read_swept", lambda store: iter(()))
 
 
 def cards_stay(patch):
@@ -195,6 +210,9 @@ CASES = [
     (a_clock_put_back_is_not_noticed, "a_clock_that_jumps_ends_no_grace"),
     (all_collectors_share_their_notes, "each_clock_waits_for_its_own_grace"),
     (a_broken_version_is_skipped, "a_version_that_cannot_be_read_stops_the_collector"),
+    (leases_alone_keep_what_is_retired, "what_the_log_keeps_is_not_deleted_because_it_cannot_be_read"),
+    (whatever_is_retired_may_be_damaged, "what_the_log_keeps_is_not_deleted_because_it_cannot_be_read"),
+    (the_record_of_what_was_swept_is_not_read, "what_a_collector_may_have_taken_ends_no_look"),
     (cards_stay, "what_goes_with_a_version_goes"),
     (signs_of_the_dead_stay, "what_goes_with_a_version_goes"),
 ]

@@ -1638,6 +1638,13 @@ COLLECTING = in_files(
         "test_collect.py::test_what_a_disk_refuses_to_delete_is_told",
     ),
     (
+        "the nearest mirror is looked at for its primary",
+        "collector.py",
+        "root = root.alone",
+        "root = root",
+        "test_mirror.py::test_of_a_root_with_mirrors_the_primary_alone_is_looked_at",
+    ),
+    (
         "what was never copied ends every look",
         "lost.py",
         "or record.n <= self._copied",

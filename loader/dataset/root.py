@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import Conflict, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
-from ..storage.mirrored import MirroredStore
+from ..storage.mirrored import MirroredStore, primary_of
 from ..storage.threads import beside
 from .annotate import Annotated, Annotating
 from .changes import publish_annotation, publish_exclusions, publish_group, publish_parts
@@ -75,6 +75,12 @@ class Root:
         """The URL of the root that the one at `url` is a mirror of; None of a primary. Raises: NotARoot; FormatTooNew;
         StoreError."""
         return self._marker.mirror_of
+
+    @property
+    def alone(self) -> "Root":
+        """The root at `url` without its mirrors: what it has itself, and its own errors. Itself, where it has none."""
+        store = primary_of(self.store)
+        return self if store is self.store else _rebuild(store)
 
     @property
     def log(self) -> Log:

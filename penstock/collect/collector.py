@@ -70,7 +70,7 @@ def collect(
 ) -> Report:
     """Look at a root and note what is seen; with `apply`, abort the transactions of the dead, and delete what has been
     condemned for `grace_s`. Any number of collectors may work on a root at once. Of a mirror nothing is deleted but
-    what the primary's record says was deleted there.
+    what the primary's record says was deleted there. Of a root with mirrors the primary is used alone.
 
     now_us: what the collector's clock says. Costs a listing of `data/` and five of small folders, a request per version
     that stays, per open transaction, lease and table of shards; memory 0.2 KB per object that is referenced or
@@ -78,6 +78,7 @@ def collect(
     cannot be told what a version is made of; Conflict where the root was moved elsewhere meanwhile; StoreError.
     """
     options = options or Options()
+    root = root.alone  # mirrors have notes, leases and copies of the log of their own
     name = str(options.name)
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     grace_us, silence_us = int(options.grace_s * 1e6), int(options.silence_s * 1e6)

@@ -121,6 +121,7 @@ def retire_by_policy(
 ) -> list[VersionRecord]:
     """Retire what the policy says, or with apply=False only tell. A request per version that is not retired, one per
     lease and for `WITNESSES`, and an entry of the log per version. Raises: VersionNotFound; Corrupt; StoreError."""
+    root = root.alone  # mirrors have leases of their own
     state = root.state
     if not state.versions(dataset):
         raise VersionNotFound(

@@ -7,7 +7,7 @@ import pytest
 import loader
 from loader.errors import Conflict
 from loader.storage import open_store
-from penstock.collect import Options, collect, plan
+from penstock.collect import Options, Policy, collect, plan, retire_by_policy
 from penstock.collect.swept import read_swept
 from penstock.migrate.pace import Pace
 from penstock.migrate.promote import promote, promote_alone
@@ -178,3 +178,26 @@ def test_a_held_version_that_was_retired_before_the_mirror_was_made_ends_no_look
     collect(later, NOW, apply=True)
     for name in ("d@2", "d@3"):
         assert not verify(later, name, full=True).problems
+
+
+def test_of_a_root_with_mirrors_the_primary_alone_is_looked_at(properties, tmp_path):
+    """The mirror is nearer, has notes of a collector of that name, and knows of no retirement and no lease."""
+    primary = properties.fresh()
+    properties.two_versions(primary)
+    third = properties.write(primary, "c")
+    mirror = loader.Root(tmp_path / "mirror")
+    migrate(primary, mirror.store, Pace(None, None))
+    collect(mirror, Options(name="c"), now_us=0)
+    before = files(mirror, "collect")
+    both = loader.Root(primary.url, mirrors=[mirror.url])
+    assert both.alone.store is both.store.primary
+    assert primary.alone is primary
+    reader = properties.again(primary)
+    reader.open("d@2")
+    assert retire_by_policy(both, "d", Policy(last=1), now_us=0) == []
+    reader.close()
+    primary.retire("d@2", reason="old")
+    swept = [properties.look(both, hour).swept.objects for hour in (80, 152)]
+    assert (swept[0], swept[1] > 0) == (0, True)
+    assert properties.there(primary) == properties.needed(primary, third)
+    assert files(mirror, "collect") == before

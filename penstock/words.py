@@ -53,10 +53,10 @@ def parse_length(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of '4096', '10GiB' or '2TiB'. Raises: ValueError."""
+    """Bytes of '4096', '10GiB' or '2TiB', up to 2**63 - 1. Raises: ValueError."""
     units = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
     unit = next((unit for unit in units if text.endswith(unit)), "")
     number = text.removesuffix(unit).strip()
     if not number.replace(".", "", 1).isdigit():
         raise ValueError(f"{text!r} is no size; accepted: bytes, or a number with KiB, MiB, GiB or TiB")
-    return int(float(number) * units.get(unit, 1))
+    return int(min(float(number) * units.get(unit, 1), 2**63 - 1))

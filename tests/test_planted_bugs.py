@@ -1645,6 +1645,13 @@ COLLECTING = in_files(
         "test_mirror.py::test_of_a_root_with_mirrors_the_primary_alone_is_looked_at",
     ),
     (
+        "who lives is silent before he could say so",
+        "collector.py",
+        "if self.silence_s < least:",
+        "if False:",
+        "test_collect.py::test_who_is_alive_is_not_silent_before_he_could_say_so",
+    ),
+    (
         "what was never copied ends every look",
         "lost.py",
         "or record.n <= self._copied",

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root
+from loader.dataset import renewal
 from loader.dataset.history import State, VersionRecord
 from loader.dataset.lease import Leases
 from loader.dataset.marker import is_primary
@@ -39,13 +40,16 @@ GRACE_S = 72 * HOUR_S
 SILENCE_S = 72 * HOUR_S
 MAX_OBJECTS = 100_000
 MAX_BYTES = 10 * 2**40
+MOST = 2**63 - 1
+"""Objects, bytes or microseconds that a number of a plan can hold: what is more is without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """name: the collector's, which stands for a clock; None: this machine's. grace_s: how long something has to be
     condemned before it is deleted; silence_s: how long a heartbeat or lease may say the same before whoever left it is
-    dead; max_objects, max_bytes: of one sweep; dataset: sweep what was this one's alone; condemned: ids of versions
+    dead, two renewals at least; max_objects, max_bytes: of one sweep; dataset: sweep what was this one's alone; any of
+    these numbers may be infinite; condemned: ids of versions
     that, once retired, neither tags, aliases nor leases keep: those of a takedown, and those that were given up.
     Raises: InvalidRuntime; InvalidName.
     """
@@ -59,9 +63,22 @@ class Options:
     condemned: Collection[str] = field(default=())
 
     def __post_init__(self) -> None:
-        for name in ("grace_s", "silence_s", "max_objects", "max_bytes"):
-            if getattr(self, name) < 0:
-                raise InvalidRuntime(f"{name} = {getattr(self, name)}; 0 or more is needed")
+        for name, most in (
+            ("grace_s", MOST // 10**6),
+            ("silence_s", MOST // 10**6),
+            ("max_objects", MOST),
+            ("max_bytes", MOST),
+        ):
+            value = getattr(self, name)
+            if not value >= 0:  # nor is NaN
+                raise InvalidRuntime(f"{name} = {value}; 0 or more is needed")
+            object.__setattr__(self, name, min(value, most))
+        least = 2 * renewal.RENEW_EVERY_S
+        if self.silence_s < least:
+            raise InvalidRuntime(
+                f"silence_s = {self.silence_s:g}; at least {least:g} is needed: who is alive shows it every "
+                f"{renewal.RENEW_EVERY_S:g} s"
+            )
         object.__setattr__(self, "name", check_name(own_name() if self.name is None else self.name))
 
 

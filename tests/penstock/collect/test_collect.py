@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import tracemalloc
 
@@ -9,6 +10,7 @@ import pytest
 
 import loader
 from benchmarks.collect import HOUR_US, root_of
+from loader.dataset import renewal
 from loader.dataset.lease import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
 from penstock.collect import Options, collect, listing, notes, sweep
@@ -114,7 +116,8 @@ def test_notes_of_a_newer_release_are_refused(properties):
 
 
 def test_what_is_refused(properties, tmp_path):
-    for wrong in ({"grace_s": -1}, {"max_objects": -1}, {"silence_s": -0.5}, {"max_bytes": -1}):
+    names = ("grace_s", "silence_s", "max_objects", "max_bytes")
+    for wrong in ({name: value} for name in names for value in (-1, math.nan, -math.inf)):
         with pytest.raises(InvalidRuntime, match=next(iter(wrong))):
             Options(**wrong)
     with pytest.raises(InvalidName, match="cannot name a collector"):
@@ -122,6 +125,41 @@ def test_what_is_refused(properties, tmp_path):
     with pytest.raises(NotARoot):
         collect(loader.Root(tmp_path / "none"))
     assert notes.check_name(notes.own_name()) == Options().name
+
+
+def test_numbers_without_end(properties):
+    """More than a plan can hold: nothing is ever due, or everything at once."""
+    for wait in (math.inf, 1e14, 999_999_999 * 86_400.0):
+        for most in (math.inf, 99_999_999 * 2**40, 2**63):
+            root = properties.fresh()
+            one, _ = properties.two_versions(root)
+            options = {"silence_s": wait, "max_bytes": most, "max_objects": most}
+            assert properties.look(root, 80, grace_s=wait, **options).due == {}
+            assert properties.is_whole(root, one)
+            report = properties.look(root, 80, grace_s=0, **options)
+            assert properties.is_gone(root, one)
+            json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert parse_size("9" * 400) == parse_size("99999999TiB") == 2**63 - 1
+
+
+def test_who_is_alive_is_not_silent_before_he_could_say_so(properties, monkeypatch):
+    """Twice the time between two renewals is the least that a collector waits."""
+    for wrong in (0, 1, 599.9):
+        with pytest.raises(InvalidRuntime, match="at least 600 is needed: who is alive shows it every 300 s"):
+            Options(silence_s=wrong)
+    monkeypatch.setattr(renewal, "RENEW_EVERY_S", 1000)
+    with pytest.raises(InvalidRuntime, match="at least 2000 is needed"):
+        Options(silence_s=1999)
+    monkeypatch.undo()
+    root, one, reader = properties.retired_while_read()
+    txn = root.begin("d")
+    for hour in (0, 0.15):
+        found = properties.look(root, hour, silence_s=600, grace_s=0)
+        assert not found.silent
+        assert root.state.txns[txn].status == "open"
+        assert properties.is_whole(root, one)
+    assert properties.look(root, 0.2, silence_s=600, grace_s=0).silent == [txn]
+    reader.close()
 
 
 def test_transactions_of_any_name(properties):
@@ -347,6 +385,7 @@ def test_gc_retire(cli, own):
         (("sweep", "--max-bytes", "1GB"), "no size"),
         (("plan", "--collector", "a b"), "cannot name a collector"),
         (("sweep", "--max-objects", "-1"), "max_objects = -1"),
+        (("sweep", "--silence", "5m"), "silence_s = 300; at least 600 is needed"),
         (("retire", "d", "--keep-last", "0"), "last = 0 in a policy"),
         (("retire", "nope", "--keep-last", "1"), "no dataset 'nope'"),
         (("sweep", "--dataset", "nope"), "no dataset 'nope'; it has d, other"),

@@ -1652,6 +1652,13 @@ COLLECTING = in_files(
         "test_collect.py::test_who_is_alive_is_not_silent_before_he_could_say_so",
     ),
     (
+        "a look ends at notes that were damaged",
+        "notes.py",
+        "except DAMAGED as error:",
+        "except ValueError as error:",
+        "test_collect.py::test_damaged_notes_begin_every_grace_again",
+    ),
+    (
         "what was never copied ends every look",
         "lost.py",
         "or record.n <= self._copied",
@@ -1659,6 +1666,23 @@ COLLECTING = in_files(
         "test_mirror.py::test_a_held_version_that_was_retired_before_the_mirror_was_made_ends_no_look",
     ),
     tests="tests/penstock/collect",
+) + in_files(
+    "dataset",
+    (
+        "a thread that could not be started renews",
+        "renewal.py",
+        "thread.start()",
+        "self._thread = thread; thread.start()",
+        "test_lease.py::test_where_no_thread_could_be_started_the_next_to_open_starts_one",
+    ),
+    (
+        "one root's odd store ends all renewals",
+        "renewal.py",
+        "self._beat(one)",
+        "one.beat()",
+        "test_lease.py::test_what_goes_wrong_with_one_root_ends_no_others_renewal",
+    ),
+    tests="tests/dataset",
 )
 
 

@@ -43,6 +43,10 @@ class Entry:
     sha256: str
 
 
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a small JSON object of ours raises, whatever its bytes are: also `int` of 1e999, and many brackets."""
+
+
 def canonical(value: object) -> bytes:
     """Canonical JSON of `value`: the one byte string that equal values have.
 

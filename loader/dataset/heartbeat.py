@@ -20,7 +20,7 @@ from typing import Self
 
 from ..errors import ObjectNotFound, StoreError
 from ..storage.store import Store
-from .entries import canonical
+from .entries import DAMAGED, canonical
 from .names import check_transaction_name
 
 BEAT_EVERY_S = 30.0
@@ -52,7 +52,10 @@ class _Pulse:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            self._beat()
+            try:
+                self._beat()
+            except Exception:  # noqa: BLE001 - the next may be better, and who seems dead is aborted
+                _log.exception("%s failed", threading.current_thread().name)
 
     def close(self) -> None:
         self._stop.set()
@@ -115,9 +118,11 @@ def read_heartbeat(store: Store, txn: str) -> Beat | None:
     key = heartbeat_key(txn)
     try:
         body = json.loads(store.get(key).data)
-        return Beat(beat=int(body["beat"]), holder=str(body["holder"]))
+        holder = str(body["holder"])
+        holder.encode()  # a lone surrogate cannot be noted
+        return Beat(beat=int(body["beat"]), holder=holder)
     except ObjectNotFound:
         return None
-    except (ValueError, KeyError, TypeError) as e:
+    except DAMAGED as e:
         _log.warning("%s in %s is no sign of life (%s): read as beat 0", key, store.url, e)
         return Beat(beat=0, holder="")

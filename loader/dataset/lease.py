@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import cache
 from threading import RLock
 
-from ..errors import Forbidden, ObjectNotFound, StoreError
+from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
 from ..storage import fork
 from ..storage.store import Store
-from .entries import canonical
+from .entries import DAMAGED, canonical
 from .heartbeat import new_holder
 from .renewal import renew_in_background, stop_renewing
 
@@ -59,16 +59,17 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well; False when it is claimed already. One request."""
+        """Claim a version as well; False when the store has it claimed already. One request. Raises: RuntimeError where
+        no thread can be started to renew it; asked again, it tries again."""
         with self._lock:
-            if version_id in self._versions:
-                return False
-            self._holder = self._holder or new_holder()
-            self._versions[version_id] = None
-            self.beat()
+            known = version_id in self._versions and (self.active or self._read_only)
+            if not known:
+                self._holder = self._holder or new_holder()
+                self._versions[version_id] = None
+                self.beat()
             if not self._read_only:
                 renew_in_background(self)
-            return True
+            return not known
 
     def beat(self) -> bool:
         """Write it with the next number; False when there is nothing to claim, or the store refused it. One request."""
@@ -149,6 +150,9 @@ class Leases:
             data, etag = self._store.get(key)
         except ObjectNotFound:  # given back this moment
             return None
+        except InvalidStore as e:  # of a name that no key may have
+            _log.warning("%r in %s is no lease (%s): it is left alone", key, self._store.url, e)
+            return None
         return parse_lease(key, data, etag)
 
 
@@ -165,7 +169,8 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
         if not isinstance(versions, list) or not all(isinstance(one, str) for one in versions):
             raise TypeError(f"versions is {versions!r}")
         beat, host = int(str(body["beat"])), str(body.get("host", ""))
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        host.encode()  # a lone surrogate cannot be shown
+    except DAMAGED as e:
         _log.warning("%s is no lease (%s): it claims nothing", key, e)
         versions, beat, host = [], 0, ""
     return LeaseRecord(key=key, holder=holder, host=host, beat=beat, versions=tuple(versions), etag=etag)

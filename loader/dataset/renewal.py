@@ -1,5 +1,6 @@
 """One thread of a process that renews all of its leases, as long as there are any."""
 
+import logging
 import random
 import threading
 from typing import Protocol
@@ -13,6 +14,7 @@ JOIN_S = 1.0
 """What giving the last lease back waits for the thread, which may be in a request."""
 # Of the operating system: ranks that seed `random` alike must not all renew in one moment.
 _chance = random.SystemRandom()
+_log = logging.getLogger(__name__)
 
 
 class Renewed(Protocol):
@@ -38,15 +40,14 @@ class Renewal:
         self._renewed: dict[int, Renewed] = {}
 
     def add(self, one: Renewed) -> None:
-        """Beat for it from now on."""
+        """Beat for it from now on; again is no change. Raises: RuntimeError where no thread can be started."""
         with self._lock:
             self._renewed[id(one)] = one
             if self._thread is None:
-                self._stop = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._stop,), name="penstock-leases", daemon=True
-                )
-                self._thread.start()
+                stop = threading.Event()
+                thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
+                thread.start()  # where none can be started, the next to be added tries again
+                self._stop, self._thread = stop, thread
 
     def remove(self, one: Renewed) -> None:
         """No longer; with the last one the thread ends."""
@@ -75,7 +76,14 @@ class Renewal:
                 renewed = list(self._renewed.values())
             for one in renewed:
                 if not stop.is_set():
-                    one.beat()
+                    self._beat(one)
+
+    def _beat(self, one: Renewed) -> None:
+        """Whatever goes wrong with one ends nothing for the others, nor its own next beat."""
+        try:
+            one.beat()
+        except Exception:  # noqa: BLE001 - it is logged
+            _log.exception("a lease was not renewed")
 
 
 _RENEWAL = Renewal()

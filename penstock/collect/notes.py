@@ -15,7 +15,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from loader.dataset.entries import canonical
+from loader.dataset.entries import DAMAGED, canonical
 from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
 from loader.storage import Store
 
@@ -101,7 +101,7 @@ def read_signs(store: Store, name: str) -> Signs:
         return Signs()
     except FormatTooNew:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         logger.warning("%s in %s cannot be read (%s): the collector begins again", key, store.url, error)
         return Signs()
 

@@ -174,6 +174,57 @@ def test_the_thread_takes_over_what_a_failing_store_did_not_take(store, lease, a
     assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
 
 
+def test_where_no_thread_could_be_started_the_next_to_open_starts_one(store, at_once, monkeypatch):
+    """Also for what is claimed already; and what is given back meanwhile is given back."""
+    real, refusals = threading.Thread.start, [1, 1]
+
+    def start(thread):
+        if thread.name == THREAD and refusals:
+            refusals.pop()
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    one, two = Lease(store), Lease(store)
+    for made in (one, two):
+        with pytest.raises(RuntimeError, match="can't start"):
+            made.add(IDS[0])
+    two.close()
+    assert renewing() == []
+    assert not one.add(IDS[0])
+    assert len(renewing()) == 1
+    for _ in range(4):
+        assert store.beaten.acquire(timeout=60)
+    one.close()
+    assert renewing() == []
+
+
+def test_what_goes_wrong_with_one_root_ends_no_others_renewal(store, lease, at_once, caplog):
+    class Odd(Refusing):
+        def put(self, key, data):
+            super().put(key, data)
+            if self.puts > 1:
+                raise LookupError("a store of somebody's own")
+
+    odd = Lease(Odd(store.store))
+    odd.add(IDS[0])
+    lease.add(IDS[1])
+    for _ in range(8):
+        assert store.beaten.acquire(timeout=60)
+    assert "a lease was not renewed" in caplog.text
+    assert "a store of somebody's own" in caplog.text
+    odd.close()
+
+
+def test_what_the_store_did_not_take_is_claimed_by_the_next_to_open(store, lease):
+    store.error = Transient
+    assert lease.add(IDS[0])
+    store.error = None
+    assert lease.add(IDS[0])
+    assert claimed(store) == [((IDS[0],), 2)]
+    assert not lease.add(IDS[0])
+
+
 def test_read_only_credentials_are_warned_once(store, caplog):
     store.error = Forbidden
     before = renewing()

@@ -77,8 +77,36 @@ def test_a_beat_that_fails_is_logged_and_the_next_one_counts(store, caplog):
     assert read_heartbeat(store, "t1").beat == 2
 
 
-def test_a_sign_of_life_that_was_damaged_never_moves(store, caplog):
-    store.put("heartbeats/t1.json", b"{")
+def test_whatever_goes_wrong_with_a_beat_the_next_one_follows(store, caplog, monkeypatch):
+    real, odd = store.put, [1, 1]
+
+    def put(key, data):
+        if odd and threading.current_thread() is not threading.main_thread():
+            odd.pop()
+            raise LookupError("a store of somebody's own")
+        real(key, data)
+
+    monkeypatch.setattr(store, "put", put)
+    with Heartbeat(store, "t1", every_s=0.001):
+        for _ in range(4):
+            assert store.beaten.acquire(timeout=60)
+    assert "a store of somebody's own" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff",
+        b'{"beat":1e999,"holder":"x"}',
+        b'{"beat":1,"holder":"\\ud800"}',
+        pytest.param(b"[" * 200_000, id="brackets"),
+    ],
+)
+def test_a_sign_of_life_that_was_damaged_never_moves(store, caplog, data):
+    store.put("heartbeats/t1.json", data)
     assert read_heartbeat(store, "t1") == Beat(beat=0, holder="")
     assert "heartbeats/t1.json" in warned(caplog)[0]
 

@@ -57,7 +57,15 @@ def test_signs_of_life():
 
 
 @pytest.mark.parametrize(
-    "data", [b"{", b"{}", b'{"format":1,"at_us":0,"signs":[]}', b'{"format":1,"at_us":0,"signs":{"a":[1]}}']
+    "data",
+    [
+        b"{",
+        b"{}",
+        b'{"format":1,"at_us":0,"signs":[]}',
+        b'{"format":1,"at_us":0,"signs":{"a":[1]}}',
+        b'{"format":1,"at_us":1e999,"signs":{}}',
+        pytest.param(b"[" * 200_000, id="brackets"),
+    ],
 )
 def test_damaged_notes_begin_every_grace_again(properties, caplog, data):
     root = properties.fresh()
@@ -71,6 +79,28 @@ def test_damaged_notes_begin_every_grace_again(properties, caplog, data):
     assert "every grace begins again" in caplog.text
     properties.look(root, 152)
     assert properties.is_gone(root, one)
+
+
+def test_damaged_signs_of_life_end_no_look(properties, tmp_path):
+    """They never move: whoever left them is dead after the silence. What cannot be a key is left alone."""
+    root = loader.Root(tmp_path / "root")
+    one = properties.write(root, "a")
+    txns = [root.begin("d") for _ in range(3)]
+    folder = tmp_path / "root" / "leases"
+    bodies = [b'{"beat":1e999,"holder":"x","versions":[]}', b'{"beat":1,"holder":"\\ud800"}', b"[" * 200_000]
+    for txn, body in zip(txns, bodies, strict=True):
+        root.store.put(f"heartbeats/{txn}.json", body)
+        root.store.put(f"leases/{txn}.json", body)
+    host = b'{"beat":1,"host":"\\ud800","versions":["' + one.id.encode() + b'"]}'
+    root.store.put("leases/host.json", host)
+    (folder / "a\x01.json").write_bytes(b"{}")
+    root.close()
+    for hour in (0, 80, 160):
+        found = properties.look(root, hour)
+        assert set(found.silent) == (set(txns) if hour == 80 else set())
+    assert [one.name for one in folder.iterdir()] == ["a\x01.json"]
+    assert found.swept.n_refused == 0
+    assert properties.is_whole(root, one)
 
 
 def test_a_plan_whose_bytes_were_flipped_begins_every_grace_again(properties, caplog):

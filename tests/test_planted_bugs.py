@@ -1659,6 +1659,21 @@ COLLECTING = in_files(
         "test_collect.py::test_damaged_notes_begin_every_grace_again",
     ),
     (
+        "a sweep of one dataset aborts what is another's",
+        "collector.py",
+        "if options.dataset in (None, state.txns[txn].dataset))",
+        "if True)",
+        "test_mutants.py::test_every_property_holds_without",
+    ),
+    (
+        "leases are read once for all retirements",
+        "retention.py",
+        "def chosen(state: State) -> list[VersionRecord]:",
+        "leases.read = lambda found=leases.read(): found  # type: ignore\n\n"
+        "    def chosen(state: State) -> list[VersionRecord]:",
+        "test_retention.py::test_what_is_opened_meanwhile_is_not_retired",
+    ),
+    (
         "what was never copied ends every look",
         "lost.py",
         "or record.n <= self._copied",

@@ -8,6 +8,7 @@ so it does not matter who writes it, nor how often.
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain, islice
@@ -150,8 +151,8 @@ def listed(store: Store) -> Listed:
 
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
     """The numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
-    digits = [key.removeprefix(prefix).removesuffix(".json") for key in keys if key.startswith(prefix)]
-    return sorted(int(d) for d in digits if d.isascii() and d.isdigit() and len(d) == 12)
+    name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
+    return sorted(int(found[1]) for key in keys if (found := name.fullmatch(key)))
 
 
 def newest_hint(store: Objects, hints: Sequence[int]) -> tuple[State, int]:
@@ -191,5 +192,5 @@ def write_hint(store: Store, state: State) -> None:
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
     """All but the newest `keep` hints: what a collector may delete. Raises: StoreError."""
-    there = list(store.list(_PREFIX))
+    there = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
     return there[: max(len(there) - keep, 0)]

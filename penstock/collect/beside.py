@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from loader.dataset.hints import old_hints
 from loader.dataset.history import State
+from loader.dataset.marker import PROBES
 from loader.storage import Store
 from loader.storage.store import ObjectInfo
 
@@ -14,7 +15,7 @@ from .life import Life
 from .sort_out import Tally
 
 _CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
-_PROBE = "heartbeats/probe-"
+_HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
 Gone = tuple[ObjectInfo, str, str, str]
 """An object that goes: itself, its dataset, its transaction, and why; "" where there is none."""
 
@@ -37,7 +38,7 @@ def signs_of_the_dead(store: Store, state: State, life: Life, tally: Tally) -> I
         txn = state.txns.get(info.key.removeprefix("heartbeats/").removesuffix(".json"))
         if txn is not None and txn.status != "open":
             yield info, txn.dataset, txn.txn, "heartbeat of a transaction that is over"
-        elif info.key.startswith(_PROBE):
+        elif txn is None and info.key.startswith(PROBES) and not _HEARTBEAT.fullmatch(info.key):
             yield info, "", "", "probe"
         elif txn is None:
             tally.add_foreign([info.key], info.nbytes)

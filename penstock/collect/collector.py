@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from loader import Root
 from loader.dataset import renewal
@@ -25,7 +24,7 @@ from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFo
 from .beside import as_table, cards, hints, signs_of_the_dead
 from .life import Life, look
 from .listing import listed
-from .live import References, protected, references
+from .live import References, owners, protected, references
 from .lost import Lost
 from .mirror import PrimaryRecord, swept_by_primary
 from .notes import check_name, own_name
@@ -48,8 +47,8 @@ MOST = 2**63 - 1
 class Options:
     """name: the collector's, which stands for a clock; None: this machine's. grace_s: how long something has to be
     condemned before it is deleted; silence_s: how long a heartbeat or lease may say the same before whoever left it is
-    dead, two renewals at least; max_objects, max_bytes: of one sweep; dataset: sweep what was this one's alone; any of
-    these numbers may be infinite; condemned: ids of versions
+    dead, two renewals at least; max_objects, max_bytes: of one sweep; any of these numbers may be infinite; dataset:
+    sweep what was this one's alone, and abort its transactions alone; condemned: ids of versions
     that, once retired, neither tags, aliases nor leases keep: those of a takedown, and those that were given up.
     Raises: InvalidRuntime; InvalidName.
     """
@@ -106,12 +105,14 @@ def collect(
         life = look(root.store, name, state, leases, now_us, silence_us)
         mirror = not is_primary(root.store, state)
         # No signs of life are copied to a mirror, and no transaction is aborted there.
-        silent = [] if mirror else life.silent_txns(state)
+        mine = (txn for txn in life.silent_txns(state) if options.dataset in (None, state.txns[txn].dataset))
+        silent = [] if mirror else list(mine)
         if apply and silent:
             _abort(root, silent, life)
             state = root.log.refresh()
             silent = [txn for txn in silent if state.txns[txn].status == "aborted"]
         kept, live = _kept(root, state, life, options.condemned, mirror=mirror)
+        owner_of = owners(root.store, state, kept, live.owners)  # before the sweep takes what says it
         tally = Tally()
 
         def condemned() -> Iterator[pa.Table]:
@@ -136,7 +137,7 @@ def collect(
         grace_s=options.grace_s,
         tally=tally,
         due=due,
-        owners=live.owners,
+        owners=owner_of,
         silent=silent,
         swept=swept,
     )
@@ -188,8 +189,7 @@ def _due(plan: Plan, grace_us: int) -> dict[str, tuple[int, int]]:
     """dataset -> (objects, bytes) of what may be deleted now."""
     due: dict[str, tuple[int, int]] = {}
     for ripe in plan.due(grace_us):
-        for dataset in pc.unique(ripe["dataset"]).to_pylist():
-            mine = ripe.filter(pc.equal(ripe["dataset"], dataset))
-            objects, nbytes = due.get(dataset, (0, 0))
-            due[dataset] = objects + mine.num_rows, nbytes + pc.sum(mine["nbytes"]).as_py()
+        for row in ripe.group_by("dataset").aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist():
+            objects, nbytes = due.get(row["dataset"], (0, 0))
+            due[row["dataset"]] = objects + row["nbytes_count"], nbytes + row["nbytes_sum"]
     return due

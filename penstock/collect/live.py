@@ -13,7 +13,7 @@ from loader.dataset.lease import LeaseRecord
 from loader.dataset.manifest import read_manifest
 from loader.dataset.parquet import TableFile, get_table
 from loader.dataset.references import table_references
-from loader.errors import Corrupt, ObjectNotFound
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 
 from ..progress import progress
@@ -37,7 +37,7 @@ def protected(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
     """paths: large_string, ascending, of every object that some versions are made of; owners: dataset -> owner, as the
-    producer of its newest version says."""
+    producer of the newest of them says."""
 
     paths: pa.Array
     owners: Mapping[str, str]
@@ -67,14 +67,35 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Lost) -> Re
             for file in manifest["shards"]:
                 _, other = tables.get(file["path"], (None, record))
                 tables[file["path"]] = TableFile.from_json(file), max(other, record, key=lost.rank)
-            owner = str(manifest["producer"].get("owner", ""))
-            newest[record.dataset] = max(newest.get(record.dataset, (0, "")), (record.number, owner))
+            newest[record.dataset] = max(
+                newest.get(record.dataset, (0, "")), (record.number, _owner(manifest))
+            )
         shards = [*_shards(store, tables.values(), lost, pool)]
     every = pa.concat_arrays([pa.array(sorted(paths), pa.large_string()), *shards])
     return References(
         paths=every.take(pc.sort_indices(every)),
         owners={dataset: owner for dataset, (_, owner) in newest.items() if owner},
     )
+
+
+def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
+    """dataset -> owner, as the producer of its newest version says, retired or not; where its manifest is gone, as
+    `known` says, of the newest that stays. A request per dataset whose newest version does not stay."""
+    gone = [versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept]
+
+    def owner(record: VersionRecord) -> str:
+        try:
+            return _owner(read_manifest(store, record.manifest, record.sha256))
+        except (ObjectNotFound, Corrupt, FormatTooNew):
+            return known.get(record.dataset, "")
+
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+        found = dict(zip((one.dataset for one in gone), pool.map(owner, gone), strict=True))
+    return {dataset: owner for dataset, owner in {**known, **found}.items() if owner}
+
+
+def _owner(manifest: Mapping[str, Any]) -> str:
+    return str(manifest["producer"].get("owner", ""))
 
 
 def _manifest(store: Store, record: VersionRecord, lost: Lost) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from loader import Root
 from loader.dataset.decide import Done, decide_retire
 from loader.dataset.entries import entry_key, parse
 from loader.dataset.history import State, VersionRecord
-from loader.dataset.lease import list_leases
+from loader.dataset.lease import Leases
 from loader.dataset.manifest import read_manifest
 from loader.errors import InvalidRuntime, VersionNotFound
 
@@ -120,21 +120,23 @@ def retire_by_policy(
     root: Root, dataset: str, policy: Policy, *, now_us: int, apply: bool = False
 ) -> list[VersionRecord]:
     """Retire what the policy says, or with apply=False only tell. A request per version that is not retired, one per
-    lease and for `WITNESSES`, and an entry of the log per version. Raises: VersionNotFound; Corrupt; StoreError."""
+    lease and for `WITNESSES`, and a listing of leases and an entry of the log per version. Raises: VersionNotFound;
+    Corrupt; StoreError."""
     root = root.alone  # mirrors have leases of their own
     state = root.state
     if not state.versions(dataset):
         raise VersionNotFound(
             f"{root.url} has no dataset {dataset!r}; it has {', '.join(root.datasets()) or 'none'}"
         )
-    leased = {id for lease in list_leases(root.store) for id in lease.versions}
+    leases = Leases(root.store)
     created_us = _created(root, state.versions(dataset))
 
     def chosen(state: State) -> list[VersionRecord]:
+        leased = {id for lease in leases.read() for id in lease.versions}
         return retirements(state, dataset, policy, leased=leased, created_us=created_us, now_us=now_us)
 
     def retire_next(state: State) -> Mapping[str, object] | Done[object]:
-        # Asked again of the log that the entry is appended to: somebody may hold or name the version meanwhile.
+        # Asked again of the log that the entry is appended to: somebody may open, hold or name the version meanwhile.
         found = chosen(state)
         return decide_retire(state, dataset, found[0].number, f"retention: {policy}") if found else Done(None)
 

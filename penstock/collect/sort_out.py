@@ -18,6 +18,7 @@ OURS = (
 """Every name that a writer gives under `data/`."""
 FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)
 WHY = ("foreign", "open transaction", "live", "retired version", "aborted transaction", "leftover")
+_NOBODYS = ("", FOREIGN)
 _NOTHING = (0, 0)
 
 
@@ -50,7 +51,7 @@ def sorter(
         """(dataset, what its objects are unless a version refers to them)."""
         if txn not in fates:
             known = state.txns.get(txn)
-            fates[txn] = ("", FOREIGN) if known is None else (known.dataset, _fate(known, state, kept))
+            fates[txn] = _NOBODYS if known is None else (known.dataset, _fate(known, state, kept))
         return fates[txn]
 
     def sort_out(batch: pa.RecordBatch) -> pa.Table:
@@ -61,14 +62,19 @@ def sorter(
         at = txns.indices.fill_null(len(names)).to_numpy()
         fate = np.array([what for _, what in found] + [FOREIGN], np.int8)[at]
         fate[(fate != FOREIGN) & live.within(keys).to_numpy(zero_copy_only=False)] = LIVE
-        datasets = np.array([dataset for dataset, _ in found] + [""], object)[at]
-        _count(tally, datasets, fate, keys, sizes)
+        numbers: dict[str, int] = {}
+        of = np.array([numbers.setdefault(dataset, len(numbers)) for dataset, _ in [*found, _NOBODYS]])[at]
+        datasets = list(numbers)
+        _count(tally, datasets, of, fate, sizes.to_numpy())
+        foreign = np.flatnonzero(fate == FOREIGN)
+        if len(foreign):
+            tally.add_foreign(keys.take(foreign).to_pylist(), pc.sum(sizes.take(foreign)).as_py())
         gone = np.flatnonzero(fate > LIVE)
         return pa.table(
             {
                 "key": keys.take(gone),
                 "nbytes": sizes.take(gone),
-                "dataset": pa.array(datasets[gone], pa.large_string()),
+                "dataset": pa.array(datasets, pa.large_string()).take(pa.array(of[gone])),
                 "txn": txns.take(gone).cast(pa.large_string()),
                 "why": pa.array(np.array(WHY, object)[fate[gone]], pa.large_string()),
             }
@@ -86,13 +92,12 @@ def _fate(txn: Txn, state: State, kept: Mapping[str, object]) -> int:
     return LEFTOVER if version.id in kept else RETIRED
 
 
-def _count(tally: Tally, datasets: np.ndarray, fate: np.ndarray, keys: pa.Array, sizes: pa.Array) -> None:
-    nbytes = sizes.to_numpy()
-    for dataset in dict.fromkeys(datasets.tolist()):
-        for what in range(FOREIGN + 1, LEFTOVER + 1):
-            mine = (fate == what) & (datasets == dataset)
-            if mine.any():
-                tally.add(dataset, WHY[what], int(mine.sum()), int(nbytes[mine].sum()))
-    foreign = np.flatnonzero(fate == FOREIGN)
-    if len(foreign):
-        tally.add_foreign(keys.take(foreign).to_pylist(), int(nbytes[foreign].sum()))
+def _count(tally: Tally, datasets: list[str], of: np.ndarray, fate: np.ndarray, nbytes: np.ndarray) -> None:
+    """Count objects of numbered `datasets`: of, fate, nbytes: of each. Takes a few passes, however many datasets."""
+    kind = of * len(WHY) + fate
+    objects, total = np.bincount(kind), np.zeros(len(datasets) * len(WHY), np.int64)
+    np.add.at(total, kind, nbytes)  # weights of bincount are floats, which lose bytes beyond 2^53
+    for one in np.flatnonzero(objects).tolist():
+        dataset, what = divmod(one, len(WHY))
+        if what != FOREIGN:
+            tally.add(datasets[dataset], WHY[what], int(objects[one]), int(total[one]))

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from loader.dataset.entries import canonical, entry_key
-from loader.dataset.hints import HINT_EVERY, dump_state, hint_key, old_hints
+from loader.dataset.hints import HINT_EVERY, Listed, dump_state, hint_key, listed, old_hints
 from loader.dataset.log import Log
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
@@ -82,6 +82,23 @@ def opened(store):
 
 def warned(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def test_a_file_that_is_no_hint_is_none_and_takes_the_place_of_none(store):
+    """Whatever lies beside them: a collector deletes it no more than it keeps it for one of the newest."""
+    named = [hint_key(256 * n) for n in range(1, 6)]
+    odd = [
+        "notes.txt",
+        "000000000001.bak",
+        "000000009999",
+        "00000000001.json",
+        "0000000000011.json",
+        "x000000009999.json",
+    ]
+    for key in [*named, *(f"log/state-{name}" for name in odd)]:
+        store.put(key, b"x")
+    assert [info.key for info in old_hints(store)] == named[:1]
+    assert listed(store.store) == Listed(hints=(256, 512, 768, 1024, 1280), last=0)
 
 
 def test_600_entries_fold_alike_with_and_without_hints(store):

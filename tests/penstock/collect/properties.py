@@ -540,16 +540,36 @@ def a_takedown_passes_names_and_leases_and_no_hold():
     reader.close()
 
 
+def a_writer_may_be_called_probe():
+    """Its heartbeat is none of what a probe left behind."""
+    root = fresh()
+    write(root, "a")
+    txn = root.begin("d", txn="probe-7")
+    root.store.put("heartbeats/probe-8/versioned.json", b"{}")
+    beat = root.heartbeat(txn)
+    for hour in range(0, 300, 60):
+        beat.beat()
+        look(root, hour)
+        assert beat.key in there(root, "heartbeats/")
+    assert root.state.txns[txn].status == "open"
+    assert there(root, "heartbeats/probe-8/") == set()
+    root.close()
+
+
 def one_dataset_alone_is_swept():
     root = fresh()
     one, _ = two_versions(root)
     other = write(root, "x", dataset="e")
     root.retire("e@1", reason="old")
+    txns = {dataset: root.begin(dataset) for dataset in "de"}
     root.close()
     look(root, 0)
-    look(root, 80, dataset="d")
+    found = look(root, 80, dataset="d")
     assert is_gone(root, one)
     assert is_whole(root, other)
+    assert found.silent == [txns["d"]]
+    assert [root.state.txns[txns[dataset]].status for dataset in "de"] == ["aborted", "open"]
+    assert look(root, 81).silent == [txns["e"]]
 
 
 class Meanwhile:
@@ -615,5 +635,6 @@ ALL = [
     each_clock_waits_for_its_own_grace,
     a_clock_that_jumps_ends_no_grace,
     a_takedown_passes_names_and_leases_and_no_hold,
+    a_writer_may_be_called_probe,
     one_dataset_alone_is_swept,
 ]

@@ -6,6 +6,7 @@ import math
 import os
 import tracemalloc
 
+import numpy as np
 import pytest
 
 import loader
@@ -16,6 +17,7 @@ from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, 
 from penstock.collect import Options, collect, listing, notes, sweep
 from penstock.collect.notes import Signs, passed, read_signs
 from penstock.collect.plan import Before
+from penstock.collect.sort_out import ABORTED, FOREIGN, Tally, _count
 from penstock.collect.swept import read_swept
 from penstock.words import parse_length, parse_size
 
@@ -312,6 +314,66 @@ def test_owners_and_money(properties):
     assert report.price_usd(None) == 0
     assert "1 foreign objects (1 B) are left alone: data/foreign" in report.to_text()
     json.dumps(report.to_json())
+
+
+def test_the_owner_is_that_of_the_newest_version_though_it_be_retired(properties):
+    root = properties.fresh()
+    for number, owner in enumerate(("ann", "bob")):
+        with root.write("d", producer={"owner": owner}) as writer:
+            writer.add(f"k{number}", {"cls": 1})
+    root.close()
+
+    def owner(hour, **options):
+        return [
+            row["owner"] for row in properties.look(root, hour, **options).rows() if row["dataset"] == "d"
+        ]
+
+    root.retire("d@2", reason="old")
+    assert owner(0) == ["bob"]
+    assert owner(80) == ["bob"]
+    assert owner(80) == ["ann"], "of the newest whose manifest is there"
+    root.retire("d@1", reason="old")
+    root.store.delete_many([root.record("d@2", retired=True).manifest])
+    assert owner(81) == [""]
+    with root.write("e", producer={"owner": "eve"}) as writer:
+        writer.add("k", {"cls": 1})
+    root.retire("e@1", reason="old")
+    root.close()
+    assert [row["owner"] for row in properties.look(root, 82).rows() if row["dataset"] == "e"] == ["eve"]
+
+
+class Passes(np.ndarray):
+    """Counts elements that go through numpy's functions."""
+
+    elements = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **named):
+        Passes.elements += max(np.size(one) for one in inputs)
+        plain = [one.view(np.ndarray) if isinstance(one, Passes) else one for one in inputs]
+        out = getattr(ufunc, method)(*plain, **named)
+        return out.view(Passes) if isinstance(out, np.ndarray) else out
+
+    def __array_function__(self, function, types, args, named):
+        Passes.elements += self.size
+        plain = [one.view(np.ndarray) if isinstance(one, Passes) else one for one in args]
+        return function(*plain, **named)
+
+
+def test_counting_a_piece_of_a_listing_does_not_take_longer_for_more_datasets():
+    """Bytes are whole numbers however many they are."""
+    n, taken = 4_000, []
+    for many in (10, 1_000):
+        tally, names = Tally(), [f"d{number}" for number in range(many)]
+        of = np.arange(n) % many
+        fate = np.where(np.arange(n) < 3_000, ABORTED, FOREIGN).astype(np.int8)
+        nbytes = np.full(n, 2**53 + 1)
+        Passes.elements = 0
+        _count(tally, names, of.view(Passes), fate.view(Passes), nbytes.view(Passes))
+        taken.append(Passes.elements)
+        each = 3_000 // many
+        assert tally.sums == {(name, "aborted transaction"): (each, each * (2**53 + 1)) for name in names}
+    assert taken[1] - taken[0] <= 12 * 1_000, "what is per dataset is so once, not once per object"
+    assert taken[0] <= 8 * n
 
 
 def test_what_is_too_large_for_a_sweep_is_told(cli, own, caplog):

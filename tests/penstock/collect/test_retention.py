@@ -245,6 +245,20 @@ def test_it_is_applied(properties):
         retire_by_policy(root, "e", policy, now_us=0)
 
 
+def test_what_is_opened_meanwhile_is_not_retired(properties):
+    """While the entry before it was appended."""
+    root = properties.fresh()
+    for name in "abc":
+        properties.write(root, name)
+    root.close()
+    other = properties.again(root)
+    root._use(properties.Meanwhile(root.store, "put_if_absent", lambda: other.open("d@2")))
+    done = retire_by_policy(root, "d", Policy(last=1), now_us=0, apply=True)
+    assert [one.number for one in done] == [1]
+    assert root.record("d@2").retired is None
+    other.close()
+
+
 def test_what_is_held_meanwhile_is_not_retired(properties):
     root = properties.fresh()
     for name in "abc":

@@ -1674,6 +1674,13 @@ COLLECTING = in_files(
         "test_retention.py::test_what_is_opened_meanwhile_is_not_retired",
     ),
     (
+        "what a killed writer had not finished stays",
+        "listing.py",
+        "list_with_unfinished(store, prefix)",
+        "store.list(prefix)",
+        "test_collect.py::test_what_a_killed_writer_had_not_finished_goes",
+    ),
+    (
         "what was never copied ends every look",
         "lost.py",
         "or record.n <= self._copied",

@@ -10,25 +10,27 @@ from .keys import TEMPORARY
 _log = logging.getLogger(__name__)
 
 
-def walk(base: str, prefix: str, start_after: str | None) -> Iterator[tuple[str, os.stat_result]]:
+def walk(
+    base: str, prefix: str, start_after: str | None, *, unfinished: bool = False
+) -> Iterator[tuple[str, os.stat_result]]:
     """Keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
 
     Order is that of the keys as whole strings, so a directory sorts as its name with '/' behind it:
     'a.b' < 'a/b' because '.' < '/'. Subtrees that cannot match are not read.
-    Raises: Forbidden, Transient.
+    unfinished: also files that a writer has not finished. Raises: Forbidden, Transient.
     """
     folder = prefix[: prefix.rfind("/") + 1]
-    yield from _walk(base, folder, prefix, start_after)
+    yield from _walk(base, folder, prefix, start_after, unfinished)
 
 
 def _walk(
-    base: str, folder: str, prefix: str, start_after: str | None
+    base: str, folder: str, prefix: str, start_after: str | None, unfinished: bool
 ) -> Iterator[tuple[str, os.stat_result]]:
-    for key, entry in _entries(base, folder, prefix, start_after or ""):
+    for key, entry in _entries(base, folder, prefix, start_after or "", unfinished):
         if key.endswith("/"):
             wanted = key.startswith(prefix) or prefix.startswith(key)
             if wanted and (start_after is None or key > start_after or start_after.startswith(key)):
-                yield from _walk(base, key, prefix, start_after)
+                yield from _walk(base, key, prefix, start_after, unfinished)
         elif key.startswith(prefix) and (start_after is None or key > start_after):
             try:
                 yield key, entry.stat()
@@ -38,7 +40,9 @@ def _walk(
                 raise disk_error("list", base + key, error) from error
 
 
-def _entries(base: str, folder: str, prefix: str, start_after: str) -> list[tuple[str, os.DirEntry[str]]]:
+def _entries(
+    base: str, folder: str, prefix: str, start_after: str, unfinished: bool
+) -> list[tuple[str, os.DirEntry[str]]]:
     """What a directory has that may match, sorted. Other names, thousands of them in a log, cost no more than being
     read."""
     found: list[tuple[str, os.DirEntry[str]]] = []
@@ -50,7 +54,7 @@ def _entries(base: str, folder: str, prefix: str, start_after: str) -> list[tupl
                     continue
                 if path + "/" <= start_after and not start_after.startswith(path):
                     continue
-                if entry.name.startswith(TEMPORARY):
+                if entry.name.startswith(TEMPORARY) and not (unfinished and entry.is_file()):
                     continue
                 if not _is_text(entry.name):
                     _log.warning("%s%s holds a name that is not UTF-8: %r", base, folder, entry.name)

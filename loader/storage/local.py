@@ -173,6 +173,26 @@ class LocalStore(Opened):
         for key, status in walk(self._base, check_prefix(prefix), start_after):
             yield _info(key, status)
 
+    def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """What `list` gives, and among it the files that a writer has not finished: at work, or killed. These have
+        paths that are no keys. Raises: as `list`."""
+        for key, status in walk(self._base, check_prefix(prefix), None, unfinished=True):
+            yield _info(key, status)
+
+    def delete_unfinished(self, path: str) -> None:
+        """Delete a file that a writer has not finished; none is no error. Raises: InvalidStore where the path names
+        something else; as `delete_many`."""
+        folder, _, name = path.rpartition("/")
+        if not name.startswith(TEMPORARY):
+            raise InvalidStore(f"{path!r} is no unfinished file, whose name begins with {TEMPORARY!r}")
+        target = f"{self._base}{check_key(folder)}/{name}"
+        try:
+            os.unlink(target)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise disk_error("delete", target, error) from error
+
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
             try:

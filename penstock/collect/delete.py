@@ -6,6 +6,7 @@ from functools import partial
 
 from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
+from loader.storage.unfinished import delete_with_unfinished
 
 AT_ONCE = 16
 
@@ -28,7 +29,7 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
 def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
     """Delete; why not, where it cannot be."""
     try:
-        store.delete_many(keys)
+        delete_with_unfinished(store, keys)
     except (Throttled, Transient):
         raise
     except StoreError as error:

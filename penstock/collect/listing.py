@@ -11,6 +11,7 @@ import pyarrow as pa
 from loader.storage import Store
 from loader.storage.scratch import on_scratch
 from loader.storage.store import ObjectInfo
+from loader.storage.unfinished import list_with_unfinished
 
 ROWS = 65_536
 """Objects looked at together."""
@@ -34,11 +35,12 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
-    """A listing, as it is now; its file is deleted at the end. Memory: of `ROWS` objects. Raises: StoreError."""
+    """A listing, as it is now, in a folder with the files that writers have not finished; its file is deleted at the
+    end. Memory: of `ROWS` objects. Raises: StoreError."""
     with scratch_folder() as folder:
         path = folder / "listing.arrow"
         with scratch(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            infos = iter(store.list(prefix))
+            infos = iter(list_with_unfinished(store, prefix))
             while rows := list(islice(infos, ROWS)):
                 writer.write_batch(as_batch(rows))
         yield Listing(path)

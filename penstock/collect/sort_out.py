@@ -13,9 +13,9 @@ from .live import References
 
 OURS = (
     r"^data/(?P<txn>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<attempt>[^/]+)/"
-    r"(?:manifest-[0-9a-f]{16}\.json|[^/]+\.tar|[^/]+\.parquet)$"
+    r"(?:manifest-[0-9a-f]{16}\.json|[^/]+\.tar|[^/]+\.parquet|\.tmp-[0-9a-f]{16})$"
 )
-"""Every name that a writer gives under `data/`."""
+"""Every name that a writer gives under `data/`, in a folder also to what it has not finished."""
 FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)
 WHY = ("foreign", "open transaction", "live", "retired version", "aborted transaction", "leftover")
 _NOBODYS = ("", FOREIGN)

@@ -2,7 +2,8 @@
 
 S3 is asked through boto3, with the credentials that it finds, or a client that is given; Azure through
 azure-storage-blob (`azure_kept`). Of Google Cloud Storage and of stores that fsspec opens it is not known: a proof says
-so, or that whoever proved it says that they keep nothing. A folder of this machine keeps nothing.
+so, or that whoever proved it says that they keep nothing. A folder of this machine keeps what killed writers have not
+finished.
 """
 
 import logging
@@ -11,7 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loader.storage import Store
+from loader.storage.mirrored import primary_of
 from loader.storage.options import bucket_and_prefix
+from loader.storage.unfinished import is_unfinished, list_with_unfinished
 
 from .kept import Kept, Unseen
 from .record import Place
@@ -19,20 +22,26 @@ from .record import Place
 logger = logging.getLogger(__name__)
 
 RUN = "penstock takedown run --apply"
+SIGNS_OF_LIFE = ("heartbeats/", "leases/")
+"""Written all the time, and of nobody's samples."""
 _AZURE = ("az://", "abfs://", "abfss://", "azure://")
 
 
 def noncurrent(
     store: Store, paths: Sequence[str], client: Any = None, *, told: bool = False, mirror: str = ""
 ) -> Iterator[Place]:
-    """A place for each version and upload of these paths that is kept, or one for all where none is; none for a folder
-    of this machine. Costs a request per path, one per version, and one per 1,000 uploads.
+    """A place for each version and upload of these paths that is kept, or one for all where none is; of a folder
+    of this machine one for each file that was not finished. Costs a request per path, one per version, and one per
+    1,000 uploads; a walk through a folder.
 
     client: boto3's, of an S3 bucket. told: somebody says that the store keeps nothing, which counts where it cannot be
     looked at. mirror: the URL by which it was given, where it is one.
     """
     # By its URL: a store with mirrors is local too, where one of these is.
-    if urlsplit(store.url).scheme in ("", "file", "memory") or not paths:
+    if not paths:
+        return
+    if urlsplit(store.url).scheme in ("", "file", "memory"):
+        yield from _unfinished(primary_of(store), mirror)
         return
     what = "noncurrent versions and unfinished uploads"
     place: Place = {"check": "noncurrent", "what": what, "url": mirror or store.url}
@@ -53,6 +62,17 @@ def noncurrent(
         return
     if not found:
         yield {**place, "clean": True, "evidence": f"none of {len(paths)} paths has any"}
+
+
+def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
+    """A place for each file of a folder that a writer has not finished, whatever is in it; none for one in memory."""
+    by_hand = "its writer is at work, or was killed: then delete the file"
+    for info in list_with_unfinished(store, ""):
+        if is_unfinished(info.key) and not info.key.startswith(SIGNS_OF_LIFE):
+            swept = info.key.startswith("data/") and not mirror
+            why = "penstock gc sweep --apply deletes it when its transaction is over" if swept else by_hand
+            place: Place = {"check": "noncurrent", "what": "a file that was not finished", "path": info.key}
+            yield {**place, "url": mirror or store.url, "clean": False, "why": why}
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
+from loader.storage.unfinished import delete_with_unfinished, is_unfinished, list_with_unfinished
 
 
 def files_below(root: Path) -> list[str]:
@@ -59,6 +60,28 @@ def test_a_killed_writer_leaves_no_object(tmp_path, verb: str):
     assert list(store.list()) == []
     store.put_if_absent("k", b"y")
     assert [info.key for info in store.list()] == ["k"]
+
+
+def test_what_was_not_finished_is_listed_and_deleted_by_its_own_verbs(tmp_path):
+    """In one order with the objects; no key names it."""
+    store = open_store(tmp_path / "root")
+    for key in ("data/a/x.tar", "data/b.tar", "log/1"):
+        store.put(key, b"x")
+    left = ["data/.tmp-0", "data/a/.tmp-1", "log/.tmp-2"]
+    for path in left:
+        (tmp_path / "root" / path).write_bytes(b"left")
+    (tmp_path / "root" / "data" / ".tmp-folder").mkdir()
+    every = sorted([*left, "data/a/x.tar", "data/b.tar", "log/1"])
+    assert [info.key for info in list_with_unfinished(store, "")] == every
+    assert [info.key for info in list_with_unfinished(store, "data/a/")] == ["data/a/.tmp-1", "data/a/x.tar"]
+    assert [info.key for info in store.list()] == ["data/a/x.tar", "data/b.tar", "log/1"]
+    assert {info.nbytes for info in list_with_unfinished(store, "") if is_unfinished(info.key)} == {4}
+    for wrong in ("data/b.tar", "../.tmp-1", "/.tmp-1"):
+        with pytest.raises(InvalidStore):
+            store.delete_unfinished(wrong)
+    for _ in range(2):
+        delete_with_unfinished(store, ["data/a/.tmp-1", "data/b.tar", "log/.tmp-2"])
+    assert [info.key for info in list_with_unfinished(store, "")] == ["data/.tmp-0", "data/a/x.tar", "log/1"]
 
 
 @pytest.mark.parametrize("verb", ["put", "put_if_absent"])

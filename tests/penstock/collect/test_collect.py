@@ -263,6 +263,43 @@ def test_a_store_that_does_not_answer_is_no_object_that_cannot_be_deleted(proper
     assert asked == [1]
 
 
+def test_what_a_killed_writer_had_not_finished_goes(properties, tmp_path):
+    """From a folder, with its transaction: what belongs to an open one, to none, or to no collector stays."""
+    root = loader.Root(tmp_path / "root")
+    properties.write(root, "a")
+    killed, alive = (root.begin("d") for _ in range(2))
+    beat = root.heartbeat(alive)
+    committed = next(iter(root.state.datasets["d"])).txn
+    name = ".tmp-0123456789abcdef"
+    left = [f"data/{txn}/0123456789abcdef/{name}" for txn in (killed, alive, committed, "nobodys")]
+    odd = [f"log/{name}", f"data/{killed}/0123456789abcdef/.tmp-mine"]
+    for path in [*left, *odd]:
+        file = tmp_path / "root" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"secret")
+    root.close()
+
+    def stay(*hours, **options):
+        for hour in hours:
+            beat.beat()
+            found = properties.look(root, hour, **options)
+        return [path for path in [*left, *odd] if (tmp_path / "root" / path).exists()], found
+
+    assert stay(0, 71)[0] == [*left, *odd]
+    assert stay(72, 80, apply=False)[0] == [*left, *odd]
+    there, found = stay(80)
+    assert there == [left[0], left[1], left[3], *odd], "its transaction was open until now"
+    there, found = stay(152)
+    assert there == [left[1], left[3], *odd]
+    assert found.swept.why == {"aborted transaction": 1}
+    assert found.tally.sums["", "foreign"] == (2, 12)
+    swept = {key for table in read_swept(root.store) for key in table["key"].to_pylist()}
+    assert {left[0], left[2]} <= swept
+    root.abort(alive, "done")
+    assert stay(160, 232)[0] == [left[3], *odd]
+    assert properties.is_whole(root, root.record("d@1"))
+
+
 def test_what_a_disk_refuses_to_delete_is_told(cli, own, monkeypatch, caplog):
     """The rest of its piece goes; exit status 1."""
     unlink = os.unlink

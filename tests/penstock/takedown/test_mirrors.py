@@ -161,6 +161,21 @@ def test_a_bucket_beside_a_folder_is_no_folder(documented, tmp_path):
     assert list(noncurrent(stores[1], ["data/x.tar"])) == []
 
 
+def test_what_a_killed_writer_had_not_finished_in_a_folder_is_no_proof(tmp_path):
+    """Whatever is in it: no listing shows it. Signs of life are written all the time."""
+    store = open_store(str(tmp_path))
+    paths = [f"{folder}/.tmp-0123456789abcdef" for folder in ("data/t/a", "heartbeats", "stages/d")]
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(b"secret")
+    for mirror, do in (("", "penstock gc sweep --apply deletes it"), (store.url, "delete the file")):
+        found = list(noncurrent(store, ["data/x.tar"], mirror=mirror))
+        assert [place["path"] for place in found] == [paths[0], paths[2]]
+        assert not any(place["clean"] for place in found)
+        assert do in found[0]["why"]
+        assert "delete the file" in found[1]["why"]
+
+
 @pytest.fixture
 def s3_environment(s3, monkeypatch):
     """boto3's client of the server that the environment names."""

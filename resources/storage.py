@@ -10,7 +10,7 @@ import loader
 from loader.dataset.history import State
 from loader.errors import InvalidStore
 from loader.storage import Store, open_store
-from loader.storage.spec import is_secret
+from loader.storage.spec import holds_secret, is_secret
 
 _READ: dict[str, State] = {}
 """URL of a root -> its history as this process has read it. A tick of a sensor reads on from there."""
@@ -97,7 +97,11 @@ def from_environment(value: str) -> str:
 
 def check_options(what: str, options: Mapping[str, str]) -> None:
     """Raises: InvalidStore for a secret that is written down instead of being a `dg.EnvVar`."""
-    plain = [name for name, value in options.items() if is_secret(name) and not isinstance(value, dg.EnvVar)]
+    plain = [
+        name
+        for name, value in options.items()
+        if not isinstance(value, dg.EnvVar) and holds_secret(name, value)
+    ]
     if plain:
         raise InvalidStore(
             f"{what} has the option {', '.join(map(repr, sorted(plain)))} in plain text; secrets stay out of the code "

@@ -1323,6 +1323,20 @@ STORAGE = [
             "while ",
             "test_files.py::test_memory_and_requests_do_not_grow_beyond_the_pieces",
         ),
+        (
+            "a name with its provider's prefix is no secret",
+            "spec.py",
+            "lowered = lowered.removeprefix(prefix)",
+            "pass",
+            "test_pickle_secrets.py::test_a_name_and_its_prefixed_form_are_as_secret",
+        ),
+        (
+            "a page that was seen before is progress",
+            "object_listing.py",
+            'max(meta["path"] for meta in page)) <= seen:',
+            'max(meta["path"] for meta in page)) < "":',
+            "test_faults.py::test_a_listing_ends_where_a_page_always_fails",
+        ),
         tests="tests/storage",
     ),
     Bug(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from .connection import Connection, client_errors
 from .store import ObjectInfo
+from .traffic import count_request
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -21,8 +22,9 @@ def list_objects(
     """Objects below `base` ('' or ends in '/') whose relative key starts with `prefix`, behind `start_after`.
 
     obstore lists whole folders, so the rest is filtered here. A page that fails is asked for under the retry
-    budget, from the beginning of the listing: what was yielded before is not yielded again. seek: let the server
-    begin behind what was yielded, which some get wrong.
+    budget, from the beginning of the listing: what was yielded before is not yielded again, and pages that were seen
+    before are part of the try, so that the budget of a page that always fails runs out. seek: let the server begin
+    behind what was yielded, which some get wrong.
     Raises: StoreError when the bucket does not list in key order.
     """
     full = base + prefix
@@ -30,14 +32,20 @@ def list_objects(
     pages: Iterator[Sequence[Any]] | None = None
     previous = ""  # in this pass
     last = start_after  # over all passes
+    seen = ""  # the last path of the pages that were taken, over all passes
 
     def attempt(obstore: Any, client: Client) -> Sequence[Any] | None:
-        nonlocal pages, previous
+        nonlocal pages, previous, seen
         try:
             if pages is None:
                 behind = base + last if seek and last else None
                 pages, previous = obstore.list(client, folder, offset=behind, chunk_size=PAGE_KEYS), ""
-            return next(pages, None)
+            page: Sequence[Any] | None = next(pages, None)
+            while page and (end := max(meta["path"] for meta in page)) <= seen:
+                count_request()
+                page = next(pages, None)
+            seen = end if page else seen
+            return page
         except client_errors():
             pages = None  # a broken stream cannot be resumed
             raise

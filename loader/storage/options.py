@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import InvalidStore
 from .retry import Limiter, RetryBudget
-from .spec import secret_values
+from .spec import PROVIDER_PREFIXES, secret_values
 
 _NUMBERS = {
     "timeout_s": 30.0,
@@ -123,7 +123,7 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
 
 def _unknown(url: str, name: str, accepted: list[str]) -> str:
     near = get_close_matches(name, accepted, 1)
-    shown = [known for known in accepted if not known.startswith(("aws_", "azure_", "google_"))]
+    shown = [known for known in accepted if not known.startswith(PROVIDER_PREFIXES)]
     return (
         f"{url}: unknown option {name!r}{f', did you mean {near[0]!r}?' if near else ';'} accepted are "
         f"{', '.join(shown)} (and the client's names with its prefix, such as aws_region); options of "

@@ -13,21 +13,27 @@ from urllib.parse import unquote, urlsplit
 from ..errors import InvalidStore
 from .store import Store
 
-# The one list of secret option names. Names that merely contain one of the fragments count too, so that an
-# option of an fsspec file system that we have never heard of is rather dropped than written to disk.
+# The one list of secret option names, without the providers' prefixes. Names that merely contain one of the
+# fragments count too, so that an option of an fsspec file system that we have never heard of is rather dropped
+# than written to disk.
 SECRET_OPTIONS = frozenset(
     {
         *("key", "secret", "token", "anon_token", "password", "passwd", "passphrase", "username", "api_key"),
-        *("access_key_id", "secret_access_key", "session_token", "sse_customer_key_base64", "aws_token"),
+        *("access_key_id", "secret_access_key", "session_token", "sse_customer_key_base64"),
         *("account_key", "sas_key", "sas_token", "connection_string", "client_secret", "encryption_key"),
         *("credential", "credentials", "service_account_key", "bearer_token", "proxy_url"),
-        *("cookies", "headers", "auth"),
+        *("cookies", "headers", "auth", "pkey"),
     }
 )
 SECRET_FRAGMENTS = ("secret", "password", "passwd", "token", "credential", "private", "sas_", "access_key")
 PLAIN_OPTIONS = frozenset(
-    {"web_identity_token_file", "federated_token_file", "application_credentials", "credential_provider"}
+    {
+        *("web_identity_token_file", "federated_token_file", "application_credentials"),
+        *("credential_provider", "credential_type"),
+    }
 )  # files and references, not the secrets themselves
+PROVIDER_PREFIXES = ("aws_", "azure_", "google_")
+"""What the name of an option may begin with, and mean the same."""
 
 _USERINFO = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 _SIGNED = re.compile(
@@ -73,16 +79,25 @@ def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
 def is_secret(name: str) -> bool:
     """Whether the option's value may be shown, logged or pickled: never, when this is true."""
     lowered = name.lower()
+    for prefix in PROVIDER_PREFIXES:
+        lowered = lowered.removeprefix(prefix)
     if lowered in PLAIN_OPTIONS:
         return False
     return lowered in SECRET_OPTIONS or any(part in lowered for part in SECRET_FRAGMENTS)
+
+
+def holds_secret(name: str, value: object) -> bool:
+    """Whether an option is secret by its name, or by a password in the URL that it is."""
+    if isinstance(value, str) and _USERINFO.search(value):
+        return True
+    return is_secret(name) and not _is_plain(value)
 
 
 def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
     """The secret texts among the options, for `redact`."""
     found: list[str] = []
     for name, value in options.items():
-        if is_secret(name) and not _is_plain(value):
+        if holds_secret(name, value):
             found.extend(_texts(value))
         elif isinstance(value, Mapping):
             found.extend(secret_values(value))
@@ -126,20 +141,22 @@ class Opened:
 
 
 def _refuse_secrets(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        password, query = parts.password, parts.query
-    except ValueError as error:
-        raise InvalidStore(f"{redact(url)!r} is not a URL: {error}") from None
-    if password is not None:
-        raise InvalidStore(
-            f"{redact(url)!r} carries a password; give it as an option or in the environment instead"
-        )
-    if query and parts.scheme not in ("file", "local"):
-        raise InvalidStore(
-            f"{url.split('?', 1)[0]!r} has a query (?...), and a store is a bucket and a folder: signed URLs "
-            "name one object and expire; open the folder with credentials instead"
-        )
+    """Of each URL of a chain, as fsspec has them: 'simplecache::https://host/folder'."""
+    for one in url.split("::"):
+        try:
+            parts = urlsplit(one)
+            password, query = parts.password, parts.query
+        except ValueError as error:
+            raise InvalidStore(f"{redact(url)!r} is not a URL: {error}") from None
+        if password is not None:
+            raise InvalidStore(
+                f"{redact(url)!r} carries a password; give it as an option or in the environment instead"
+            )
+        if query and parts.scheme not in ("file", "local", ""):
+            raise InvalidStore(
+                f"{redact(url.split('?', 1)[0])!r} has a query (?...), and a store is a bucket and a folder: signed "
+                "URLs name one object and expire; open the folder with credentials instead"
+            )
 
 
 def _without_secrets(options: Mapping[str, object], path: str, dropped: list[str]) -> dict[str, object]:
@@ -148,7 +165,7 @@ def _without_secrets(options: Mapping[str, object], path: str, dropped: list[str
         where = f"{path}{name}"
         if isinstance(value, Mapping) and not is_secret(name):
             kept[name] = _without_secrets(value, f"{where}.", dropped)
-        elif (is_secret(name) and not _is_plain(value)) or not _may_travel(value):
+        elif holds_secret(name, value) or not _may_travel(value):
             if value is not None:
                 dropped.append(where)
         else:

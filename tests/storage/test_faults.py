@@ -150,7 +150,9 @@ def test_a_large_object_replaced_while_it_is_read_is_read_again(faulty, faulty_s
     assert faulty_store.get("k").data == faulty.origin.held()["k"]
 
 
-def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store):
+@pytest.mark.parametrize("page_keys", [3, 1_000])
+def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store, monkeypatch, page_keys):
+    monkeypatch.setattr("loader.storage.object_listing.PAGE_KEYS", page_keys)
     keys = [f"log/{number:03d}" for number in range(10)]
     for key in keys:
         faulty.origin.hold(key, b"x")
@@ -162,6 +164,25 @@ def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store):
         faulty.faults.extend([503 if number == broken else "ok" for number in range(asked)])
         assert [info.key for info in faulty_store.list("log/", start_after="log/002")] == keys[3:]
         faulty.faults.clear()
+
+
+@pytest.mark.parametrize("protocol", ["s3", "az"])
+def test_a_listing_ends_where_a_page_always_fails(faulty, faulty_options, protocol, monkeypatch):
+    monkeypatch.setattr("loader.storage.object_listing.PAGE_KEYS", 3)  # of the server's small pages
+    for number in range(10):
+        faulty.origin.hold(f"log/{number:03d}", b"x")
+
+    def behind_the_first(request) -> int | None:
+        further = {"continuation-token", "marker"} & set(request.query)
+        return 503 if further and len(faulty.requests) < 5_000 else None  # else this might never end
+
+    faulty.fault_of = behind_the_first
+    store = open_store(f"{protocol}://bucket", {**faulty_options, "retry_deadline_s": 0.2})
+    listed = store.list("log/")
+    assert [next(listed).key for _ in range(3)] == ["log/000", "log/001", "log/002"]
+    with pytest.raises(Throttled, match="gave up after"):
+        next(listed)
+    store.close()
 
 
 @pytest.mark.parametrize("protocol", ["s3"])

@@ -9,7 +9,8 @@ import traceback
 import pytest
 
 from loader.errors import Forbidden, InvalidStore, PenstockError
-from loader.storage import Store, StoreSpec, open_store
+from loader.storage import Store, StoreSpec, azure, gcs, open_store, s3
+from loader.storage.options import runtime_of
 from loader.storage.spec import is_secret, redact, spec_of
 
 PLANTED = "PLANTEDsecretPLANTED"
@@ -31,6 +32,8 @@ STORES = [
     ("gs://bucket/p", {"google_bearer_token": PLANTED}),
     ("az://cont/p", {"account_name": "lab", "sas_token": f"sv=1&sig={PLANTED}", "endpoint": NOWHERE}),
     ("az://cont/p", {"connection_string": "AccountName=lab;AccountKey=UExBTlRFRHNlY3JldFBMQU5URUQ="}),
+    ("az://cont/p", {"azure_account_name": "lab", "azure_account_key": "UExBTlRFRHNlY3JldFBMQU5URUQ="}),
+    ("s3://bucket/p", {"aws_sse_customer_key_base64": PLANTED, "server_side_encryption": "sse-c"}),
     (
         "memory://x/p",
         {"fsspec": {"password": PLANTED, "nested": {"api_token": PLANTED}, "custom": [PLANTED]}},
@@ -74,6 +77,9 @@ def test_a_fsspec_store_drops_what_looks_like_a_secret():
         (f"s3://user:{PLANTED}@bucket/p", {}),
         (f"https://user:{PLANTED}@host/p", {}),
         (f"https://host/p?X-Amz-Signature={PLANTED}", {}),
+        (f"simplecache::http://user:{PLANTED}@host/p", {}),
+        (f"simplecache::http://host/p?sig={PLANTED}", {}),
+        ("s3://bucket/p", {"endpoint_url": f"https://user:{PLANTED}@host"}),
         (f"s3://bucket/p?sig={PLANTED}", {}),
         ("gs://b", {"token": PLANTED}),
         ("az://c", {"connection_string": f"{PLANTED};x"}),
@@ -108,6 +114,32 @@ def test_what_is_secret():
         "account_name",
     ):
         assert not is_secret(name)
+
+
+@pytest.mark.parametrize(("module", "prefix"), [(s3, "aws_"), (gcs, "google_"), (azure, "azure_")])
+def test_a_name_and_its_prefixed_form_are_as_secret(module, prefix: str):
+    for name in module.NAMES:
+        bare = name.removeprefix(prefix)
+        assert is_secret(prefix + bare) == is_secret(bare), name
+
+
+def test_files_of_tokens_travel_under_every_name():
+    options = {"aws_web_identity_token_file": "/token", "azure_federated_token_file": "/token"}
+    files = {**options, "google_application_credentials": "/adc"}
+    assert spec_of("s3://b/p", files) == StoreSpec(url="s3://b/p", options=files)
+
+
+def test_a_password_in_the_url_of_an_option_is_dropped():
+    options = {"endpoint_url": f"https://user:{PLANTED}@h", "fsspec": {"proxy": f"http://u:{PLANTED}@h"}}
+    spec = spec_of("s3://b/p", options)
+    assert spec.dropped == ("endpoint_url", "fsspec.proxy")
+    assert spec.options == {"fsspec": {}}
+    assert not hidden_in(redact(f"at {options['endpoint_url']}", runtime_of("s3://b", options).secrets))
+
+
+def test_a_private_key_of_sftp_is_dropped():
+    spec = spec_of("sftp://h/p", {"fsspec": {"host": "h", "pkey": PLANTED}})
+    assert spec == StoreSpec(url="sftp://h/p", options={"fsspec": {"host": "h"}}, dropped=("fsspec.pkey",))
 
 
 def test_redact():

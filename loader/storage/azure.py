@@ -1,7 +1,8 @@
 """az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
 
 Options: those of `options.py`, obstore's own names (with or without `azure_`) and adlfs's: account_name,
-account_key, sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host.
+account_key, sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. The host of the URL,
+or account_host, is where the account is, also in the clouds of other countries; `endpoint` is before both.
 `credential_provider` is a function that returns one of obstore's Azure credentials.
 
 Credentials, first found: options, and then nothing of the environment's is mixed in; AZURE_STORAGE_CONNECTION_STRING
@@ -18,7 +19,7 @@ from typing import Any
 from ..errors import InvalidStore
 from .connection import connector
 from .objectstore import RemoteStore
-from .options import bucket_and_prefix, runtime_of, translate_options
+from .options import bucket_and_prefix, check_address, runtime_of, translate_options
 from .spec import StoreSpec
 from .store import Store
 
@@ -50,6 +51,8 @@ _CONNECTION = {
     "sharedaccesssignature": "sas_key",
     "blobendpoint": "endpoint",
 }
+_PUBLIC = ".core.windows.net"
+"""What obstore takes the end of an account's host to be."""
 _CONNECTION_IGNORED = {"defaultendpointsprotocol", "queueendpoint", "tableendpoint", "fileendpoint"}
 
 
@@ -73,16 +76,27 @@ def azure_config(
     """
     config = translate_options(url, options, NAMES, _OURS)
     for name, value in _connection_string(url, options.get("connection_string")).items():
+        if (
+            name != "endpoint" and config.get(name, value) != value
+        ):  # an endpoint may be another way to the account
+            raise InvalidStore(f"{url}: {name} differs from what connection_string says; give one of them")
         config.setdefault(name, value)
-    account_host = options.get("account_host")
-    if isinstance(account_host, str):
-        config.setdefault("endpoint", f"https://{account_host}")
+    if account_host := str(options.get("account_host") or ""):
+        endpoint = check_address(url, "account_host", f"https://{account_host}")
+        if config.setdefault("endpoint", endpoint) != endpoint:
+            raise InvalidStore(
+                f"{url}: endpoint is not that of account_host={account_host!r}; give one of them"
+            )
         host = host or account_host
     if host:
         account = config.setdefault("account_name", host.split(".", 1)[0])
         if account != host.split(".", 1)[0]:
             raise InvalidStore(
                 f"{url}: account_name={account!r} is not the account of {host!r}; give one of them"
+            )
+        if "." in host and not host.endswith(_PUBLIC):
+            config.setdefault(
+                "endpoint", check_address(url, "host", f"https://{host.replace('.dfs.', '.blob.', 1)}")
             )
     if not config.get("skip_signature", True):
         del config["skip_signature"]
@@ -121,7 +135,7 @@ def _connection_string(url: str, text: object) -> dict[str, str]:
         if equals and known == "endpointsuffix":
             suffix = value
         elif equals and known in _CONNECTION:
-            made[_CONNECTION[known]] = value
+            made[_CONNECTION[known]] = check_address(url, name, value) if known == "blobendpoint" else value
         elif not equals or known not in _CONNECTION_IGNORED:
             raise InvalidStore(
                 f"{url}: connection_string has a part that is not understood; accepted are AccountName=, "

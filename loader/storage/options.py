@@ -12,6 +12,7 @@ error that names the accepted ones: a misspelt option must not be ignored.
     proxy_url, root_certificate (PEM)
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,7 +21,7 @@ from typing import Any
 
 from ..errors import InvalidStore
 from .retry import Limiter, RetryBudget
-from .spec import PROVIDER_PREFIXES, secret_values
+from .spec import PROVIDER_PREFIXES, redact, secret_values
 
 _NUMBERS = {
     "timeout_s": 30.0,
@@ -32,6 +33,11 @@ _NUMBERS = {
 }
 _CLIENT = ("allow_http", "proxy_url", "root_certificate")
 RUNTIME_OPTIONS = (*_NUMBERS, *_CLIENT)
+MOST = 1e9
+"""Of any of the numbers: 31 years, and more requests than there are sockets."""
+_ADDRESSES = {"endpoint", "base_url", "sts_endpoint", "metadata_endpoint", "msi_endpoint", "authority_host"}
+"""obstore's names of options that are addresses of servers; "" is none."""
+_ADDRESS = re.compile(r"https?://(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]\\]+)(?::(\d{1,5}))?(?:/[^\s?#]*)?")
 RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurrency")
 
 
@@ -90,7 +96,7 @@ def translate_options(
     """`options` under obstore's names; None means not given.
 
     names: accepted name -> obstore's name; also: names that the caller handles itself, left out here.
-    Raises: InvalidStore for an unknown name, or two names of one thing with different values.
+    Raises: InvalidStore for an unknown name, two names of one thing with different values, or what is no address.
     """
     made: dict[str, Any] = {}
     given: dict[str, str] = {}
@@ -102,12 +108,31 @@ def translate_options(
         if value is None:
             continue
         target = names[name]
+        if target in _ADDRESSES:
+            if value == "":
+                continue
+            value = check_address(url, f"option {name}", value)
         if target in made and made[target] != value:
             raise InvalidStore(
                 f"{url}: {given[target]!r} and {name!r} mean the same and differ; give one of them"
             )
         made[target], given[target] = value, name
     return made
+
+
+def check_address(url: str, what: str, address: object) -> str:
+    """The address of a server, which the client would panic over if it could not read it. what: who says so.
+
+    Raises: InvalidStore.
+    """
+    text = str(address)
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found.group(1) or 0) > 65_535:
+        raise InvalidStore(
+            f"{url}: {what}={redact(text)!r} is no address of a server; write http://host:port or https://host, "
+            "without a user"
+        )
+    return text
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
@@ -136,6 +161,6 @@ def _number(url: str, name: str, value: object) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = -1.0
-    if not 0 <= number < float("inf"):
-        raise InvalidStore(f"{url}: option {name}={value!r} is no number of 0 or more")
+    if not 0 <= number <= MOST:
+        raise InvalidStore(f"{url}: option {name}={value!r} is no number of 0 to {MOST:,.0f}")
     return number

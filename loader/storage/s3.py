@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import InvalidStore
 from .connection import connector
 from .direct import Direct
-from .options import Runtime, bucket_and_prefix, runtime_of, translate_options
+from .options import RUNTIME_OPTIONS, Runtime, bucket_and_prefix, check_address, runtime_of, translate_options
 from .s3_credentials import credential_provider, profile_settings
 from .spec import StoreSpec
 from .store import Store
@@ -89,17 +89,20 @@ def s3_config(
         raise InvalidStore(f"{url}: client_kwargs is a {type(client_kwargs).__name__}; give a dict")
     flat = {name: value for name, value in options.items() if name != "client_kwargs"}
     for name, value in client_kwargs.items():
+        if name in RUNTIME_OPTIONS or name in _OURS:
+            raise InvalidStore(
+                f"{url}: {name!r} stands in client_kwargs, which are boto's and obstore's names; give it beside them"
+            )
         if name in flat and flat[name] != value:
             raise InvalidStore(f"{url}: {name!r} is given twice, in client_kwargs too; give it once")
         flat[name] = value
     config = translate_options(url, flat, NAMES, _OURS)
     profile = options.get("profile")
     settings = profile_settings(environ, str(profile) if profile else None)
-    endpoint = config.get("endpoint") or next(
-        (environ[name] for name in _ENDPOINTS if environ.get(name)), settings.get("endpoint_url")
-    )
-    if endpoint:
-        config["endpoint"] = str(endpoint)
+    found = {name: environ.get(name) for name in _ENDPOINTS} | {"endpoint_url": settings.get("endpoint_url")}
+    for name, endpoint in found.items():
+        if endpoint and "endpoint" not in config:
+            config["endpoint"] = check_address(url, name, endpoint)
     if "skip_signature" in config and not config["skip_signature"]:
         del config["skip_signature"]
     provider = credential_provider(url, options, config, environ)
@@ -112,8 +115,7 @@ def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
     """None for a store that is not read so. Raises: InvalidStore."""
-    client_kwargs = options.get("client_kwargs")
-    wanted = {**options, **(client_kwargs if isinstance(client_kwargs, Mapping) else {})}.get("direct_reads")
+    wanted = options.get("direct_reads")
     if wanted is not None and not isinstance(wanted, bool):
         raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
     if wanted is False or runtime.client.get("proxy_url"):

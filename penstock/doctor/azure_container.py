@@ -38,7 +38,10 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         ) from None
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")
-    config, _ = azure_config(url, options, host)
+    config, provider = azure_config(url, options, host)
+    if provider is not None:
+        yield note("settings", "not asked: credentials that a credential_provider gives are obstore's alone")
+        return
     if not (endpoint := azure_endpoint(url, options)):
         yield note("settings", "not asked: neither the URL nor the options name the account")
         return
@@ -71,14 +74,31 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def azure_credential(config: Mapping[str, Any]) -> Any:
-    """A key, a signature, nothing, or what the environment gives. Raises: ImportError."""
+    """What the options say, by the first that obstore would take; else what the environment gives.
+
+    Raises: ImportError; ValueError for options that are no credential of azure-identity's.
+    """
+    if config.get("skip_signature"):
+        return None
+    if config.get("token"):
+        raise ValueError("a bearer token of the options is obstore's alone")
     if config.get("account_key"):
         return {"account_name": config.get("account_name", ""), "account_key": config["account_key"]}
-    if config.get("sas_key") or config.get("skip_signature"):
-        return config.get("sas_key")
-    from azure.identity import DefaultAzureCredential
+    if config.get("sas_key"):
+        return config["sas_key"]
+    from azure import identity
 
-    return DefaultAzureCredential()
+    where = {"authority": config["authority_host"]} if config.get("authority_host") else {}
+    tenant, client = config.get("tenant_id"), config.get("client_id")
+    if config.get("client_secret"):
+        return identity.ClientSecretCredential(tenant or "", client or "", config["client_secret"], **where)
+    if file := config.get("federated_token_file"):
+        return identity.WorkloadIdentityCredential(
+            tenant_id=tenant, client_id=client, token_file_path=file, **where
+        )
+    if config.get("use_azure_cli"):
+        return identity.AzureCliCredential(tenant_id=tenant or "")
+    return identity.DefaultAzureCredential(managed_identity_client_id=client, **where)
 
 
 def _locks(service: Any, container: str, _: str) -> Iterator[Finding]:

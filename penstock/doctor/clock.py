@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 
 from .finding import Finding, fail, note, ok, warn
 
@@ -26,12 +27,12 @@ def server_clock(endpoint: str) -> Iterator[Finding]:
         except urllib.error.HTTPError as error:  # 400, 403, 404: it said when
             told = error.headers.get("Date")
             error.close()
-    except (OSError, ValueError) as error:
-        yield note("clock", f"{endpoint} was not asked for its time: {error}")
+    except (OSError, ValueError, HTTPException) as error:  # the last: it speaks no HTTP
+        yield note("clock", f"{endpoint} was not asked for its time: {' '.join(str(error).split())}")
         return
     try:
         there = parsedate_to_datetime(told).timestamp()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         yield note("clock", f"{endpoint} does not tell its time" + (f" ({told!r})" if told else ""))
         return
     yield compared(there - time.time(), endpoint)

@@ -1,12 +1,14 @@
 """What an S3 bucket's owner has set, asked through boto3: what a root would find out too late."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
 from typing import Any
+from xml.etree.ElementTree import ParseError
 
 from loader.errors import MissingDependency
 from loader.storage.options import bucket_and_prefix
 from loader.storage.s3 import s3_config
+from loader.storage.spec import redact, secret_values
 
 from .finding import Finding, note
 from .s3_questions import QUESTIONS, Bucket
@@ -31,6 +33,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         import boto3
         from botocore.config import Config  # type: ignore[import-untyped]
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+        from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
     except ImportError:
         raise MissingDependency(
             "boto3 is not installed, so the bucket's own settings were not asked for: pip install 'penstock[s3]'"
@@ -40,18 +43,28 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     if iscoroutinefunction(provider):
         yield note("settings", "not asked: the credential_provider is asynchronous")
         return
-    client = boto3.client(
-        "s3",
-        endpoint_url=config.get("endpoint"),
-        region_name=config["region"],
-        config=Config(
-            signature_version=_unsigned() if config.get("skip_signature") else None,
-            retries={"total_max_attempts": 2},
-            connect_timeout=5,
-            read_timeout=10,
-        ),
-        **_keys(provider),
-    )
+    secrets = secret_values(options)
+    try:
+        keys = _keys(provider)
+    except Exception as error:  # noqa: BLE001 - a function of the user's, or a profile's: whatever it raises
+        yield _not_asked("settings", error, secrets)
+        return
+    try:
+        client = boto3.client(
+            "s3",
+            endpoint_url=config.get("endpoint"),
+            region_name=config["region"],
+            config=Config(
+                signature_version=_unsigned() if config.get("skip_signature") else None,
+                retries={"total_max_attempts": 2},
+                connect_timeout=5,
+                read_timeout=10,
+            ),
+            **keys,
+        )
+    except (BotoCoreError, ValueError) as error:
+        yield _not_asked("settings", error, secrets)
+        return
     asked = Bucket(client, bucket, f"{prefix}/" if prefix else "", config)
     for check, question in QUESTIONS.items():
         try:
@@ -62,8 +75,16 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
             if code in STRANGERS:
                 break  # it answers everything so
         except BotoCoreError as error:
-            yield note(check, f"not asked: {type(error).__name__}: {error}")
+            yield _not_asked(check, error, secrets)
+        except (ResponseParserError, ParseError, LookupError, TypeError, ValueError) as error:
+            brief = " ".join(str(error).split())[:200]
+            yield note(check, f"this server's answer is not as S3's ({type(error).__name__}: {brief})")
     client.close()
+
+
+def _not_asked(check: str, error: Exception, secrets: Sequence[str]) -> Finding:
+    brief = redact(" ".join(str(error).split()), secrets)[:300]
+    return note(check, f"not asked: {type(error).__name__}: {brief}")
 
 
 def _refused(check: str, code: str) -> Finding:

@@ -105,8 +105,10 @@ def _uploads(bucket: Bucket) -> Iterator[Finding]:
         yield ok(check, "no unfinished multipart uploads")
         return
     count = f"{len(found):,}{' and more' if answer.get('IsTruncated') else ''}"
-    oldest = min(found, key=lambda upload: upload["Initiated"])
-    what = f"{count} unfinished multipart uploads, the oldest of {oldest['Initiated']:%Y-%m-%d} of {oldest['Key']!r}"
+    dated = [upload for upload in found if "Initiated" in upload]  # some servers do not tell
+    oldest = min(dated, key=lambda upload: upload["Initiated"], default=found[0])
+    since = f"the oldest of {oldest['Initiated']:%Y-%m-%d} of" if dated else "one of"
+    what = f"{count} unfinished multipart uploads, {since} {oldest['Key']!r}"
     do = (
         "their parts are paid for and seen in no listing: a lifecycle rule AbortIncompleteMultipartUpload gives them "
         f"up, or `aws s3api abort-multipart-upload --bucket {bucket.name} --key {oldest['Key']} --upload-id "
@@ -123,7 +125,7 @@ def _tiers(bucket: Bucket) -> Iterator[Finding]:
             looked += 1
             if one.get("StorageClass") in ARCHIVES:
                 archived.append(one["Key"])
-        if not answer.get("IsTruncated"):
+        if not answer.get("IsTruncated") or "NextContinuationToken" not in answer:
             break
         more = {"ContinuationToken": answer["NextContinuationToken"]}
     if archived:

@@ -78,6 +78,9 @@ def test_explicit_keys_are_not_mixed_with_the_environments_token(s3_options, fau
     [
         ({"endpont_url": "x"}, r"'endpont_url', did you mean 'endpoint_url'\? accepted are .*skip_signature"),
         ({"client_kwargs": {"verify": False}}, "unknown option 'verify'"),
+        ({"client_kwargs": {"profile": "lab"}}, "'profile' stands in client_kwargs"),
+        ({"client_kwargs": {"timeout_s": 1}}, "'timeout_s' stands in client_kwargs"),
+        ({"client_kwargs": {"direct_reads": False}}, "'direct_reads' stands in client_kwargs"),
         ({"client_kwargs": "x"}, "give a dict"),
         ({"key": "A", "access_key_id": "B"}, "mean the same and differ"),
         ({"endpoint_url": "A", "client_kwargs": {"endpoint_url": "B"}}, "given twice"),
@@ -90,6 +93,7 @@ def test_explicit_keys_are_not_mixed_with_the_environments_token(s3_options, fau
         ({"checksum_algorithm": "no-such"}, "options are refused"),
         ({"direct_reads": "perhaps"}, "give true or false"),
         ({"timeout_s": "soon"}, "timeout_s"),
+        ({"timeout_s": 1e300}, "timeout_s=1e\\+300 is no number of 0 to 1,000,000,000"),
         ({"retry_deadline_s": -1}, "retry_deadline_s"),
         ({"max_concurrency": 0}, "max_concurrency"),
         ({"retry_cap_s": 0.0}, "retry_cap_s"),
@@ -203,6 +207,16 @@ def test_gcs_options(options, config):
             },
         ),
         (
+            {"account_key": "k"},
+            "lab.dfs.core.chinacloudapi.cn",
+            {"account_name": "lab", "account_key": "k", "endpoint": "https://lab.blob.core.chinacloudapi.cn"},
+        ),
+        (
+            {"account_key": "k", "endpoint": "http://127.0.0.1:1/lab"},
+            "lab.dfs.core.chinacloudapi.cn",
+            {"account_name": "lab", "account_key": "k", "endpoint": "http://127.0.0.1:1/lab"},
+        ),
+        (
             {"connection_string": "AccountName=lab;AccountKey=k;BlobEndpoint=http://127.0.0.1:1/lab;"},
             "",
             {"account_name": "lab", "account_key": "k", "endpoint": "http://127.0.0.1:1/lab"},
@@ -223,6 +237,21 @@ def test_azure_options(options, host, config):
         ("az://c", {"connection_string": "AccountName"}, "connection_string"),
         ("abfs://c@lab.dfs.core.windows.net/p", {"account_name": "other"}, "not the account"),
         ("az://c", {"account": "x"}, "did you mean 'account_"),
+        (
+            "az://c",
+            {"account_name": "a", "connection_string": "AccountName=b;AccountKey=eA=="},
+            "account_name differs",
+        ),
+        (
+            "az://c",
+            {"account_key": "a2V5", "connection_string": "AccountName=b;AccountKey=eA=="},
+            "account_key differs",
+        ),
+        (
+            "az://c",
+            {"account_host": "lab.blob.core.windows.net", "endpoint": "http://other:1"},
+            "give one of them",
+        ),
         ("memory://name", {"x": 1}, "takes no options"),
         ("memory://", {}, "has no name"),
         ("s3:///prefix", {}, "names no bucket"),
@@ -238,6 +267,51 @@ def test_azure_options(options, host, config):
 def test_other_urls_and_options_that_are_refused(url, options, message: str):
     with pytest.raises(InvalidStore, match=message):
         open_store(url, options)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "127.0.0.1:9000",
+            "http//x",
+            "http://127.0.0.1:90x0",
+            "http://127.0.0.1:90000",
+            "http://a b",
+            "http://",
+        ),
+        *("ftp://h", "http://user:PLANTED@h", "http://h?x=1", "http://[::1"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("url", "option", "more"),
+    [
+        ("s3://bucket/p", "endpoint_url", {}),
+        ("s3://bucket/p", "sts_endpoint", {}),
+        ("gs://bucket/p", "endpoint_url", {"anon": True}),
+        ("az://cont/p", "endpoint", {"account_name": "lab", "anon": True}),
+    ],
+)
+def test_what_is_no_address_is_refused_by_its_option(url: str, option: str, more, address: str):
+    with pytest.raises(InvalidStore, match=f"option {option}=.* is no address of a server") as caught:
+        open_store(url, {option: address, **more})
+    assert "PLANTED" not in str(caught.value)
+
+
+def test_an_address_of_the_environment_is_named_by_its_variable():
+    with pytest.raises(InvalidStore, match=r"AWS_ENDPOINT_URL='127\.0\.0\.1:9000' is no address"):
+        s3_config("s3://b", {}, {**NO_FILE, "AWS_ENDPOINT_URL": "127.0.0.1:9000"})
+
+
+def test_an_empty_address_is_none():
+    assert s3_config("s3://b", {"endpoint_url": ""}, NO_FILE)[0] == {"region": "us-east-1"}
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:9000/", "https://[::1]:9000", "https://host/path/below"]
+)
+def test_addresses_are_taken_as_they_are(address: str):
+    assert s3_config("s3://b", {"endpoint_url": address}, NO_FILE)[0]["endpoint"] == address
 
 
 @pytest.mark.parametrize(

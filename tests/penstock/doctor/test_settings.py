@@ -1,12 +1,14 @@
 """What a bucket's owner has set is named; what may not be asked is said to be unknown."""
 
 import json
+import socket
+import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.doctor.azure_container import azure_container
+from penstock.doctor.azure_container import azure_container, azure_credential
 from penstock.doctor.gcs_bucket import gcs_bucket
 from penstock.doctor.lifecycle import Rule, judged, rules_of_gcs, rules_of_s3
 from penstock.doctor.place import clock
@@ -481,3 +483,89 @@ def test_a_provider_that_must_be_awaited_is_not_asked(s3):
     options = {"endpoint_url": s3["endpoint_url"], "credential_provider": later}
     (found,) = s3_bucket("s3://doctor/root", options)
     assert (found.level, "asynchronous" in found.what) == ("note", True)
+
+
+def _sealed():
+    raise RuntimeError("vault is sealed")
+
+
+def test_credentials_that_nobody_gives_are_a_note(s3):
+    options = {"endpoint_url": s3["endpoint_url"], "credential_provider": _sealed}
+    (found,) = s3_bucket("s3://doctor/root", options)
+    assert (found.level, found.what) == ("note", "not asked: RuntimeError: vault is sealed")
+
+
+def test_a_profile_without_a_login_is_a_note(s3, tmp_path, monkeypatch):
+    told = "[profile lab]\nsso_start_url = https://lab.example/start\nsso_region = us-east-1\n"
+    (tmp_path / "config").write_text(f"{told}sso_account_id = 111122223333\nsso_role_name = reader\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    options = {"endpoint_url": s3["endpoint_url"], "profile": "lab"}
+    (found,) = s3_bucket("s3://doctor/root", options)
+    assert (found.level, "not asked: SSOTokenLoadError" in found.what) == ("note", True)
+
+
+def test_a_region_that_is_none_is_a_note(s3):
+    (found,) = s3_bucket("s3://doctor/root", {**s3, "region": "us east"})
+    assert (found.level, "not asked: InvalidRegionError" in found.what) == ("note", True)
+
+
+@pytest.mark.parametrize("body", [b"<html><title>It works</title><br></html>", b'{"status":"ok"}', b""])
+def test_answers_that_are_no_s3s_are_notes(s3, answers, body):
+    at = answers(lambda path, query: (200, {}, body))
+    found = list(s3_bucket("s3://doctor/root", {**s3, "endpoint_url": at}))
+    assert {one.check for one in found} == set(QUESTIONS)
+    (region,) = [one for one in found if one.check == "region"]
+    assert (region.level, "not as S3's" in region.what) == ("note", True)
+
+
+def test_what_a_server_leaves_out_of_its_lists(gateway, s3, bucket):
+    upload = "<Upload><Key>root/a</Key><UploadId>1</UploadId></Upload>"
+    gateway.told["uploads"] = f"<ListMultipartUploadsResult>{upload}</ListMultipartUploadsResult>"
+    entry = "<Contents><Key>root/a</Key><Size>1</Size></Contents>"
+    gateway.told["list-type"] = f"<ListBucketResult><IsTruncated>true</IsTruncated>{entry}</ListBucketResult>"
+    found = by_check(s3_bucket(f"s3://{bucket[1]}/root", s3))
+    assert found["uploads"][0] == "warn"
+    assert "1 unfinished multipart uploads, one of 'root/a'" in found["uploads"][1]
+    assert found["tiers"][0] == "ok"
+
+
+def test_what_speaks_no_http_has_no_clock():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        (found,) = clock(
+            "s3://doctor/root", {"endpoint_url": f"http://127.0.0.1:{listener.getsockname()[1]}"}
+        )
+        thread.join()
+    assert (found.level, "not asked for its time: SSH-2.0" in found.what) == ("note", True)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"client_secret": "s", "client_id": "c", "tenant_id": "t"}, "ClientSecretCredential"),
+        (
+            {"federated_token_file": "/token", "client_id": "c", "tenant_id": "t"},
+            "WorkloadIdentityCredential",
+        ),
+        ({"use_azure_cli": True}, "AzureCliCredential"),
+        ({"client_id": "c"}, "DefaultAzureCredential"),
+    ],
+)
+def test_azure_is_asked_with_the_options_credentials(config, kind):
+    assert type(azure_credential(config)).__name__ == kind
+
+
+@pytest.mark.parametrize("options", [{"token": "PLANTED"}, {"credential_provider": _sealed}])
+def test_azure_is_not_asked_with_other_credentials(options):
+    (found,) = azure_container("az://cont/root", {"account_name": "lab", **options})
+    assert (found.level, found.what.startswith("not asked: ")) == ("note", True)
+    assert "PLANTED" not in found.what

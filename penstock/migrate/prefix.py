@@ -17,6 +17,8 @@ from loader.dataset.entries import canonical
 from loader.dataset.marker import MARKER
 from loader.errors import AlreadyExists, Changed, Conflict, InvalidStore, ObjectNotFound, PenstockError
 from loader.storage import ObjectInfo, Store
+from loader.storage.disk_unlisted import unlisted
+from loader.storage.local import LocalStore
 from loader.storage.spec import Opened
 from loader.storage.threads import beside
 from loader.storage.twins import differ
@@ -153,9 +155,9 @@ def migrate_prefix(
     replace: bool = False,
     hash: str = "sha256",
 ) -> PrefixReport:
-    """Copy what the target lacks. What changed at the source since it was copied is named, or replaced where `replace`
-    says so; nothing is deleted. hash: one of `digest.KINDS`, taken of every byte that is copied, and noted. Memory:
-    228 MiB of objects at most, whatever their number.
+    """Copy what the target lacks, and name what can be no object there. What changed at the source since it was copied
+    is named, or replaced where `replace` says so; nothing is deleted. hash: one of `digest.KINDS`, taken of every byte
+    that is copied, and noted. Memory: 228 MiB of objects at most, whatever their number.
 
     Raises: as `check_places`; Corrupt for a journal that somebody edited; what listing raises.
     """
@@ -192,6 +194,7 @@ def migrate_prefix(
         journal.will_keep()
         copy_all(items(), transfer, journal, report, at_once=at_once, total=total)
         journal.keep()
+    report.failures.update(left_out(source))
     return report
 
 
@@ -205,6 +208,14 @@ def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
                 continue
             if item is not None:
                 yield item
+
+
+def left_out(source: Store) -> Iterator[tuple[str, str]]:
+    """(path, why) of what lies in a folder and cannot be copied, as no listing names it.
+
+    Raises: Forbidden; Transient.
+    """
+    return unlisted(source.url) if isinstance(source, LocalStore) else iter(())
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:

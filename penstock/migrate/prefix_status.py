@@ -8,26 +8,28 @@ from loader.storage import Store
 
 from ..words import size
 from .journal import Journal
-from .prefix import FOLDER, both_sides, check_places, is_marker, item_of
+from .prefix import FOLDER, both_sides, check_places, is_marker, item_of, left_out
 
 
 @dataclass(slots=True, kw_only=True)
 class PrefixStatus:
     """missing, missing_nbytes: what is not at the target; changed: what is another object at the source than was
-    copied; refused: what a run would name; there, unhashed: what is at the target, and of that what was taken by its
-    size; unfinished: whether a run was killed, or is at work."""
+    copied; refused: what a run would name; uncopied: what lies in the source's folder and can be no object; there,
+    unhashed: what is at the target, and of that what was taken by its size; unfinished: whether a run was killed, or is
+    at work."""
 
     missing: int = 0
     missing_nbytes: int = 0
     changed: int = 0
     refused: int = 0
+    uncopied: int = 0
     there: int = 0
     unhashed: int = 0
     unfinished: bool = False
 
     @property
     def lags(self) -> bool:
-        return bool(self.missing or self.changed or self.refused)
+        return bool(self.missing or self.changed or self.refused or self.uncopied)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -37,6 +39,11 @@ class PrefixStatus:
             f"{self.there} objects are there ({self.unhashed} taken by their size), {self.missing} missing "
             f"({size(self.missing_nbytes)}), {self.changed} changed at the source, {self.refused} are others at "
             + "the target"
+            + (
+                f"; {self.uncopied} can never be copied: penstock migrate verify names them"
+                if self.uncopied
+                else ""
+            )
             + ("; a run was not finished, or is at work" if self.unfinished else "")
         )
 
@@ -63,4 +70,5 @@ def prefix_status(source: Store, target: Store, scratch: str | None = None) -> P
             elif not is_marker(source, sides.source):
                 found.missing += 1
                 found.missing_nbytes += item.nbytes or 0
+    found.uncopied = sum(1 for _ in left_out(source))
     return found

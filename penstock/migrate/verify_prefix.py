@@ -9,22 +9,23 @@ from loader.errors import PenstockError
 from loader.storage import Store
 from loader.storage.stream import MAX_BYTES
 from loader.storage.threads import DaemonPool
+from loader.storage.twins import differ
 
 from ..progress import progress
 from ..words import size
 from .digest import Digest, in_words
 from .items import Copied
 from .journal import Journal
-from .prefix import FOLDER, Sides, both_sides, check_places, is_marker
+from .prefix import FOLDER, Sides, both_sides, check_places, is_marker, left_out
 
 AT_ONCE = 16
 
 
 @dataclass(slots=True, kw_only=True)
 class PrefixVerdict:
-    """checked, nbytes: objects of the source that are there, and their bytes; read: those whose bytes were compared;
-    unhashed: those that were taken by their size and nobody has read; extra: objects at the target that the source does
-    not have; problems: key -> what is wrong."""
+    """checked, nbytes: objects of the source that are there, and their bytes; read: those whose bytes were compared,
+    without `full` those whose two ETags differ and may both be MD5s; unhashed: those that were taken by their size and
+    nobody has read; extra: objects at the target that the source does not have; problems: key -> what is wrong."""
 
     source: str
     target: str
@@ -40,7 +41,9 @@ class PrefixVerdict:
         return asdict(self)
 
     def to_text(self) -> str:
-        how = f"{self.read} of them read" if self.full else "sizes and ETags (--full reads every byte)"
+        how = f"{self.read} of them read"
+        if not self.full:
+            how = f"sizes and ETags{f', {how}' if self.read else ''} (--full reads every byte)"
         lines = [
             f"{self.source} -> {self.target}: {self.checked} objects ({size(self.nbytes)}) are there, {how}; "
             f"{self.extra} others at the target; {len(self.problems)} problems",
@@ -55,7 +58,9 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
     """Compare the target with the source, and with what was noted when it was copied.
 
     full: read all of the target and hold it against the hash that was taken of the source's bytes; what has none is
-    read at the source too, and noted. Raises: as `check_places`; what listing raises.
+    read at the source too, and noted. Without it that is done where two ETags differ that may both be MD5s, until bytes
+    turn out the same under such a pair: there (with KMS) ETags say nothing. Raises: as `check_places`; what listing
+    raises.
     """
     check_places(source, target)
     found = PrefixVerdict(source=source.url, target=target.url, full=full)
@@ -63,21 +68,29 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
     try:
         with Journal(target, FOLDER, scratch) as journal:
             waiting: list[tuple[Sides, Future[str]]] = []
+            etags_tell = True
+
+            def take() -> None:
+                nonlocal etags_tell
+                sides, said = waiting.pop(0)
+                if _take(sides, said.result(), found, journal) and _differ(sides):
+                    etags_tell = False
 
             def seen() -> Iterator[Sides]:
                 for sides in both_sides(source, target, journal):
-                    if _is_there(source, sides, found) and full:
+                    if _is_there(source, sides, found) and (full or (etags_tell and _differ(sides))):
                         waiting.append((sides, pool.submit(_compare, source, target, sides)))
                     while len(waiting) >= 4 * AT_ONCE:
-                        _take(waiting.pop(0), found, journal)
+                        take()
                     yield sides
 
             for _ in progress(seen(), "verify"):
                 pass
-            for one in waiting:
-                _take(one, found, journal)
+            while waiting:
+                take()
             if full:
                 journal.keep()
+        found.problems.update((path, f"never copied: {why}") for path, why in left_out(source))
     finally:
         pool.dismiss()
     return found
@@ -106,6 +119,11 @@ def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
     return True
 
 
+def _differ(sides: Sides) -> bool:
+    """Whether the ETags of both sides say that they are not the same, if they are MD5s."""
+    return bool(sides.source and sides.target and differ(sides.source.etag, sides.target.etag))
+
+
 def _compare(source: Store, target: Store, sides: Sides) -> str:
     """The digest of the target's bytes, or "!" and what is wrong with them."""
     try:
@@ -119,16 +137,20 @@ def _compare(source: Store, target: Store, sides: Sides) -> str:
     return there if there == right else f"!{in_words(there)} at the target, {in_words(right)} {where}"
 
 
-def _take(one: tuple[Sides, "Future[str]"], found: PrefixVerdict, journal: Journal) -> None:
-    sides, said = one[0], one[1].result()
+def _take(sides: Sides, said: str, found: PrefixVerdict, journal: Journal) -> bool:
+    """Count what `_compare` said of a key; whether its bytes are right."""
     if said.startswith("!"):
         found.problems[sides.key] = said[1:]
-        return
+        return False
     found.read += 1
     if sides.noted is None or not sides.noted.digest:
         assert sides.source is not None
         found.unhashed -= 1
-        journal.add(Copied(path=sides.key, nbytes=sides.source.nbytes, digest=said, etag=sides.source.etag))
+        if found.full:
+            journal.add(
+                Copied(path=sides.key, nbytes=sides.source.nbytes, digest=said, etag=sides.source.etag)
+            )
+    return True
 
 
 def _digest(store: Store, key: str, nbytes: int, like: str) -> str:

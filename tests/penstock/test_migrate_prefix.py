@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import json
+import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +20,7 @@ import loader
 from loader.errors import AlreadyExists, Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
+from penstock.migrate.digest import in_words
 from penstock.migrate.items import Item
 from penstock.migrate.journal import Journal
 from penstock.migrate.pace import Pace
@@ -25,7 +28,7 @@ from penstock.migrate.plan import plan_prefix
 from penstock.migrate.prefix import FOLDER, migrate_prefix
 from penstock.migrate.prefix_status import prefix_status
 from penstock.migrate.transfer import Transfer
-from penstock.migrate.verify_prefix import verify_prefix
+from penstock.migrate.verify_prefix import AT_ONCE, verify_prefix
 
 
 def fill(store, count, nbytes=300):
@@ -123,6 +126,29 @@ from penstock.migrate.prefix import migrate_prefix
 print("begun", flush=True)
 migrate_prefix(open_store(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=150), at_once=4)
 """
+
+
+def test_what_is_in_no_listing_is_named(places, capsys):
+    source, target = places
+    source.put("a/kept", b"x")
+    folder = Path(source.url)
+    (folder / ".tmp-0123456789abcdef").write_bytes(b"of a writer that was killed")
+    (folder / ".tmp-2024").mkdir()
+    (folder / ".tmp-2024" / "film.mp4").write_bytes(b"y")
+    (folder / "a" / ".tmp-notes").write_bytes(b"y")
+    (folder / "a" / "gone.mp4").symlink_to("/no/such/mount.mp4")
+    os.mkfifo(folder / "pipe")
+    with open(os.path.join(os.fsencode(folder), b"caf\xe9.mp4"), "wb") as file:
+        file.write(b"z")
+    named = {".tmp-2024", "a/.tmp-notes", "a/gone.mp4", "pipe", "caf\\xe9.mp4"}
+    arguments = [target.url, "--from", source.url]
+    assert main(["migrate", "run", *arguments, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["failures"].keys() == named
+    assert there(target) == {"a/kept": b"x"}
+    assert main(["migrate", "verify", *arguments, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"].keys() == named
+    assert main(["migrate", "status", *arguments]) == 1
+    assert "5 can never be copied" in capsys.readouterr().out
 
 
 def test_a_killed_run_is_resumed_and_copies_nothing_again(places, monkeypatch):
@@ -411,3 +437,49 @@ def test_a_run_that_has_nothing_to_note_leaves_the_manifest(places):
     migrate_prefix(source, target, Pace())
     assert [info.key for info in target.list(FOLDER)] != made
     assert "new" in manifest(target)
+
+
+@pytest.fixture
+def two_s3s(shared):
+    """(server, store) of two small S3s."""
+    made = [shared("servers/http").HttpServer(shared("servers/s3").SmallS3()) for _ in range(2)]
+    options = {"key": "kkkk", "secret": "ssss", "region": "us-east-1", "retry_base_s": 0.001}
+    stores = [open_store("s3://bucket/p", {**options, "endpoint_url": one.endpoint}) for one in made]
+    yield list(zip(made, stores, strict=True))
+    for store in stores:
+        store.close()
+    for server in made:
+        server.close()
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_verify_reads_where_two_md5s_differ(two_s3s, is_noted):
+    (_, source), (server, target) = two_s3s
+    source.put("same", b"alike")
+    source.put("k", b"right")
+    if is_noted:
+        migrate_prefix(source, target, Pace())
+    server.origin.hold("p/k", b"wrong")
+    server.origin.hold("p/same", b"alike")
+    found = verify_prefix(source, target, full=False)
+    assert (found.checked, found.read, list(found.problems)) == (2, 0, ["k"])
+    assert in_words(f"sha256:{hashlib.sha256(b'wrong').hexdigest()}") in found.problems["k"]
+
+
+def test_verify_does_not_read_everything_where_etags_are_no_md5s(two_s3s):
+    """As with KMS: they look like MD5s, and are none."""
+    (_, source), (server, target) = two_s3s
+    origin = server.origin
+    for number in range(200):
+        source.put(f"{number:03d}", b"%d" % number)
+        origin.hold(f"p/{number:03d}", b"%d" % number)
+
+    def encrypted(request):
+        status, body, headers = origin(request)
+        return status, re.sub(rb'<ETag>"(.{31}).', rb'<ETag>"0\1', body), headers
+
+    server.origin = encrypted
+    found = verify_prefix(source, target, full=False)
+    assert (found.checked, found.problems) == (200, {})
+    assert 0 < found.read <= 4 * AT_ONCE
+    assert f"{found.read} of them read" in found.to_text()

@@ -4,20 +4,24 @@ What real servers do beyond this is tested against moto and Ceph.
 """
 
 import hashlib
+import re
 import threading
+from html import unescape
 
 Answer = tuple[int, bytes, dict[str, str]]
 _WHEN = "Wed, 21 Oct 2015 07:28:00 GMT"
 
 
 class SmallS3:
-    """One bucket, no signatures. page_keys: how many keys a page of a listing holds."""
+    """One bucket, no signatures. page_keys: how many keys a page of a listing holds. kept: codes by which the next keys
+    of requests to delete are refused."""
 
     def __init__(self, bucket: str = "bucket") -> None:
         self.bucket = bucket
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.page_keys = 3
+        self.kept: list[str] = []
         self._begun = 0
         self._lock = threading.Lock()
 
@@ -34,10 +38,15 @@ class SmallS3:
 
     def answer(self, request) -> Answer:
         key, query = request.path[len(self.bucket) + 2 :], request.query
+        if request.method == "POST" and "delete" in query:
+            return said(200, self._delete(request.body))
         if request.method == "POST" or "partNumber" in query:
             return self._upload(request.method, key, query, request.body)
         if request.method == "DELETE":
-            self.uploads.pop(query["uploadId"], None)
+            if "uploadId" in query:
+                self.uploads.pop(query["uploadId"], None)
+            else:
+                self.objects.pop(key, None)
             return said(204)
         if request.method == "PUT":
             if request.headers.get("if-none-match") == "*" and key in self.objects:
@@ -70,6 +79,19 @@ class SmallS3:
         token = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if rest else ""
         more = f"<IsTruncated>{str(bool(rest)).lower()}</IsTruncated>"
         return said(200, f"<ListBucketResult>{more}{token}{entries}</ListBucketResult>".encode())
+
+    def _delete(self, body: bytes) -> bytes:
+        made = b""
+        for key in re.findall(rb"<Key>([^<]*)</Key>", body):
+            if self.kept and (code := self.kept.pop(0)):
+                made += b"<Error><Key>%b</Key><Code>%b</Code><Message>m</Message></Error>" % (
+                    key,
+                    code.encode(),
+                )
+                continue
+            self.objects.pop(unescape(key.decode()), None)
+            made += b"<Deleted><Key>%b</Key></Deleted>" % key
+        return b"<DeleteResult>%b</DeleteResult>" % made
 
     def _upload(self, method: str, key: str, query: dict[str, str], body: bytes) -> Answer:
         if "uploads" in query:

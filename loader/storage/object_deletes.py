@@ -18,32 +18,35 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 
-def delete_objects(connection: Connection, paths: Sequence[str], batch_keys: int) -> None:
-    """Delete; a path that is not there is no error. Requests: one per `batch_keys` paths, several at once.
+def delete_objects(connection: Connection, base: str, keys: Sequence[str], batch_keys: int) -> None:
+    """Delete; a key that is not there is no error. Requests: one per `batch_keys` keys, several at once.
 
-    batch_keys: how many keys the store deletes in one request: 1000 (S3), 256 (Azure), 1 (GCS).
+    base: what the keys lie below in the bucket, '' or ends in '/'; batch_keys: how many keys the store deletes in one
+    request: 1000 (S3), 256 (Azure), 1 (GCS).
     Raises: StoreError, once nothing is under way.
     """
-    batches = [paths[start : start + batch_keys] for start in range(0, len(paths), batch_keys)]
-    refused = [batch for batch in _each(connection, batches) if batch]
+    batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]
+    refused = [batch for batch in _each(connection, base, batches) if batch]
     # Azure complains of one missing key among many
-    _each(connection, [[path] for batch in refused if len(batch) > 1 for path in batch])
+    _each(connection, base, [[key] for batch in refused if len(batch) > 1 for key in batch])
 
 
-def _each(connection: Connection, batches: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+def _each(connection: Connection, base: str, batches: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """The batches in which a key was missing, others empty."""
     if len(batches) < 2:
-        return [_delete(connection, batch) for batch in batches]
+        return [_delete(connection, base, batch) for batch in batches]
     pool = connection.workers()
-    asked = [pool.submit(copy_context().run, partial(_delete, connection, batch)) for batch in batches]
+    asked = [pool.submit(copy_context().run, partial(_delete, connection, base, batch)) for batch in batches]
     for future in asked:
         future.exception()  # wait for all of them, also when one fails
     return [future.result() for future in asked]
 
 
-def _delete(connection: Connection, batch: Sequence[str]) -> Sequence[str]:
+def _delete(connection: Connection, base: str, batch: Sequence[str]) -> Sequence[str]:
+    paths = [base + key for key in batch]
+
     def attempt(obstore: Any, client: Client) -> None:
-        obstore.delete(client, batch)
+        obstore.delete(client, paths)
 
     try:
         connection.call("delete", batch[0] if len(batch) == 1 else f"({len(batch)} keys)", attempt)

@@ -20,7 +20,10 @@ _NO_TOKEN_YET = re.compile(
 )
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
-_SLOW_CODES = {"SlowDown", "TooManyRequests", "ServerBusy", "RequestLimitExceeded", "ThrottlingException"}
+_SLOW_CODES = {
+    *("SlowDown", "ServiceUnavailable", "TooManyRequests", "ServerBusy", "RequestLimitExceeded"),
+    "ThrottlingException",
+}
 # NoSuchUpload: the answer to a completed multipart upload was lost, and some servers then deny having had it.
 _AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchUpload"}
 _ARCHIVED_CODES = {"InvalidObjectState", "BlobArchived"}
@@ -28,6 +31,11 @@ NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
 NO_BUCKET = "create the bucket, or correct the URL or the endpoint"
 _OTHER_REGION = re.compile(r"the region (?:'[^']*' )?is wrong(?:; expecting '([a-z0-9-]+)')?")
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
+_DENIED_CODES = {"AccessDenied", "AllAccessDisabled"}
+_KEPT = re.compile(
+    r"DeleteObjects request failed for key (?P<key>.*): (?P<why>.*) \(code: (?P<code>\w+)\)", re.DOTALL
+)
+"""What obstore says of one key among many that S3 did not delete, in an answer whose status is 200."""
 
 
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
@@ -38,8 +46,12 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
     text = str(error).split("\n\nDebug source", 1)[0]
     found = _STATUS.search(text)
     status = int(found.group(1)) if found else 0
-    code = _xml(text, "Code")
-    why = f"cannot {what}: {redact(_brief(text, status, code), secrets)}"
+    kept = _KEPT.search(text)
+    code = kept["code"] if kept else _xml(text, "Code")
+    brief = (
+        f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, status, code)
+    )
+    why = f"cannot {what}: {redact(brief, secrets)}"
     name = type(error).__name__
     if _NO_TOKEN_YET.search(text):
         return Transient(f"{why}; what gives out credentials did not answer")
@@ -56,7 +68,7 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
     if (
         name in ("PermissionDeniedError", "UnauthenticatedError")
         or status in (401, 403)
-        or code in _CREDENTIAL_CODES
+        or code in _CREDENTIAL_CODES | _DENIED_CODES
     ):
         return Forbidden(f"{why}; {advice(lacking)}")
     if code in NO_BUCKET_CODES:

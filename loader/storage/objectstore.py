@@ -95,7 +95,7 @@ class RemoteStore(ReadStore):
         return list_objects(self._connection, self._prefix, prefix, start_after, seek=True)
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        delete_objects(self._connection, [self._prefix + check_key(key) for key in keys], self._delete_keys)
+        delete_objects(self._connection, self._prefix, [check_key(key) for key in keys], self._delete_keys)
 
     def copy(self, src: str, dst: str) -> None:
         from_, to = self._prefix + check_key(src), self._prefix + check_key(dst)

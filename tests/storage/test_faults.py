@@ -325,6 +325,32 @@ def test_a_storm_of_refusals_ends(faulty, faulty_store):
     assert len(faulty.requests) == 264
 
 
+@pytest.mark.parametrize("protocol", ["s3"])
+@pytest.mark.parametrize("code", ["SlowDown", "ServiceUnavailable", "InternalError"])
+def test_one_key_of_many_that_stays_is_deleted_again(faulty, faulty_store, code):
+    for key in "abc":
+        faulty.origin.hold(key, b"x")
+    faulty.origin.kept = ["", code]
+    faulty_store.delete_many("abc")
+    assert faulty.origin.held() == {}
+    assert len(faulty.requests) == 2
+
+
+@pytest.mark.parametrize("protocol", ["s3"])
+def test_one_key_of_many_that_may_not_be_deleted(faulty, faulty_options):
+    store = open_store("s3://bucket/deep", faulty_options)
+    for key in "abc":
+        faulty.origin.hold(f"deep/{key}", b"x")
+    faulty.origin.kept = ["", "AccessDenied"]
+    told = r"^cannot delete s3://bucket/deep/\(3 keys\): the store answered AccessDenied m for deep/b; check"
+    with pytest.raises(Forbidden, match=told):
+        store.delete_many("abc")
+    faulty.origin.kept = ["AccessDenied"]
+    with pytest.raises(Forbidden, match=r"^cannot delete s3://bucket/deep/b: the store"):
+        store.delete_many(["b"])
+    store.close()
+
+
 @pytest.mark.parametrize("protocol", ["gs", "az"])
 def test_a_delete_that_fails_leaves_nothing_under_way(faulty, faulty_options, protocol):
     """A delete that arrived later would take what was written meanwhile: whatever was begun has ended."""

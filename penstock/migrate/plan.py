@@ -12,7 +12,8 @@ from ..words import size
 from .contents import new_items, new_versions
 from .items import Item
 from .journal import Journal
-from .prefix import FOLDER, check_places, wanted
+from .places import FOLDER, check_places
+from .prefix import wanted
 from .prices import Prices, prices_of
 from .send_on import sends
 from .target import copied_entries

@@ -15,11 +15,16 @@ from dataclasses import dataclass
 
 from loader.dataset.entries import canonical
 from loader.dataset.marker import MARKER
-from loader.errors import AlreadyExists, Changed, Conflict, InvalidStore, ObjectNotFound, PenstockError
+from loader.errors import (
+    AlreadyExists,
+    Changed,
+    Conflict,
+    ObjectNotFound,
+    PenstockError,
+)
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk_unlisted import unlisted
 from loader.storage.local import LocalStore
-from loader.storage.spec import Opened
 from loader.storage.threads import beside
 from loader.storage.twins import differ
 
@@ -27,13 +32,11 @@ from .copying import Copies, copy_all
 from .items import Copied, Item
 from .journal import Journal
 from .pace import Pace
+from .places import FOLDER, SOURCE, check_places, objects, read
 from .transfer import Transfer
 
-FOLDER = ".penstock-migration/"
-"""Hidden, as files of tools are: what lists media there passes it over."""
 UNREAD = "unknown"
 """In place of the digest of an object that nobody has read."""
-SOURCE = f"{FOLDER}source.json"
 FORMAT = 1
 
 
@@ -69,40 +72,12 @@ class Sides:
     noted: Copied | None = None
 
 
-def check_places(source: Store, target: Store) -> None:
-    """Raises: Conflict where one of them is a root, or the target was filled from another source; InvalidStore where
-    one lies in the other, or the source has nothing and nothing was copied from it."""
-    if _is_inside(source, target) or _is_inside(target, source):
-        raise InvalidStore(
-            f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
-        )
-    with beside(next, _objects(source), None) as first:
-        for store in (source, target):
-            if _read(store, MARKER) is not None:
-                raise Conflict(
-                    f"{store.url} is a root, whose log is copied last: penstock migrate run without --from, and its "
-                    "URL as --root, makes a mirror of it; give other places here"
-                )
-        found = _read(target, SOURCE)
-        if found is None and first.result() is None:  # one that was emptied since is no mistake
-            raise InvalidStore(
-                f"{source.url}: nothing lies there; check the URL, whose last part is a folder"
-            )
-    if found is not None:
-        said = json.loads(found).get("source")
-        if said != source.url:
-            raise Conflict(
-                f"{target.url} was filled from {said} (its {SOURCE} says so), not from {source.url}: keys of both "
-                "would lie on each other; give another place"
-            )
-
-
 def both_sides(source: Store, target: Store, journal: Journal) -> Iterator[Sides]:
     """Every key of either side, in order. Two listings, and a look into the journal for each; memory of a page each.
 
     Raises: Conflict for a root inside the source, before its marker is given.
     """
-    here, there = _without_roots(source), _objects(target)
+    here, there = _without_roots(source), objects(target)
     with beside(next, there, None) as first:  # both wait for their first page
         left, right = next(here, None), first.result()
     while left or right:
@@ -229,13 +204,9 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
     return False
 
 
-def _objects(store: Store) -> Iterator[ObjectInfo]:
-    return (info for info in store.list("") if not info.key.startswith(FOLDER))
-
-
 def _without_roots(store: Store) -> Iterator[ObjectInfo]:
     """A root that is copied as it lies there would be written to at both places."""
-    for info in _objects(store):
+    for info in objects(store):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(
                 f"{store.url}/{info.key} makes a root of what lies beside it, and a copy of that would be a second "
@@ -247,23 +218,7 @@ def _without_roots(store: Store) -> Iterator[ObjectInfo]:
 
 def _is_root(store: Store, key: str) -> bool:
     try:
-        found = json.loads(_read(store, key) or b"")
+        found = json.loads(read(store, key) or b"")
     except ValueError:
         return False
     return isinstance(found, dict) and {"format", "id"} <= found.keys()
-
-
-def _read(store: Store, key: str) -> bytes | None:
-    try:
-        return store.get(key).data
-    except ObjectNotFound:
-        return None
-
-
-def _is_inside(outer: Store, inner: Store) -> bool:
-    """Of one server: another endpoint may have a bucket of the same name."""
-    if not (isinstance(outer, Opened) and isinstance(inner, Opened)):
-        return False
-    return dict(outer.spec.options) == dict(inner.spec.options) and f"{inner.url}/".startswith(
-        f"{outer.url}/"
-    )

@@ -8,7 +8,8 @@ from loader.storage import Store
 
 from ..words import size
 from .journal import Journal
-from .prefix import FOLDER, both_sides, check_places, is_marker, item_of, left_out
+from .places import FOLDER, check_places
+from .prefix import both_sides, is_marker, item_of, left_out
 
 
 @dataclass(slots=True, kw_only=True)

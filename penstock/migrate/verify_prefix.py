@@ -16,7 +16,8 @@ from ..words import size
 from .digest import Digest, in_words
 from .items import Copied
 from .journal import Journal
-from .prefix import FOLDER, Sides, both_sides, check_places, is_marker, left_out
+from .places import FOLDER, check_places
+from .prefix import Sides, both_sides, is_marker, left_out
 
 AT_ONCE = 16
 

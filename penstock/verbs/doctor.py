@@ -4,29 +4,58 @@ import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
+from loader.errors import InvalidStore
+from loader.storage.options import RUNTIME_OPTIONS
+from loader.storage.spec import is_secret
+
 from .verb import Answer, Verb
 
 
 def option(text: str) -> tuple[list[str], Any]:
-    """'region=eu-west-1', 'anon=true', 'fsspec.key=...': (names from the outside in, value; JSON where it is that)."""
+    """'region=eu-west-1', 'anon=true', 'fsspec.key=...': (names from the outside in, value; JSON where it is that).
+
+    Numbers are those of our own options and of fsspec's; a key of digits is text.
+    """
     name, equals, value = text.partition("=")
     if not equals or not all(name.split(".")):
         raise ArgumentTypeError(f"{name!r}: write NAME=VALUE, such as region=eu-west-1 or fsspec.anon=true")
+    names = name.split(".")
+    return names, _value(names, value)
+
+
+def _value(names: list[str], text: str) -> Any:
     try:
-        return name.split("."), json.loads(value)
+        found = json.loads(text)
     except ValueError:
-        return name.split("."), value
+        return text
+    if is_secret(names[-1]):
+        return found if isinstance(found, dict) else text
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return text if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS else found
 
 
 def options_of(given: list[tuple[list[str], Any]]) -> dict[str, Any]:
-    """What `loader.Root(url, options=...)` takes."""
+    """What `loader.Root(url, options=...)` takes.
+
+    Raises: InvalidStore for a name that has a value, and names below it.
+    """
     made: dict[str, Any] = {}
     for names, value in given:
         inner = made
         for name in names[:-1]:
             inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise InvalidStore(_both(names, name))
+        if isinstance(inner.get(names[-1]), dict):
+            raise InvalidStore(_both(names, names[-1]))
         inner[names[-1]] = value
     return made
+
+
+def _both(names: list[str], name: str) -> str:
+    return (
+        f"option {'.'.join(names)}: {name!r} is given with a value and with names below it; give one of them"
+    )
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -92,6 +92,9 @@ def _target(arguments: Namespace) -> Store:
 
 
 def _source(arguments: Namespace) -> Store | None:
+    """Raises: InvalidRuntime for its options without it."""
+    if arguments.from_option and not arguments.source:
+        raise InvalidRuntime("--from-option is of the store of --from, which is missing; give its URL")
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 

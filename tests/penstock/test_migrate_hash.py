@@ -12,7 +12,8 @@ import loader
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.migrate.pace import Pace
-from penstock.migrate.prefix import FOLDER, migrate_prefix
+from penstock.migrate.places import FOLDER
+from penstock.migrate.prefix import migrate_prefix
 from penstock.migrate.verify_prefix import verify_prefix
 
 RIGHT = {

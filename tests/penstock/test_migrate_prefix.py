@@ -24,8 +24,9 @@ from penstock.migrate.digest import in_words
 from penstock.migrate.items import Item
 from penstock.migrate.journal import Journal
 from penstock.migrate.pace import Pace
+from penstock.migrate.places import FOLDER
 from penstock.migrate.plan import plan_prefix
-from penstock.migrate.prefix import FOLDER, migrate_prefix
+from penstock.migrate.prefix import migrate_prefix
 from penstock.migrate.prefix_status import prefix_status
 from penstock.migrate.transfer import Transfer
 from penstock.migrate.verify_prefix import AT_ONCE, verify_prefix
@@ -266,6 +267,50 @@ def test_other_places_are_refused(places, tmp_path):
     target.put(piece, b"PAR1 by hand")
     with pytest.raises(Corrupt, match=piece):
         migrate_prefix(source, target, Pace())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda at: {"endpoint_url": at, "max_concurrency": 32},
+        lambda at: {"endpoint": f"{at}/"},
+        lambda at: {"client_kwargs": {"endpoint_url": at}, "timeout_s": 20},
+    ],
+)
+def test_one_in_the_other_is_refused_however_its_options_are_spelled(two_s3s, other):
+    (server, source), _ = two_s3s
+    source.put("k", b"x")
+    keys = {"key": "kkkk", "secret": "ssss", "region": "us-east-1"}
+    inside = open_store("s3://bucket/p/copy", {**keys, **other(server.endpoint)})
+    for pair in ((source, inside), (inside, source)):
+        with pytest.raises(InvalidStore, match="lies in the other"):
+            plan_prefix(*pair)
+    inside.close()
+
+
+def test_a_prefix_of_the_same_name_at_another_server_is_another(two_s3s):
+    (_, source), (server, _) = two_s3s
+    source.put("k", b"x")
+    options = {"endpoint_url": server.endpoint, "key": "kkkk", "secret": "ssss"}
+    target = open_store("s3://bucket/p/copy", options)
+    assert migrate_prefix(source, target, Pace()).copied == 1
+    target.close()
+
+
+@pytest.mark.parametrize("text", [b"{not json", b'["x"]', b"{}"])
+def test_a_source_that_somebody_edited_is_corrupt(places, text, capsys):
+    source, target = places
+    source.put("k", b"x")
+    target.put(f"{FOLDER}source.json", text)
+    with pytest.raises(Corrupt, match=r"source.json is not what a migration wrote"):
+        migrate_prefix(source, target, Pace())
+    assert main(["migrate", "plan", target.url, "--from", source.url]) == 1
+    assert "Corrupt" in capsys.readouterr().err
+
+
+def test_options_of_no_source_are_refused(places, capsys):
+    assert main(["migrate", "plan", places[1].url, "--from-option", "anon=true"]) == 2
+    assert "--from-option is of the store of --from" in capsys.readouterr().err
 
 
 def test_a_root_inside_is_refused_and_named(places):

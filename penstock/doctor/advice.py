@@ -22,8 +22,9 @@ DEFAULT_CONCURRENCY = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """options: of `loader.Root`; loader: arguments of `loader.Loader`; read_bytes: what one read should fetch at least
-    to reach most of the bandwidth; reasons: one line for each."""
+    """options: of `loader.Root`, those that were given and may be shown among them; loader: arguments of
+    `loader.Loader`; read_bytes: what one read should fetch at least to reach most of the bandwidth; reasons: one line
+    for each."""
 
     options: Mapping[str, Any]
     loader: Mapping[str, Any]
@@ -32,20 +33,35 @@ class Advice:
 
     def to_lines(self, url: str) -> list[str]:
         """As Python to paste, and why."""
-        options = f", options={dict(self.options)!r}" if self.options else ""
         given = "".join(f", {name}={value!r}" for name, value in self.loader.items())
         lines = [
             "recommended settings",
-            f"  root = loader.Root({url!r}{options})",
+            *(f"  {line}" for line in self._root(url)),
             f"  loader.Loader(plan{given})",
         ]
         for reason in self.reasons:
             lines += textwrap.wrap(reason, WIDTH, initial_indent="  - ", subsequent_indent="    ")
         return lines
 
+    def _root(self, url: str) -> list[str]:
+        """How to open it: one line, or one for each option."""
+        options = f", options={dict(self.options)!r}" if self.options else ""
+        if len(line := f"root = loader.Root({url!r}{options})") <= WIDTH:
+            return [line]
+        each = (f"        {name!r}: {value!r}," for name, value in self.options.items())
+        return ["root = loader.Root(", f"    {url!r},", "    options={", *each, "    },", ")"]
 
-def advise(speeds: Sequence[Speed], *, local: bool) -> Advice | None:
-    """None where no small reads were measured. local: a folder of this machine."""
+
+def advise(
+    speeds: Sequence[Speed],
+    *,
+    local: bool,
+    given: Mapping[str, Any] | None = None,
+    throttled: int | None = None,
+) -> Advice | None:
+    """None where no small reads were measured. local: a folder of this machine; given: options without secrets, which
+    stay; throttled: how many at once were too many."""
+    given = given or {}
     small = [one for one in speeds if one.verb == "read" and one.nbytes == READ_BYTES[0]]
     if not small:
         return None
@@ -56,7 +72,7 @@ def advise(speeds: Sequence[Speed], *, local: bool) -> Advice | None:
     reasons = [
         f"{wanted.concurrency} requests at once give {wanted.requests_per_second:,.0f}/s of "
         f"{whole_size(small[0].nbytes)}, {wanted.requests_per_second / single.requests_per_second:.1f} times what one "
-        "gives; more add less than a tenth",
+        f"gives; {'more add less than a tenth' if throttled is None else 'the best that was not throttled'}",
         f"reads of {whole_size(read_bytes)} reach half of the best rate, {most / 1e6:,.0f} MB/s, or more: for smaller "
         f"samples loader.source(view, chunk=n), n samples together about {whole_size(read_bytes)}",
     ]
@@ -64,10 +80,13 @@ def advise(speeds: Sequence[Speed], *, local: bool) -> Advice | None:
         reasons.append(
             "a folder is read directly: no cache, no options; these rates are of files in memory, not of a cold disk"
         )
-        return Advice(options={}, loader={"workers": "auto"}, read_bytes=read_bytes, reasons=reasons)
-    options: dict[str, Any] = {"max_concurrency": max(PAGES_IN_FLIGHT, wanted.concurrency)}
-    if wanted.concurrency >= DEFAULT_CONCURRENCY:
-        options["max_concurrency"] = 2 * DEFAULT_CONCURRENCY
+        return Advice(options=given, loader={"workers": "auto"}, read_bytes=read_bytes, reasons=reasons)
+    at_once = max(PAGES_IN_FLIGHT, wanted.concurrency)
+    if throttled is not None:
+        at_once = half_of(throttled)
+        reasons.append(f"it throttled at {throttled} at once: half as many are asked for")
+    elif wanted.concurrency >= DEFAULT_CONCURRENCY:
+        at_once = 2 * DEFAULT_CONCURRENCY
         reasons.append(
             f"it still grows at {DEFAULT_CONCURRENCY} at once: twice as many may be tried; a store that throttles "
             "is asked by fewer"
@@ -75,10 +94,11 @@ def advise(speeds: Sequence[Speed], *, local: bool) -> Advice | None:
     loader: dict[str, Any] = {"workers": "auto"}
     if single.median_s > LONG_S:
         loader["cache"] = "/local-disk/penstock-cache"
-        ahead = PAGES_IN_FLIGHT * 2**20 / single.median_s
+        pages = min(PAGES_IN_FLIGHT, at_once)
+        ahead = pages * 2**20 / single.median_s
         reasons.append(
             f"a request takes {1e3 * single.median_s:.1f} ms: a folder on a local disk keeps what is read for every "
-            f"rank of the machine and for later epochs; {PAGES_IN_FLIGHT} pages read ahead bring "
+            f"rank of the machine and for later epochs; {pages} pages read ahead bring "
             f"{min(ahead, most) / 1e6:,.0f} MB/s at most"
         )
     if most > DEFAULT_PREFETCH_BYTES:
@@ -86,7 +106,13 @@ def advise(speeds: Sequence[Speed], *, local: bool) -> Advice | None:
         reasons.append(
             "prefetch: batches of about a second of the best rate, so that one slow second stops nobody"
         )
+    options = {**given, "max_concurrency": at_once}
     return Advice(options=options, loader=loader, read_bytes=read_bytes, reasons=reasons)
+
+
+def half_of(throttled: int) -> int:
+    """How many to ask for at once where so many were throttled."""
+    return max(1, throttled // 2)
 
 
 def _enough(small: Sequence[Speed]) -> Speed:

@@ -17,10 +17,11 @@ from loader.errors import (
 )
 from loader.storage import Store, is_local, open_store
 from loader.storage.memory import MemoryStore
+from loader.storage.spec import spec_of
 
 from ..progress import progress
 from . import contents, place, speed
-from .advice import advise
+from .advice import advise, half_of
 from .creates import creates
 from .finding import Finding, Report, fail, note, warn
 from .folder import Folder
@@ -71,12 +72,23 @@ def examine(
         url=store.url,
         findings=examination.findings,
         speeds=examination.speeds,
-        advice=advise(examination.speeds, local=not _remote(store)),
+        advice=advise(
+            examination.speeds,
+            local=not _remote(store),
+            given=_shown(store.url, given),
+            throttled=examination.throttled,
+        ),
     )
 
 
 def _remote(store: Store) -> bool:
     return not is_local(store) and not isinstance(store, MemoryStore)
+
+
+def _shown(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that may be shown, and can be written down."""
+    kept = spec_of(url, options).options
+    return {name: value for name, value in kept.items() if value is not None and not callable(value)}
 
 
 class Useless(Exception):
@@ -90,6 +102,7 @@ class Examination:
         self.store, self.scratch = store, Scratch(store)
         self.findings: list[Finding] = []
         self.speeds: list[speed.Speed] = []
+        self.throttled: int | None = None  # how many at once were too many
         self._answers = True
 
     def run(self, options: Mapping[str, Any], *, quick: bool) -> None:
@@ -152,19 +165,20 @@ class Examination:
             del self.findings[before:]
 
     def _measure(self) -> None:
-        cells = list(speed.cells())
-        self._met("speed", _speeds(self.scratch, cells, self.speeds))
+        self._met("speed", self._speeds())
 
-
-def _speeds(scratch: Scratch, cells: list[speed.Cell], into: list[speed.Speed]) -> Iterator[Finding]:
-    """A finding where the store throttles or breaks off; else the speeds are what was found."""
-    source = speed.prepare(scratch)
-    for cell in progress(cells, "speeds"):
-        try:
-            into.append(speed.measured(scratch, source, cell, CELL_S))
-        except Throttled as error:
-            what = f"{cell.concurrency} at once: {error}"
-            yield warn("speed", what, f"give the option max_concurrency={max(1, cell.concurrency // 2)}")
+    def _speeds(self) -> Iterator[Finding]:
+        """A finding where the store throttles or breaks off; else the speeds are what was found."""
+        source, told = speed.prepare(self.scratch), ""
+        for cell in progress(list(speed.cells()), "speeds"):
+            try:
+                self.speeds.append(speed.measured(self.scratch, source, cell, CELL_S))
+            except Throttled as error:
+                if self.throttled is None or cell.concurrency < self.throttled:
+                    self.throttled, told = cell.concurrency, str(error)
+        if self.throttled is not None:
+            what = f"{self.throttled} at once: {told}"
+            yield warn("speed", what, f"give the option max_concurrency={half_of(self.throttled)}")
 
 
 def _removed(scratch: Scratch) -> Iterator[Finding]:

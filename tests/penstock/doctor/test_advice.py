@@ -1,5 +1,8 @@
 """What is recommended follows from what was measured."""
 
+import ast
+import textwrap
+
 import pytest
 
 from penstock.doctor.advice import advise
@@ -35,6 +38,33 @@ def test_as_many_at_once_as_reach_nearly_the_best_rate(rates, wanted):
     speeds = [speed(SMALL, at_once, rate) for at_once, rate in rates.items()]
     found = advise(speeds, local=False)
     assert found.options == {"max_concurrency": wanted}
+
+
+@pytest.mark.parametrize(("throttled", "wanted"), [(64, 32), (16, 8), (1, 1)])
+def test_a_store_that_throttles_is_asked_by_half_as_many(throttled, wanted):
+    speeds = [
+        speed(SMALL, at_once, 100 * at_once, 0.01) for at_once in (1, 4, 16, 64) if at_once <= throttled
+    ]
+    found = advise(speeds, local=False, throttled=throttled)
+    assert found.options == {"max_concurrency": wanted}
+    assert not any("twice as many" in reason or "more add" in reason for reason in found.reasons)
+
+
+def test_options_that_were_given_stay_in_what_is_pasted():
+    given = {"endpoint_url": "http://h", "max_concurrency": 7}
+    found = advise([speed(SMALL, 1, 50)], local=False, given=given)
+    assert found.options == {"endpoint_url": "http://h", "max_concurrency": 32}
+    shown = "  root = loader.Root('s3://b', options={'endpoint_url': 'http://h', 'max_concurrency': 32})"
+    assert shown in found.to_lines("s3://b")
+
+
+def test_what_is_pasted_opens_it_also_where_it_is_long():
+    given = {"endpoint_url": f"https://{'long.' * 20}example", "region": "eu-west-1"}
+    lines = advise([speed(SMALL, 1, 50)], local=False, given=given).to_lines("s3://b/p")
+    pasted = lines[1 : next(at for at, line in enumerate(lines) if "loader.Loader" in line)]
+    (called,) = ast.parse(textwrap.dedent("\n".join(pasted))).body
+    (keyword,) = called.value.keywords
+    assert ast.literal_eval(keyword.value) == {**given, "max_concurrency": 32}
 
 
 @pytest.mark.parametrize(("median_s", "cached"), [(0.0005, False), (0.02, True)])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import loader
+from loader.errors import Throttled
 from loader.storage import open_store
 from penstock.doctor import contents, examine, speed
 
@@ -104,7 +105,7 @@ def test_a_bucket(cli, s3, bucket):
         ("write", 2**22, 1),
         ("write", 2**22, 2),
     }
-    assert set(run.json["advice"]["options"]) == {"max_concurrency"}
+    assert set(run.json["advice"]["options"]) == {"endpoint_url", "retry_base_s", "max_concurrency"}
     assert "PLANTED" not in run.out
     assert client.list_objects_v2(Bucket=name)["KeyCount"] == 0
 
@@ -254,3 +255,19 @@ def test_one_that_was_killed_keeps_nobody_from_making_a_root(tmp_path):
     with root.write("d") as writer:
         writer.add("k", {"cls": 1})
     assert root.datasets() == ["d"]
+
+
+def test_where_it_is_throttled_finding_and_advice_agree(s3, bucket, monkeypatch):
+    measured = speed.measured
+
+    def throttling(scratch, source, cell, seconds):
+        if cell.concurrency >= 4:
+            raise Throttled("cannot read: the store answered 503 SlowDown")
+        return measured(scratch, source, cell, 0.01)
+
+    monkeypatch.setattr(speed, "measured", throttling)
+    report = examine.examine(f"s3://{bucket[1]}/root", s3)
+    (found,) = [one for one in report.findings if one.check == "speed"]
+    assert found.do == "give the option max_concurrency=2"
+    assert report.advice.options["max_concurrency"] == 2
+    assert "PLANTED" not in report.to_text()

@@ -1337,6 +1337,20 @@ STORAGE = [
             'max(meta["path"] for meta in page)) < "":',
             "test_faults.py::test_a_listing_ends_where_a_page_always_fails",
         ),
+        (
+            "an address that is none reaches the client",
+            "options.py",
+            "if found is None or int(found.group(1) or 0) > 65_535:",
+            "if False:",
+            "test_options.py::test_what_is_no_address_is_refused_by_its_option",
+        ),
+        (
+            "one key of many that may not be deleted is any error",
+            "object_errors.py",
+            "code in _CREDENTIAL_CODES | _DENIED_CODES",
+            "code in _CREDENTIAL_CODES",
+            "test_faults.py::test_one_key_of_many_that_may_not_be_deleted",
+        ),
         tests="tests/storage",
     ),
     Bug(
@@ -1390,6 +1404,20 @@ STORAGE = [
         "is_there = self._is_what_came(item.path, digest)",
         "is_there = True",
         ("tests/penstock/test_migrate_as_it_comes.py::test_what_broke_on_the_way_is_put_again",),
+    ),
+    Bug(
+        "what can be no object is left out without a word",
+        "penstock/migrate/prefix.py",
+        "report.failures.update(left_out(source))",
+        "pass",
+        ("tests/penstock/test_migrate_prefix.py::test_what_is_in_no_listing_is_named",),
+    ),
+    Bug(
+        "objects whose two MD5s differ arrived",
+        "penstock/migrate/verify_prefix.py",
+        "(full or (etags_tell and _differ(sides)))",
+        "full",
+        ("tests/penstock/test_migrate_prefix.py::test_verify_reads_where_two_md5s_differ",),
     ),
     Bug(
         "pieces of what is copied are of whatever object is there",

@@ -84,7 +84,7 @@ def retiring(parser: ArgumentParser) -> None:
     parser.add_argument("--apply", action="store_true", help="retire them; without it nothing is retired")
 
 
-def _condemned(root: loader.Root, given_up: Sequence[str]) -> set[str]:
+def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
     """Ids of what takedowns retired and of what was given up. Raises: InvalidRuntime for a version that is not
     retired; VersionNotFound."""
     from ..takedown.record import condemned

@@ -5,10 +5,7 @@ import re
 from collections.abc import Iterator
 
 from .disk_errors import disk_error
-from .keys import TEMPORARY
-
-_UNFINISHED = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{16}")
-"""What a file is called here while it is written: no object yet, or never."""
+from .keys import TEMPORARY, UNFINISHED
 
 
 def unlisted(folder: str) -> Iterator[tuple[str, str]]:
@@ -45,7 +42,7 @@ def _why(entry: os.DirEntry[str]) -> str:
     except UnicodeEncodeError:
         return "its name is not UTF-8, as every key is: rename it"
     if entry.name.startswith(TEMPORARY):
-        if _UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+        if re.fullmatch(UNFINISHED, entry.name) and entry.is_file(follow_symlinks=False):
             return ""
         return f"names that begin with {TEMPORARY!r} are those of unfinished files: rename it"
     if entry.is_dir() or entry.is_file():

@@ -1,13 +1,12 @@
 """Whole objects to files of this machine, and back."""
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ..errors import Changed
 from .disk_errors import disk_error, upload_size, write_all
-from .keys import TEMPORARY
+from .keys import unfinished_name
 from .room import Room
 from .store import ObjectInfo, Store
 from .stream import Pieces
@@ -107,7 +106,7 @@ def download(
     says of writing, as StoreError; what `seen` raises.
     """
     target = os.fspath(path)
-    temporary = os.path.join(os.path.dirname(target), f"{TEMPORARY}{secrets.token_hex(8)}")
+    temporary = os.path.join(os.path.dirname(target), unfinished_name())
     pieces = Pieces(store, key, info)
     try:
         with _disk("write", target):

@@ -1,16 +1,26 @@
 """What a key may be: one rule for every backend, so that a dataset can move between disks and clouds."""
 
+import secrets
 from functools import lru_cache
 
 from ..errors import InvalidStore
 
-TEMPORARY = ".tmp-"  # a file name that a local store is still writing; never listed, never a key
+TEMPORARY = (
+    ".tmp-"  # how the names begin of files that a local store is still writing; never listed, never a key
+)
+UNFINISHED = r"\.tmp-[0-9a-f]{16}"
+"""A regular expression of these names, as `unfinished_name` gives them."""
 MAX_KEY_BYTES = 1024  # S3 and GCS; Azure takes 1024 characters
 
 _ACCEPTED = (
     "a key is a relative path of '/'-separated UTF-8 segments, such as 'data/part-00042.tar', "
     f"of at most {MAX_KEY_BYTES} bytes"
 )
+
+
+def unfinished_name() -> str:
+    """What a file is called until it is written."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
 @lru_cache(maxsize=8192)

@@ -9,7 +9,6 @@ Symbolic links are followed. A file whose name begins with `.tmp-` is one that a
 
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFou
 from .disk_errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
 from .disk_runs import Piece, Run, cut, neighbours, runs_of
 from .disk_walk import walk
-from .keys import TEMPORARY, check_key, check_prefix, check_span
+from .keys import TEMPORARY, check_key, check_prefix, check_span, unfinished_name
 from .ranges import plan_reads, slice_reads
 from .spec import Opened, StoreSpec
 from .store import Blob, ObjectInfo, Span, Store
@@ -267,7 +266,7 @@ class LocalStore(Opened):
         """Fill a temporary file beside the target, make it durable, then give it its name in one step."""
         target = self._base + check_key(key)
         folder = os.path.dirname(target)
-        temporary = f"{folder}/{TEMPORARY}{secrets.token_hex(8)}"
+        temporary = f"{folder}/{unfinished_name()}"
         try:
             make_directories(folder)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset.history import State, Txn
+from loader.storage.keys import UNFINISHED
 
 from .live import References
 
 OURS = (
     r"^data/(?P<txn>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<attempt>[^/]+)/"
-    r"(?:manifest-[0-9a-f]{16}\.json|[^/]+\.tar|[^/]+\.parquet|\.tmp-[0-9a-f]{16})$"
+    rf"(?:manifest-[0-9a-f]{{16}}\.json|[^/]+\.tar|[^/]+\.parquet|{UNFINISHED})$"
 )
 """Every name that a writer gives under `data/`, in a folder also to what it has not finished."""
 FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)

@@ -1,6 +1,5 @@
 """Raw objects at their source, which is not the root's: who else needs them, and deleting them."""
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from loader.storage import Store, open_store
 
 from .every_text import cell_texts, texts
 from .find import all_datasets
+from .json_objects import json_object
 from .lifecycle import is_hint
 from .marks import TAKEN_DOWN, mark
 from .names import keys_files, waiting_tables
@@ -149,6 +149,9 @@ def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
 
 
 def _texts_of(store: Store, path: str) -> Iterator[str]:
-    """Every text in a table or JSON object."""
+    """Every text in a table or JSON object. Raises: Corrupt; StoreError."""
     data = store.get(path).data
-    yield from cell_texts(parse_table(data, path)) if path.endswith(".parquet") else texts(json.loads(data))
+    if path.endswith(".parquet"):
+        yield from cell_texts(parse_table(data, path))
+    else:
+        yield from texts(json_object(data, path, store.url))

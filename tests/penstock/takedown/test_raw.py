@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.dataset.denied import Target
 from loader.dataset.parquet import put_table
-from loader.errors import Forbidden
+from loader.errors import Corrupt, Forbidden
 from penstock.takedown.record import add_to_record, read_record
 from penstock.takedown.run import run_takedown
 
@@ -50,6 +50,15 @@ def test_what_another_dataset_was_cut_of_stays(kit, root, spelled):
     assert sorted(kit.content(root.open("photos@1"))) == ["k1", "k2"]
     kit.sweep(root)
     assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_a_damaged_record_of_another_dataset_is_named(kit, root):
+    """Nobody can tell whether it needs the raw object."""
+    write(root, "clips", {"k1": (RAW, "bob")})
+    root.store.put("stages/photos/units/000001-1f0c99ab/000001.json", b"{")
+    n = kit.deny(root, Target(kind="sample", value="k1", dataset="clips"))
+    with pytest.raises(Corrupt, match=r"stages/photos/units/000001-1f0c99ab/000001.json is no JSON"):
+        run_takedown(root, n, apply=True)
 
 
 def test_what_other_samples_of_the_dataset_were_cut_of_stays(kit, root):

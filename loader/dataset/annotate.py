@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import FieldMismatch, FieldNotFound, InvalidField, InvalidKey, InvalidName, InvalidSample
+from ..storage.keys import is_text
 from ..storage.scratch import on_scratch
 from .columns import RESERVED_COLUMNS, concat, fit_types
 from .edits import AT_US, BY, EDIT_COLUMNS, REMOVED
@@ -24,7 +25,7 @@ from .key_match import NAMED, Matches, match_keys
 from .label_batch import RowBatch
 from .label_rows import RowSource, open_rows
 from .manifest import SamplesFile
-from .member_names import check_column, is_text
+from .member_names import check_column
 from .parquet import put_table
 from .watch import Watch, unwatched
 

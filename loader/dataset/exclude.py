@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from ..errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, VersionNotFound
 from ..storage import Store
+from ..storage.keys import is_text
 from .bitmap import pack
 from .find import live_rows
 from .manifest import Change
-from .member_names import is_text
 from .parquet import TableFile, put_table
 from .parts_table import EXCLUSIONS_SCHEMA
 from .still_there import still_there

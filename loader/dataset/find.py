@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .member_names import is_text
+from ..storage.keys import is_text
 from .parquet import TableFile, get_tables
 
 if TYPE_CHECKING:

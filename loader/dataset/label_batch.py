@@ -36,5 +36,4 @@ class Taken:
 
     def left(self, names: Iterable[str]) -> frozenset[str]:
         """Those that are not."""
-        given = list(names)
-        return frozenset(given) - {self.key, *self.of(given)}
+        return frozenset() if self.columns is None else frozenset(names) - self.columns - {self.key}

@@ -22,12 +22,12 @@ import pyarrow as pa
 from ..errors import InvalidField, InvalidSample, StoreError
 from ..storage import open_store
 from ..storage.files import download
+from ..storage.keys import is_text
 from ..storage.spec import redact
 from .columns import check_metadata, column_of
 from .label_arrow import arrow_tables, n_parquet_rows, parquet_tables
 from .label_batch import RowBatch, Taken
 from .label_csv import csv_tables
-from .member_names import is_text
 
 BATCH_ROWS = 65_536
 GIVEN = "the rows given"

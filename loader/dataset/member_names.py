@@ -4,6 +4,7 @@ import re
 
 from ..errors import InvalidField, InvalidKey
 from ..modalities import check_field as _check_field
+from ..storage.keys import is_text
 
 MAX_MEMBER_BYTES = 150
 """Longest `<key>.<field>` in UTF-8 bytes; leaves room in every tool's 255-byte file names."""
@@ -12,14 +13,6 @@ COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 GROUP = re.compile(r"[a-z0-9][a-z0-9_]{0,63}\Z")
 _HIDDEN = re.compile("__[^/]*__(/|$)")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
-
-
-def is_text(given: object) -> bool:
-    """Whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
-    try:
-        return isinstance(given, str) and given.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def check_key(key: object) -> str:
@@ -129,4 +122,4 @@ def check_column(name: object, taken: frozenset[str]) -> str:
     return name
 
 
-__all__ = ["check_column", "check_field", "check_group", "check_key", "escape_key", "is_text", "member_name"]
+__all__ = ["check_column", "check_field", "check_group", "check_key", "escape_key", "member_name"]

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 from ..errors import InvalidName, VersionNotFound, VersionRetired
+from ..storage.keys import is_text
 from .history import State, VersionRecord
-from .member_names import is_text
 
 LATEST = "latest"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

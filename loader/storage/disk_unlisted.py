@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from .disk_errors import disk_error
-from .keys import TEMPORARY, UNFINISHED
+from .keys import TEMPORARY, UNFINISHED, is_text
 
 
 def unlisted(folder: str) -> Iterator[tuple[str, str]]:
@@ -37,9 +37,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
 
 def _why(entry: os.DirEntry[str]) -> str:
     """Why nothing of an entry is listed; "" where it is, or is an unfinished write."""
-    try:
-        entry.name.encode()
-    except UnicodeEncodeError:
+    if not is_text(entry.name):
         return "its name is not UTF-8, as every key is: rename it"
     if entry.name.startswith(TEMPORARY):
         if re.fullmatch(UNFINISHED, entry.name) and entry.is_file(follow_symlinks=False):

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 from .disk_errors import disk_error
-from .keys import TEMPORARY
+from .keys import TEMPORARY, is_text
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _entries(
                     continue
                 if entry.name.startswith(TEMPORARY) and not (unfinished and entry.is_file()):
                     continue
-                if not _is_text(entry.name):
+                if not is_text(entry.name):
                     _log.warning("%s%s holds a name that is not UTF-8: %r", base, folder, entry.name)
                     continue
                 if entry.is_dir():
@@ -69,11 +69,3 @@ def _entries(
         raise disk_error("list", base + folder, error) from error
     found.sort(key=lambda item: item[0])
     return found
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
+from loader.dataset.entries import DAMAGED
 from loader.dataset.marker import MARKER
 from loader.errors import Conflict, Corrupt, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
@@ -64,7 +65,7 @@ def _source_said(target: Store, found: bytes) -> str:
     """Raises: Corrupt."""
     try:
         return str(json.loads(found)["source"])
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         raise Corrupt(
             f"{target.url}/{SOURCE} is not what a migration wrote: somebody edited it; delete it, and give the source "
             "that the target was filled from"

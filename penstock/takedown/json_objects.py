@@ -10,7 +10,7 @@ def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
     """What lies at a path of the store at `url`. Raises: Corrupt for what is no JSON object."""
     try:
         body = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Corrupt(f"{url}/{path} is no JSON ({error}); restore it from a mirror, or delete it") from error
     if not isinstance(body, dict):
         raise Corrupt(f"{url}/{path} is no JSON object; restore it from a mirror, or delete it")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.dataset.entries import canonical
+from loader.dataset.entries import DAMAGED, canonical
 from loader.dataset.history import Deny
 from loader.errors import Corrupt
 from loader.storage import Store
@@ -59,7 +59,7 @@ def read_record(store: Store, n: int) -> Record:
             _put_in(places, body["places"])
             for dataset, some in body["marks"].items():
                 marks.setdefault(dataset, set()).update(some)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGED as error:
             raise Corrupt(
                 f"{store.url}/{info.key} is no record of a takedown ({error}); restore it from a mirror"
             ) from error

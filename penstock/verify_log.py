@@ -7,12 +7,13 @@ from itertools import islice
 
 from loader.dataset.entries import Entry, edited, entry_key, gaps, missing
 from loader.dataset.fold import fold, fold_all
-from loader.dataset.hints import HINT_EVERY, hint_key, load_state
+from loader.dataset.hints import HINT_EVERY, hint_key, load_state, state_checksum
 from loader.dataset.history import State
 from loader.dataset.tail import read_tail
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store, is_there
 
+from .repair import misread
 from .verify_shard import Problem
 
 
@@ -25,35 +26,34 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
     Raises: FormatTooNew; StoreError.
     """
     state, good, links, problems = State(), True, list[Entry](), list[Problem]()
-    entries = _linked(read_tail(store, 0), links, problems)
-    while chunk := list(islice(entries, HINT_EVERY)):
-        if good:
+    entries = _linked(read_tail(store, 0, prev=""), links, problems)
+    vouched = set[int]()
+    while good and (chunk := list(islice(entries, HINT_EVERY))):
+        vouched.update(entry.n - 1 for entry in chunk if entry.state)
+        for piece in _pieces(chunk, hints):
+            problems.extend(_says_state(piece[0], state))
             try:
-                state = fold_all(state, chunk)
+                state = fold_all(state, piece)
             except Corrupt:
-                state, problem = _last_good(state, chunk)
+                state, problem = _last_good(state, piece)
                 problems.append(problem)
                 good = False
-        if good and state.n in hints:
-            problems.extend(_hint(store, state))
+                break
+            if state.n in hints:
+                problems.extend(_hint(store, state))
+    for _ in entries:
+        pass  # the chain alone
     if names := edited(links):
         # The entry after an edited one breaks the chain; it is the one before that was changed.
         problems = [one for one in problems if "was written after an entry with sha256" not in one.what]
-        problems += [
-            Problem(
-                address=entry_key(n),
-                what=f"its bytes have sha256 {links[n - 1].sha256}, not what entry {n + 1} was written after: it was "
-                "edited; restore it from a mirror",
-            )
-            for n in names
-        ]
+        problems += [_broken(store, links, n) for n in names]
     read = len(links)
     if lost := list(_lost(store, read, numbers)):
         # The read ends at a missing entry, which is one of these, or at one that is none.
         problems = [one for one in problems if one.address != lost[0].address] + lost
     last = max(read, *numbers, 0)
     for n in sorted(hints):
-        if n % HINT_EVERY:
+        if n % HINT_EVERY and n < last and n not in vouched:
             problems.append(Problem(address=hint_key(n), what=f"no hint follows entry {n}; delete it"))
         elif n > last:
             what = (
@@ -62,6 +62,39 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
             )
             problems.append(Problem(address=hint_key(n), what=what))
     return state, problems
+
+
+def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
+    """The entries, cut where a hint follows one of them or the next says what came before it."""
+    piece: list[Entry] = []
+    for entry in entries:
+        if piece and (entry.state or piece[-1].n in hints):
+            yield piece
+            piece = []
+        piece.append(entry)
+    yield piece
+
+
+def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
+    """What is wrong where an entry says another state before it than `state`. O(transactions)."""
+    if entry.state and entry.state != (found := state_checksum(state)):
+        what = f"it says state {entry.state}, and the entries before it come to {found}; a hint there is not used"
+        yield Problem(address=entry_key(entry.n), what=what)
+
+
+def _broken(store: Store, links: list[Entry], n: int) -> Problem:
+    """Entry n, which `edited` names, or the entry behind it, where one changed byte explains it."""
+    if n < len(links) and (how := misread(store, n, links[n].prev)):
+        what = (
+            f"it was written after {entry_key(n)} with {how}: one of the two was damaged on its way or where it is "
+            "stored; penstock repair tells which, and mends it"
+        )
+        return Problem(address=entry_key(n + 1), what=what)
+    return Problem(
+        address=entry_key(n),
+        what=f"its bytes have sha256 {links[n - 1].sha256}, not what entry {n + 1} was written after: it was "
+        "edited; restore it from a mirror (penstock repair --mirror)",
+    )
 
 
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:

@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loader import Root
-from loader.dataset.entries import entry_number
+from loader.dataset.entries import entry_key, entry_number
 from loader.dataset.hints import hint_key
 from loader.dataset.history import State, VersionRecord
 from loader.dataset.lease import list_leases
-from loader.dataset.manifest import read_manifest
+from loader.dataset.manifest import differences, read_manifest
 from loader.dataset.marker import check_root
 from loader.dataset.publish import open_record
 from loader.dataset.references import references, table_references
+from loader.dataset.repair import REPAIRS
 from loader.errors import FormatTooNew, PenstockError, VersionRetired
 
 from .progress import progress
@@ -147,18 +148,7 @@ def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Pr
     except PenstockError as error:
         yield Problem(address=address, what=str(error))
         return
-    for name in ("dataset", "parent", "txn", "denies"):
-        if body[name] != getattr(record, name):
-            yield Problem(
-                address=f"log/{record.n:012d}.json",
-                what=f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has "
-                f"{body[name]!r}: the entry was edited; restore it from a mirror",
-            )
-    if record.id != f"v-{record.sha256}":
-        yield Problem(
-            address=f"log/{record.n:012d}.json",
-            what=f"it commits {record.name} as {record.id}, which is not the sha256 of its manifest: it was edited",
-        )
+    yield from (Problem(address=entry_key(record.n), what=what) for what in differences(record, body))
     named.update(one.path for one in table_references(body))
     with suppress(PenstockError, OSError):  # `check_version` names the table that cannot be read
         named.update(one.path for one in references(store, body))
@@ -174,7 +164,7 @@ def _retired_since(root: Root, record: VersionRecord) -> bool:
 
 def _ours(key: str) -> bool:
     folder, slash, _ = key.partition("/")
-    if key == "penstock.json" or entry_number(key) is not None:
+    if key == "penstock.json" or entry_number(key) is not None or key.startswith(REPAIRS):
         return True
     found = _HINT.fullmatch(key)
     return key == hint_key(int(found[1])) if found else bool(slash) and folder in FOLDERS

@@ -1448,6 +1448,41 @@ LOST = [
     *in_files(
         "dataset",
         (
+            "an entry's checksum is not compared",
+            "entries.py",
+            'if checksum != "" and checksum != checksum_of(value):',
+            "if False:",
+            "test_log_damage.py::test_an_entry_that_was_damaged_where_it_lies_is_named_by_itself",
+        ),
+        (
+            "the newest entry of an earlier release is read once",
+            "tail.py",
+            "yield last if last.checksum else _the_same_again(store, last)",
+            "yield last",
+            "test_log_damage.py::test_a_flip_in_the_newest_entry_of_an_earlier_release_is_not_sealed",
+        ),
+        (
+            "a hint is believed by its own checksum",
+            "hints.py",
+            "if state.n == n and _vouched(store, n, checksum):",
+            "if state.n == n:",
+            "test_log_damage.py::test_a_forged_hint_is_not_believed",
+        ),
+        (
+            "a version has any id",
+            "fold.py",
+            'if record.id != f"v-{record.sha256}":',
+            "if False:",
+            "test_log.py::test_a_version_has_the_id_of_its_manifest",
+        ),
+        (
+            "a commit and its manifest are not compared",
+            "publish.py",
+            "for what in differences(record, manifest):",
+            "for what in ():",
+            "test_log_damage.py::test_a_commit_that_is_not_of_its_manifest_is_not_opened",
+        ),
+        (
             "the place of a missing entry is taken",
             "append.py",
             "if lost == absent == 0:",
@@ -1469,6 +1504,13 @@ LOST = [
             "test_log_append.py::test_entries_of_others_behind_ours_are_no_gap",
         ),
         tests="tests/dataset",
+    ),
+    Bug(
+        "a damaged repair record is believed",
+        "dataset/repair.py",
+        "return value if sound and",
+        "return value if",
+        ("tests/penstock/test_repair.py::test_a_damaged_record_of_a_repair_counts_for_nothing",),
     ),
     Bug(
         "verify reads the log up to a missing entry",

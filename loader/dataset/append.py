@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import AlreadyExists, Corrupt, Forbidden, ForkedStore, InvalidStore, StoreError, Transient
+from ..storage.doubt import sound
 from ..storage.store import Store
 from .decide import Done
 from .entries import Entry, entry_key, seal
 from .fold import fold, fold_all
+from .hints import HINT_EVERY, state_checksum
 from .history import State
 from .tail import check_end, read_tail
 
@@ -40,6 +42,8 @@ class Outcome:
     state: State
     entry: Entry | None
     value: object = None
+    before: State | None = None
+    """What the log said before `entry`, where the entry says the checksum of that (`hints.py`)."""
 
 
 def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
@@ -65,20 +69,21 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
         decision = decide(state)
         if isinstance(decision, Done):
             return Outcome(state=state, entry=None, value=decision.value)
-        mine = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision)
+        due = state_checksum(state) if state.n - state.vouched >= HINT_EVERY else ""
+        mine = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
         after = fold(state, mine)
         if lost == absent == 0:
             _check_end(store, state.n)
         failure = _create(store, mine)
         if failure is None:
-            return Outcome(state=after, entry=mine)
-        tail = _read_again(store, mine, failure)
+            return Outcome(state=after, entry=mine, before=state)
+        tail, after = _read_again(store, state, mine, failure)
         verdict = settle(mine, tail)
         if verdict == "won":
-            return Outcome(state=fold(state, tail[0]), entry=tail[0])
+            return Outcome(state=fold(state, tail[0]), entry=tail[0], before=state)
         if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
             raise failure
-        state = fold_all(state, tail)
+        state = after
         # Losing to others is progress of the whole, and unbounded; a place that stays empty is not.
         lost, absent = (lost + 1, 0) if verdict == "lost" else (lost, absent + 1)
         if absent >= TRIES:
@@ -101,10 +106,16 @@ def _create(store: Store, entry: Entry) -> StoreError | None:
     return None
 
 
-def _read_again(store: Store, mine: Entry, failure: StoreError) -> list[Entry]:
+def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) -> tuple[list[Entry], State]:
+    """The entries from the place of `mine` on, and the state after them."""
+
+    def read() -> tuple[list[Entry], State]:
+        tail = list(read_tail(store, state.n, prev=state.prev))
+        return tail, fold_all(state, tail)
+
     for attempt in range(TRIES):
         try:
-            return list(read_tail(store, mine.n - 1))
+            return sound(read)
         except StoreError as e:
             unknown = e
         _pause(attempt)

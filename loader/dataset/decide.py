@@ -25,7 +25,6 @@ from .names import check_dataset_name, check_ref_name, check_transaction_name, c
 
 Body = Mapping[str, object]
 T_co = TypeVar("T_co", covariant=True)
-_ID = re.compile(r"v-[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -65,9 +64,9 @@ class CommitBody:
     verdict: str = ""
 
     def __post_init__(self) -> None:
-        if not _ID.fullmatch(self.id) or not _SHA256.fullmatch(self.sha256):
+        if not _SHA256.fullmatch(self.sha256) or self.id != f"v-{self.sha256}":
             raise InvalidName(
-                f"a commit of id {self.id!r}, sha256 {self.sha256!r}; expected 'v-' + 64 hex and 64 hex"
+                f"a commit of id {self.id!r}, sha256 {self.sha256!r}; expected 64 hex, and 'v-' with the same 64 hex"
             )
 
 

@@ -8,6 +8,8 @@ An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one obje
     prev     sha256 hex of the previous entry's bytes, "" for n = 1: the history is one chain
     at_us    UTC microseconds, for people; nothing is ever decided on it
     kind     begin gated commit abort retire ref deny hold mirror primary
+    checksum sha256 hex of the entry's canonical JSON without this field; entries of earlier releases have none
+    state    in one entry of 256 or so: the checksum of the folded state before it (`hints.py`)
     ...      the kind's own fields; unknown further fields are kept and ignored
 
 Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not canonical were not written by us.
@@ -24,14 +26,14 @@ from ..errors import Corrupt, FormatTooNew
 
 FORMAT = 1
 KINDS = frozenset({"begin", "gated", "commit", "abort", "retire", "ref", "deny", "hold", "mirror", "primary"})
-_ENVELOPE = frozenset({"format", "n", "nonce", "prev", "at_us", "kind"})
+_ENVELOPE = frozenset({"format", "n", "nonce", "prev", "at_us", "kind", "checksum", "state"})
 FOLDER = "log/"
 _KEY = re.compile(r"log/([0-9]{12})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One log entry. `body` has the kind's own fields; `data` are the stored bytes, `sha256` their hash."""
+    """One log entry."""
 
     n: int
     nonce: str
@@ -39,8 +41,17 @@ class Entry:
     at_us: int
     kind: str
     body: Mapping[str, object]
+    """The kind's own fields."""
     data: bytes
+    """The stored bytes."""
     sha256: str
+    """Of the stored bytes."""
+    checksum: str = ""
+    """What the entry says of itself; "" for an entry of an earlier release."""
+    state: str = ""
+    """Checksum of the folded state before the entry; "" for most."""
+    prev_means: str = ""
+    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair.py`)."""
 
 
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -96,17 +107,24 @@ def missing(first: int, last: int) -> str:
     )
 
 
-def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object]) -> Entry:
+def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
     """The entry that would stand at n after the entry whose sha256 is `prev`.
 
-    `body` has "kind" and the kind's own fields. Raises: Corrupt when it is not a body a reader would accept;
+    `body` has "kind" and the kind's own fields; state: the checksum of the state before it, where the entry is to say
+    it. Raises: Corrupt when it is not a body a reader would accept;
     TypeError when it is not canonical JSON.
     """
     taken = (_ENVELOPE - {"kind"}) & body.keys()
     if taken:
         raise Corrupt(f"a log entry's body may not set {sorted(taken)}: the log writes those fields itself")
     envelope = {"format": FORMAT, "n": n, "nonce": nonce, "prev": prev, "at_us": at_us}
-    return parse(n, canonical({**body, **envelope}))
+    value = {**body, **envelope, **({"state": state} if state else {})}
+    return parse(n, canonical({**value, "checksum": checksum_of(value)}))
+
+
+def checksum_of(value: Mapping[str, object]) -> str:
+    """SHA-256 hex of the canonical JSON of `value` without its `checksum`. Raises: TypeError; UnicodeEncodeError."""
+    return hashlib.sha256(canonical({k: v for k, v in value.items() if k != "checksum"})).hexdigest()
 
 
 def parse(n: int, data: bytes) -> Entry:
@@ -136,6 +154,11 @@ def parse(n: int, data: bytes) -> Entry:
     nonce, prev, at_us = value.get("nonce"), value.get("prev"), value.get("at_us")
     if not (isinstance(nonce, str) and nonce and isinstance(prev, str) and type(at_us) is int):
         raise Corrupt(f"{where} lacks nonce (text), prev (text) or at_us (integer)")
+    checksum, state = value.get("checksum", ""), value.get("state", "")
+    if checksum != "" and checksum != checksum_of(value):
+        raise Corrupt(f"{where} has another checksum than it says: it was damaged after it was written")
+    if not isinstance(state, str):
+        raise Corrupt(f"{where} has state {state!r}, expected text")
     return Entry(
         n=n,
         nonce=nonce,
@@ -145,6 +168,8 @@ def parse(n: int, data: bytes) -> Entry:
         body={name: item for name, item in value.items() if name not in _ENVELOPE},
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
+        checksum=checksum,
+        state=state,
     )
 
 
@@ -164,7 +189,7 @@ def edited(entries: Sequence[Entry]) -> list[int]:
     """
     numbers: list[int] = []
     for left, right in pairwise(entries):
-        if right.prev == left.sha256 or left.n in numbers:
+        if (right.prev_means or right.prev) == left.sha256 or left.n in numbers:
             continue
         i = right.n - entries[0].n
         after = entries[i + 1] if i + 1 < len(entries) else None

@@ -35,7 +35,7 @@ class _Draft:
         self.datasets: dict[str, tuple[VersionRecord, ...]] = dict(state.datasets)
         self.lists: dict[str, list[VersionRecord]] = {}  # the datasets that changed, as lists that grow
         self.denies, self.holds, self.mirrors = list(state.denies), list(state.holds), list(state.mirrors)
-        self.primary = state.primary
+        self.primary, self.vouched = state.primary, state.vouched
 
     def state(self) -> State:
         # A lookup makes an empty list: a dataset is there once it has a version.
@@ -51,6 +51,7 @@ class _Draft:
             holds=tuple(self.holds),
             mirrors=tuple(self.mirrors),
             primary=self.primary,
+            vouched=self.vouched,
         )
 
     def versions(self, dataset: str) -> list[VersionRecord]:
@@ -61,13 +62,15 @@ class _Draft:
     def add(self, entry: Entry) -> None:
         if entry.n != self.n + 1:
             raise Corrupt(f"log entry {entry_key(entry.n)} was folded after entry {self.n}: one is missing")
-        if entry.prev != self.prev:
+        if (entry.prev_means or entry.prev) != self.prev:
             raise Corrupt(
                 f"log entry {entry_key(entry.n)} was written after an entry with sha256 "
                 f"{entry.prev or 'none'}, but entry {self.n} has {self.prev or 'none'}: one of the two was "
-                "edited; `Log.verify` names it, restore it from a mirror"
+                "edited, or damaged on its way; `penstock verify` names it, `penstock repair` mends it"
             )
         _FOLDS[entry.kind](self, entry)
+        if entry.state:
+            self.vouched = self.n
         self.n, self.prev = entry.n, entry.sha256
 
 
@@ -124,6 +127,8 @@ def _check_commit(d: _Draft, e: Entry, record: VersionRecord) -> None:
         _refuse(e, f"parent {record.parent}, but the newest version was {newest_id}")
     if record.denies != last_deny:
         _refuse(e, f"applied takedowns up to entry {record.denies}, expected {last_deny}")
+    if record.id != f"v-{record.sha256}":
+        _refuse(e, f"id {record.id} is not that of a manifest with sha256 {record.sha256}")
     if record.id in d.ids:
         _refuse(e, f"id {record.id} is that of {'@'.join(map(str, d.ids[record.id]))}")
 

@@ -1,8 +1,9 @@
 """`log/state-<n>.json`: the folded state after entry n, every 256 entries, so that opening a root is cheap.
 
-A hint is only that. It may be missing, stale or broken: then more entries are read. It is believed when its
-own checksum holds and entry n has the bytes that it was folded from. Its content depends on the log alone,
-so it does not matter who writes it, nor how often.
+A hint may be missing, stale, broken or forged: then more entries are read. A hint is used when entry n + 1, which is
+part of the chain and never replaced, says the checksum of that state and follows the same entry n. Its content depends
+on the log alone, so it does not matter who writes it, nor how often. Of a log that earlier releases wrote no entry says
+so: it is read from its start, until the next append.
 """
 
 import hashlib
@@ -17,8 +18,8 @@ from typing import Any
 from ..errors import FormatTooNew, ObjectNotFound, StoreError
 from ..storage import is_local
 from ..storage.store import ObjectInfo, Store
-from ..storage.together import Objects
-from .entries import entry_key
+from ..storage.together import Objects, Together
+from .entries import entry_key, parse
 from .history import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
@@ -39,6 +40,17 @@ def hint_key(n: int) -> str:
 
 def dump_state(state: State) -> bytes:
     """The state as canonical JSON {"checksum", "format", "state"}; the checksum is of the state's own bytes."""
+    data = _state_json(state)
+    written_by = FORMAT if state.primary is None else FORMAT_MOVED
+    return _head(hashlib.sha256(data).hexdigest(), written_by) + data + b"}"
+
+
+def state_checksum(state: State) -> str:
+    """SHA-256 hex of the state's JSON in a hint: what the entry behind it says. O(transactions) of time and memory."""
+    return hashlib.sha256(_state_json(state)).hexdigest()
+
+
+def _state_json(state: State) -> bytes:
     body = {
         "n": state.n,
         "prev": state.prev,
@@ -52,9 +64,7 @@ def dump_state(state: State) -> bytes:
     if state.primary is not None:
         body["primary"] = asdict(state.primary)
     # Not `canonical`: everything here came out of canonical entries, and this may be 100,000 rows.
-    data = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    written_by = FORMAT if state.primary is None else FORMAT_MOVED
-    return _head(hashlib.sha256(data).hexdigest(), written_by) + data + b"}"
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _head(checksum: str, written_by: int) -> bytes:
@@ -74,6 +84,10 @@ def _without_false(txn: dict[str, object]) -> dict[str, object]:
 def load_state(data: bytes) -> State:
     """The state that `dump_state` wrote. Raises: ValueError when the bytes are not such a state;
     FormatTooNew."""
+    return _state_and_checksum(data)[0]
+
+
+def _state_and_checksum(data: bytes) -> tuple[State, str]:
     try:
         whole = json.loads(data)
         written_by, checksum = whole["format"], whole["checksum"]
@@ -82,7 +96,7 @@ def load_state(data: bytes) -> State:
         head = _head(checksum, written_by)
         if not data.startswith(head) or hashlib.sha256(data[len(head) : -1]).hexdigest() != checksum:
             raise ValueError("its checksum does not hold")
-        return _load(whole["state"])
+        return _load(whole["state"]), checksum
     except (KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"not a folded state: {type(e).__name__} {e}") from e
 
@@ -131,7 +145,6 @@ class Listed:
         """What opening the log reads, unless the newest hint is of no use."""
         if self.hints:
             yield hint_key(self.after)
-            yield entry_key(self.after)
         yield from map(entry_key, range(self.after + 1, self.after + 1 + self.coming))
 
 
@@ -155,22 +168,31 @@ def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
     return sorted(int(found[1]) for key in keys if (found := name.fullmatch(key)))
 
 
-def newest_hint(store: Objects, hints: Sequence[int]) -> tuple[State, int]:
+def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
     """(the newest state that can be believed, the number of the newest hint that must not be replaced: that
     one, or a newer package's). (State(), 0) without any."""
     kept = 0
     for n in islice(reversed(hints), _TRIED):
         try:
-            state = load_state(store.get(hint_key(n)).data)
-            if state.n == n and belongs(store, state):
+            state, checksum = _state_and_checksum(store.get(hint_key(n)).data)
+            if state.n == n and _vouched(store, n, checksum):
                 return state, max(kept, n)
-            _log.warning("%s in %s does not belong to this log: ignored", hint_key(n), store.url)
+            _log.warning("%s in %s is not what the entry behind it says: ignored", hint_key(n), store.url)
         except FormatTooNew as e:
             kept = max(kept, n)
             _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
         except (ValueError, StoreError) as e:
             _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
     return State(), kept
+
+
+def _vouched(store: Together, n: int, checksum: str) -> bool:
+    """Whether entry n + 1 says this checksum of the state before it. Raises: Corrupt; StoreError; False where there is
+    no such entry."""
+    try:
+        return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
+    except ObjectNotFound:
+        return False
 
 
 def belongs(store: Objects, state: State) -> bool:

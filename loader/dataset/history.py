@@ -122,6 +122,8 @@ class State:
     holds: tuple[Hold, ...] = ()
     mirrors: tuple[Mapping[str, object], ...] = ()
     primary: Primary | None = None
+    vouched: int = field(default=0, compare=False)
+    """The last entry behind which the next one says the checksum of the state; 0 without any."""
 
     @property
     def last_deny(self) -> int:

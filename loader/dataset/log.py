@@ -72,10 +72,10 @@ class Log:
         with self._lock:
             try:
                 if self._known is None:
-                    self._known, missing = sound(self._open, again=0)
+                    self._known, missing = sound(self._open)
                 else:
                     missing, known = None, self._known
-                    self._known, _ = sound(lambda: _catch_up(known, read_tail(self._store, known.n)), again=0)
+                    self._known, _ = sound(lambda: _catch_up(known, self._behind(known)))
             except Corrupt as error:
                 raise Corrupt(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
             state = self._known
@@ -91,14 +91,14 @@ class Log:
         if earlier is not None and earlier.n:
             self._check()
             if belongs(self._store, earlier):
-                return _catch_up(earlier, read_tail(self._store, earlier.n))[0], None
+                return _catch_up(earlier, self._behind(earlier))[0], None
         with beside(listed, self._store) as listing:
             self._check()
             found = listing.result()
         with Together(self._store, found.keys) as store:
             start, kept = newest_hint(store, found.hints)
             coming = found.coming if start.n == found.after else 1
-            state, at_hint = _catch_up(start, read_tail(store, start.n, coming))
+            state, at_hint = _catch_up(start, read_tail(store, start.n, coming, prev=start.prev))
         if state.n < found.last or is_local(self._store):  # on a disk entries were not listed
             check_end(self._store, state.n)
         return state, at_hint if at_hint is not None and at_hint.n > kept else None
@@ -107,11 +107,11 @@ class Log:
         """Read the whole log from its first entry, without hints. Raises: Corrupt, naming every entry that
         was edited, or is missing; else as `refresh`."""
         try:
-            state = _catch_up(State(), read_tail(self._store, 0))[0]
+            state = _catch_up(State(), read_tail(self._store, 0, prev=""))[0]
         except Corrupt as e:
             links: list[Entry] = []
             with suppress(Corrupt):  # an entry that does not even parse ends the links
-                for entry in read_tail(self._store, 0):
+                for entry in read_tail(self._store, 0, prev=""):
                     links.append(replace(entry, body={}, data=b""))  # noqa: PERF401 - kept up to the error
             if names := [entry_key(n) for n in edited(links)]:
                 e.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
@@ -137,9 +137,12 @@ class Log:
         with self._lock:
             if self._known is None or state.n > self._known.n:
                 self._known = state
-        if outcome.entry is not None and state.n % HINT_EVERY == 0:
-            write_hint(self._store, state)
+        if outcome.entry is not None and outcome.entry.state and outcome.before is not None:
+            write_hint(self._store, outcome.before)
         return outcome
+
+    def _behind(self, state: State) -> Iterator[Entry]:
+        return read_tail(self._store, state.n, prev=state.prev)
 
     def begin(
         self, dataset: str, parent: str | None = LATEST, txn: str | None = None, *, gated: bool = False
@@ -233,11 +236,11 @@ def _to_do(url: str) -> str:
 
 
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
-    """(the state after all entries, the one at the last multiple of 256 passed on the way)."""
+    """(the state after all entries, the one before the last entry that says the checksum of the state before it)."""
     at_hint = None
-    while chunk := list(islice(entries, _CHUNK - state.n % HINT_EVERY)):
-        whole = (state.n + len(chunk)) // HINT_EVERY * HINT_EVERY - state.n
-        if whole > 0:
+    while chunk := list(islice(entries, _CHUNK)):
+        whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)
+        if whole >= 0:
             state = at_hint = fold_all(state, chunk[:whole])
         state = fold_all(state, chunk[max(whole, 0) :])
     return state, at_hint

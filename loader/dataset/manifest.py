@@ -19,6 +19,7 @@ from ..storage import Store
 from ..storage.doubt import sound
 from .columns import fits
 from .edits import is_annotation
+from .history import VersionRecord
 from .parquet import TableFile
 
 FORMAT = 1
@@ -189,6 +190,16 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
             "Upgrade: pip install -U penstock"
         )
     return body
+
+
+def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
+    """What a commit says of its version that the version's manifest does not say, in words; empty where they agree."""
+    return [
+        f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
+        "entry was edited; restore it from a mirror"
+        for name in ("dataset", "parent", "txn", "denies")
+        if manifest.get(name) != getattr(record, name)
+    ]
 
 
 def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:

@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
+from ..errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample
 from ..storage import Store
 from .apply_denies import Applied, apply_denies
 from .compact import Done, compacted
 from .decide import CommitBody
-from .entries import canonical
+from .entries import canonical, entry_key
 from .history import State, VersionRecord
 from .key_hashes import covered, hashes_of, known
 from .log import Log
-from .manifest import Change, child, read_manifest
+from .manifest import Change, child, differences, read_manifest
 from .parquet import TableFile, get_tables
 from .still_there import still_there
 from .version import Version
@@ -50,8 +50,12 @@ class Pending:
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
-    """The version that a log record names. Raises: Corrupt; ObjectNotFound."""
-    return _version(store, record, read_manifest(store, record.manifest, record.sha256))
+    """The version that a log record names. Raises: Corrupt, also where the record and the manifest disagree;
+    ObjectNotFound."""
+    manifest = read_manifest(store, record.manifest, record.sha256)
+    for what in differences(record, manifest):
+        raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
+    return _version(store, record, manifest)
 
 
 def _version(store: Store, record: VersionRecord, manifest: dict[str, Any]) -> Version:

@@ -41,6 +41,12 @@ class Together:
         coming = self._coming.pop(key, None)
         return self._store.get(key) if coming is None else coming.result()
 
+    def peek(self, key: str) -> Blob:
+        """As `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
+        if key not in self._coming:
+            self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)
+        return self._coming[key].result()
+
     def __enter__(self) -> "Together":
         return self
 

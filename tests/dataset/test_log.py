@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loader.dataset.decide import CommitBody, Done
 from loader.dataset.denied import Target
-from loader.dataset.entries import Entry, canonical, edited, entry_key, parse, seal
+from loader.dataset.entries import Entry, canonical, checksum_of, edited, entry_key, parse, seal
 from loader.dataset.fold import fold, fold_all
 from loader.dataset.hints import dump_state, load_state
 from loader.dataset.history import State
@@ -195,7 +195,23 @@ def test_two_versions_cannot_share_an_id(store):
     one = publish(log)
     txn = log.begin("photos").txn
     with pytest.raises(Conflict, match="photos@1"):
-        log.commit(txn, lambda s: replace(builder(txn)(s), id=one.id))
+        log.commit(txn, lambda s: replace(builder(txn)(s), id=one.id, sha256=one.sha256))
+
+
+@pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"id": "v-" + "0" * 64}, {"id": "0" * 64}])
+def test_a_version_has_the_id_of_its_manifest(store, change):
+    """Who writes such a commit is refused; so is, by every reader, an entry that another tool wrote."""
+    log = Log(store)
+    txn = log.begin("photos").txn
+    good = builder(txn)(log.state)
+    with pytest.raises(InvalidName, match="the same 64 hex"):
+        replace(good, **change)
+    body = {"kind": "commit", "txn": txn, "dataset": "photos", "number": 1, "parent": None, "denies": 0}
+    body |= {"id": good.id, "sha256": good.sha256, "manifest": good.manifest}
+    assert fold(log.state, after(log.state, **body)).version("photos", 1).id == good.id
+    store.put(entry_key(2), after(log.state, **(body | change)).data)
+    with pytest.raises(Corrupt, match="is not that of a manifest with sha256"):
+        Log(store).refresh()
 
 
 def test_a_retired_version_is_no_parent_and_no_latest(store):
@@ -358,13 +374,13 @@ def test_fold_refuses(store, body, says):
 def test_fold_refuses_a_commit(store, change, says):
     state = history(store)
     one = state.version("photos", 1)
-    good = {"kind": "commit", "txn": "t2", "dataset": "photos", "number": 2, "id": "v-2", "manifest": "m"}
-    good |= {"sha256": "00", "parent": one.id, "denies": 4}
-    assert fold(state, after(state, **good)).version("photos", 2).id == "v-2"
+    good = {"kind": "commit", "txn": "t2", "dataset": "photos", "number": 2, "manifest": "m"}
+    good |= {"id": f"v-{'0' * 64}", "sha256": "0" * 64, "parent": one.id, "denies": 4}
+    assert fold(state, after(state, **good)).version("photos", 2).id == good["id"]
     with pytest.raises(Corrupt, match=says):
         fold(state, after(state, **(good | change)))
     with pytest.raises(Corrupt, match="photos@1"):
-        fold(state, after(state, **(good | {"id": one.id})))
+        fold(state, after(state, **(good | {"id": one.id, "sha256": one.sha256})))
 
 
 def test_fold_leaves_the_state_it_was_given_alone(store):
@@ -397,7 +413,9 @@ def test_unknown_fields_of_a_known_kind_are_ignored_and_new_formats_refused(stor
 
 
 def rewritten(entry, **change):
-    return canonical(json.loads(entry.data) | change)
+    """The entry edited by somebody who knows the format: its checksum is right."""
+    value = json.loads(entry.data) | change
+    return canonical(value | {"checksum": checksum_of(value)})
 
 
 @pytest.mark.parametrize("k", range(1, 7))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.entries import canonical, entry_key
+from loader.dataset.entries import canonical, checksum_of, entry_key
 from loader.dataset.hints import dump_state, hint_key
 from loader.dataset.log import Log
 from loader.errors import Corrupt, FormatTooNew
@@ -54,8 +54,13 @@ def only(root, address, what, full=False):
 
 
 def rewrite(**fields):
-    """The entry with other fields, canonical again."""
-    return lambda data: canonical({**json.loads(data), **fields})
+    """The entry with other fields, canonical again, with the checksum of what it says now."""
+
+    def edit(data):
+        value = {**json.loads(data), **fields}
+        return canonical({**value, "checksum": checksum_of(value)})
+
+    return edit
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -92,6 +97,14 @@ def test_tables_that_versions_share_are_read_once(root, more):
 def test_an_entry_edited_within_the_rules(root):
     change(root, entry_key(3), rewrite(at_us=7))
     only(root, entry_key(3), "not what entry 4 was written after: it was edited")
+
+
+def test_an_entry_that_was_damaged(root):
+    change(root, entry_key(3), lambda data: data.replace(b'"kind"', b'"kinf"'))
+    only(root, entry_key(3), "has kind None")
+    root.store.put(entry_key(3), root.store.get(entry_key(3)).data.replace(b'"kinf"', b'"kind"'))
+    change(root, entry_key(3), lambda data: canonical({**json.loads(data), "at_us": 7}))
+    only(root, entry_key(3), "has another checksum than it says")
 
 
 def test_an_entry_that_is_no_json(root):
@@ -146,7 +159,7 @@ def test_entries_that_are_written_meanwhile_are_not_missing(root, monkeypatch):
     [
         ({"number": 7}, "breaks a rule of the log: number 7"),
         ({"parent": None}, "breaks a rule of the log: parent None"),
-        ({"id": "v-" + "0" * 64}, "is not the sha256 of its manifest: it was edited"),
+        ({"id": "v-" + "0" * 64}, "is not that of a manifest with sha256"),
         ({"txn": "older"}, "it commits d@4 with txn 'older', the manifest has"),
     ],
 )

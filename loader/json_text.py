@@ -24,11 +24,16 @@ class DamagedJson(ValueError):
     """What was wrong, for the reader to say of which object."""
 
 
-def parse_json(data: bytes | str) -> Any:
-    """The value of a JSON document. Raises: DamagedJson, and nothing else, whatever the bytes are."""
+def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
+    """The value of a JSON document. Raises: DamagedJson, and nothing else, whatever the bytes are.
+
+    lenient: half characters and numbers out of range (inf, nan) are the caller's to find, so that they spoil only what
+    they stand in.
+    """
     try:
         text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
-        value = (_WITH_LONG if _LONG.search(text) else _PLAIN).decode(text)
+        reader = _LENIENT if lenient else _WITH_LONG if _LONG.search(text) else _PLAIN
+        value = reader.decode(text)
     except RecursionError:
         raise _too_deep() from None
     except DamagedJson:
@@ -37,7 +42,7 @@ def parse_json(data: bytes | str) -> Any:
         raise DamagedJson(str(error)) from error
     _check_depth(value)
     # Bytes hold no half character once they are decoded, and text of ours seldom; an escape can spell one in both.
-    if _HALF.search(text) or (isinstance(data, str) and not is_text(data)):
+    if not lenient and (_HALF.search(text) or (isinstance(data, str) and not is_text(data))):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -45,9 +50,9 @@ def parse_json(data: bytes | str) -> Any:
     return value
 
 
-def parse_json_object(data: bytes | str) -> dict[str, Any]:
+def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, Any]:
     """As `parse_json`, of a document that is an object. Raises: DamagedJson."""
-    value = parse_json(data)
+    value = parse_json(data, lenient=lenient)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
     return value
@@ -91,5 +96,6 @@ def _no_number(text: str) -> NoReturn:
 
 _PLAIN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 _WITH_LONG = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number, parse_int=_whole)
+_LENIENT = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= _DIGITS else float(text))
 
 __all__ = ["LEAST", "MAX_DEPTH", "MOST", "DamagedJson", "parse_json", "parse_json_object"]

@@ -29,6 +29,7 @@ _HIDDEN_S = 120  # a message, while the tick that received it is at work
 _MOST_S = 43_200  # that a queue hides one
 _PER_CALL = 10  # messages, by SQS
 _TEXT = 4096  # characters of an unreadable notice that are kept
+_MOST_BYTES = 64 * 2**20  # of a file of notices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +74,16 @@ def open_box(feed: Feed) -> Iterator[Box]:
         store.close()
 
 
-def letter(name: str, lines: Sequence[str]) -> Letter:
-    """Of the lines of a file, or the one of a message."""
+def letter(name: str, lines: Sequence[bytes | str]) -> Letter:
+    """Of the lines of a file, or the one of a message. A line that makes no sense is set aside, the others count."""
     notices: list[Notice] = []
     unreadable: list[tuple[int, str, str]] = []
     for number, line in enumerate(lines, 1):
         try:
             notices += read_notices(line) if line.strip() else []
         except Unreadable as error:
-            unreadable.append((number, line[:_TEXT], str(error)[:500]))
+            shown = line[: 4 * _TEXT] if isinstance(line, bytes) else line[:_TEXT].encode(errors="replace")
+            unreadable.append((number, shown.decode(errors="replace")[:_TEXT], str(error)[:500]))
     return Letter(name=name, notices=tuple(notices), unreadable=tuple(unreadable))
 
 
@@ -120,8 +122,11 @@ class _Files:
                 return
             if info.key in held or info.key.rsplit("/", 1)[-1].startswith("."):
                 continue
-            text = self._store.get(info.key).data.decode("utf-8", "replace")
-            found = letter(info.key, text.splitlines())
+            if info.nbytes > _MOST_BYTES:  # it would lie in the memory of the code server
+                why = f"a file of {info.nbytes} bytes; accepted are {_MOST_BYTES}, in lines of JSON: split it"
+                found = Letter(name=info.key, notices=(), unreadable=((0, "", why),))
+            else:
+                found = letter(info.key, bytes(self._store.get(info.key).data).split(b"\n"))
             limit -= max(1, len(found.notices))
             yield found
 

@@ -9,12 +9,13 @@ is looked up before it is believed.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, urlsplit
 
+from loader.dataset.entries import DAMAGED
 from loader.errors import Corrupt, InvalidStore
+from loader.json_text import parse_json_object
 from resources.storage import open_place
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
     store = open_place(config, options)
     try:
         try:
-            body = json.loads(store.get(f"{rest}/manifest.json").data)
+            body = parse_json_object(store.get(f"{rest}/manifest.json").data)
             kind, files = str(body["fileFormat"]).lower(), list(body["files"])
             header = [column.strip() for column in str(body.get("fileSchema", "")).split(",")]
             named = [(str(file["key"]), str(file.get("MD5checksum", ""))) for file in files]
-        except (ValueError, KeyError, TypeError) as error:
+        except DAMAGED as error:
             raise Corrupt(f"{url} is no manifest of an S3 Inventory ({error!r})") from error
         if kind not in ("csv", "parquet"):
             raise InvalidStore(f"{url}: an inventory in {kind}; let the bucket write Parquet or CSV")

@@ -6,7 +6,6 @@ when the version was there. So a lag is read off two small objects; its 95th per
 first.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 import loader
+from loader.dataset.entries import DAMAGED
 from loader.dataset.history import VersionRecord
 from loader.dataset.manifest import read_manifest
 from loader.errors import Corrupt, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from . import plots
@@ -101,8 +102,8 @@ def _lag(record: VersionRecord, batch: str, found: Mapping[str, int], at_us: int
 def _committed_us(store: Store, record: VersionRecord) -> int:
     path = f"log/{record.n:012d}.json"
     try:
-        return int(json.loads(store.get(path).data)["at_us"])
-    except (ValueError, KeyError, TypeError) as error:
+        return int(parse_json_object(store.get(path).data)["at_us"])
+    except DAMAGED as error:
         raise Corrupt(f"{store.url}/{path} is not a log entry ({error}); run penstock verify") from error
 
 

@@ -1,7 +1,6 @@
 """raw_objects: the objects of a batch's manifest, by content. Raw objects stay where they are."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,11 +19,13 @@ from loader.errors import (
     Throttled,
     Transient,
 )
+from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import Store
+from loader.storage.keys import is_text
 from resources.storage import LandingResource, RootResource
 
 from .manifests import Manifest, RawObject, read_manifest
-from .media.segments import Segment, read_segments
+from .media.segments import GivenSegments, read_segments
 from .media.sniff import HEAD_BYTES, sniff
 from .places import place_of_batch
 from .report import dagster_name, data_version, raw_objects_metadata
@@ -37,6 +38,10 @@ CODE_VERSION = "3"
 
 _CHUNK_BYTES = 8 * 2**20
 _AT_ONCE = 8  # objects read at the same time; each holds one chunk
+_ORIGINS_BYTES = 128 * 2**20
+_FACT_BYTES = 2**20
+_REASON_CHARS = 500
+_OF_SEGMENTS = ("video/", "audio/")
 _FACTS = ("licence", "author", "title", "origin", "text")
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
 """Wrong for all objects, and the next attempt may succeed: no reason to reject one."""
@@ -47,17 +52,40 @@ def no_progress(done: int, total: int, name: str) -> None:
     """Tells nobody."""
 
 
-def read_origins(landing: Store) -> Mapping[str, Mapping[str, str]]:
-    """What `_origins.json` says; empty without it. Raises: Corrupt when it is no JSON object of objects."""
+def read_origins(landing: Store) -> Mapping[str, object]:
+    """What `_origins.json` says of each object, as it stands there; empty without it.
+
+    Raises: Corrupt when it is no JSON object, or larger than 128 MiB: nobody knows then what any object may be used
+    for.
+    """
+    place = f"{landing.url}/{ORIGINS}"
     try:
-        body = json.loads(landing.get(ORIGINS).data)
+        info = landing.head(ORIGINS)
+        if info.nbytes > _ORIGINS_BYTES:
+            raise Corrupt(
+                f"{place} has {info.nbytes} bytes; accepted are {_ORIGINS_BYTES}: use several sources"
+            )
+        return parse_json_object(landing.get(ORIGINS).data, lenient=True)
     except ObjectNotFound:
         return {}
-    except ValueError as error:
-        raise Corrupt(f"{landing.url}/{ORIGINS} is not JSON ({error}); repair it, or take it away") from error
-    if not isinstance(body, dict) or not all(isinstance(value, dict) for value in body.values()):
-        raise Corrupt(f'{landing.url}/{ORIGINS}: expected {{"<key>": {{"licence": "...", ...}}, ...}}')
-    return body
+    except DamagedJson as error:
+        raise Corrupt(
+            f'{place} is not JSON ({error}); expected {{"<key>": {{"licence": "...", ...}}, ...}}: repair it, or take '
+            "it away"
+        ) from error
+
+
+def _facts(origin: object) -> dict[str, str]:
+    """What is kept of it. Raises: Corrupt for what is no text, or not in an object."""
+    if not isinstance(origin, dict):
+        raise Corrupt(f"{ORIGINS} says {origin!r:.100} of it; expected an object with {', '.join(_FACTS)}")
+    told = {name: str(origin.get(name, "")) for name in _FACTS}
+    for name, value in told.items():
+        if not is_text(value) or value in ("inf", "-inf", "nan"):
+            raise Corrupt(f"{ORIGINS} says {name} {value!r:.100}; accepted is UTF-8 text")
+        if len(value.encode()) > _FACT_BYTES:
+            raise Corrupt(f"{ORIGINS} says {name} of more than {_FACT_BYTES} bytes, which are accepted")
+    return told
 
 
 def raw_rows(
@@ -65,16 +93,19 @@ def raw_rows(
 ) -> Iterator[dict[str, Any]]:
     """Read every object once: a row each, in their order, with SHA-256, type by content, licence and origin.
 
-    An object that is not the one that was discovered, has gone, or may not be read is a row with its error.
-    Raises: Corrupt for a bad `_origins.json` or `_segments` table; Throttled and Transient when the store does not
+    An object that is not the one that was discovered, has gone, may not be read, or of which `_origins.json` or the
+    table of segments says what makes no sense, is a row with its error; so is every video and sound where that table
+    cannot be read. Raises: Corrupt for an `_origins.json` that is none; Throttled and Transient when the store does not
     answer.
     """
-    origins = read_origins(landing)
-    segments = read_segments(landing, {item.key for item in objects})
+    origins, unread = read_origins(landing), ""
+    try:
+        given = read_segments(landing, {item.key for item in objects})
+    except Corrupt as error:
+        given, unread = GivenSegments(), str(error)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         ahead = [
-            pool.submit(_row, landing, item, origins.get(item.key, {}), segments.get(item.key, ()))
-            for item in objects
+            pool.submit(_row, landing, item, origins.get(item.key, {}), given, unread) for item in objects
         ]
         try:
             for position, (item, row) in enumerate(zip(objects, ahead, strict=True)):
@@ -85,8 +116,9 @@ def raw_rows(
 
 
 def _row(
-    landing: Store, item: RawObject, origin: Mapping[str, str], segments: Sequence[Segment]
+    landing: Store, item: RawObject, origin: object, given: GivenSegments, unread: str
 ) -> dict[str, Any]:
+    """unread: why nobody knows the segments of any object."""
     row: dict[str, Any] = {
         "uri": item.uri,
         "key": item.key,
@@ -95,13 +127,16 @@ def _row(
         "sha256": "",
         "mime": "",
         "label": item.folder,
-        "segments": [segment.plain() for segment in segments],
+        "segments": [segment.plain() for segment in given.by_key.get(item.key, ())],
         "error_code": "",
         "error_reason": "",
     }
-    row |= {name: str(origin.get(name, "")) for name in _FACTS}
-    row["licence"] = row["licence"] or "unknown"
+    row |= dict.fromkeys(_FACTS, "") | {"licence": "unknown"}
     try:
+        row |= _facts(origin)
+        row["licence"] = row["licence"] or "unknown"
+        if problem := given.problems.get(item.key):
+            raise Corrupt(problem)
         digest, head = hashlib.sha256(), b""
         for chunk in _chunks(landing, item):
             head = head or chunk[:HEAD_BYTES]
@@ -109,8 +144,11 @@ def _row(
     except _NOT_THE_OBJECTS_FAULT:
         raise
     except (StoreError, Corrupt) as error:
-        return row | {"error_code": type(error).__name__, "error_reason": str(error)[:500]}
-    return row | {"sha256": digest.hexdigest(), "mime": sniff(head)}
+        return row | {"error_code": type(error).__name__, "error_reason": str(error)[:_REASON_CHARS]}
+    mime = sniff(head)
+    if unread and mime.startswith(_OF_SEGMENTS):
+        return row | {"error_code": Corrupt.__name__, "error_reason": unread[:_REASON_CHARS]}
+    return row | {"sha256": digest.hexdigest(), "mime": mime}
 
 
 def _chunks(landing: Store, item: RawObject) -> Iterator[bytes]:

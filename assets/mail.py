@@ -1,10 +1,19 @@
 """What a feed's letters name, asked of the store itself and let wait for a batch like what is listed."""
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from loader.errors import Forbidden, InvalidStore, ObjectNotFound
+from loader.errors import (
+    Forbidden,
+    ForkedStore,
+    InvalidStore,
+    ObjectNotFound,
+    StoreError,
+    Throttled,
+    Transient,
+)
 from loader.storage import ObjectInfo, Store
 
 from .feeds import Box, Letter, set_aside
@@ -13,6 +22,7 @@ from .step import Work
 from .waiting import Progress
 
 _AT_ONCE = 16  # requests
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +62,8 @@ def read_mail(work: Work, box: Box) -> Mail:
     Raises: StoreError when the box, or the place of the objects, does not answer.
     """
     mail, progress = Mail(box=box), work.progress
+    read: dict[str, int] = {}
+    refused: list[str] = []
     if not (room := work.room()):
         return mail
     left = min(room, work.budget.max_notices)
@@ -62,6 +74,8 @@ def read_mail(work: Work, box: Box) -> Mail:
         mail.uris[one.name] = []
         if one.unreadable:
             set_aside(work.dataset.store, work.dataset.name, work.source.name, one, box.url)
+            where = "a message" if box.url.startswith("sqs://") else f"{box.url}/{one.name}"
+            work.step.set_aside += [f"{where}, line {line}: {why}" for line, _, why in one.unreadable]
         begin = min(progress.read.get(one.name, 0), len(one.notices))
         end = min(len(one.notices), begin + left)
         for position, notice in enumerate(one.notices):
@@ -69,17 +83,20 @@ def read_mail(work: Work, box: Box) -> Mail:
             if key is not None:
                 mail.uris[one.name].append(f"{place}/{key}")
             if begin <= position < end and key is None:
-                progress.refused("elsewhere")
+                refused.append("elsewhere")
             elif begin <= position < end and key is not None:
                 keys[key] = None
-        for _ in one.unreadable if begin == 0 else ():
-            progress.refused("unreadable_notice")
+        refused += ["unreadable_notice"] * len(one.unreadable) if begin == 0 else []
         left -= end - begin
         if end < len(one.notices):
             mail.open.add(one.name)
             if not box.url.startswith("sqs://"):
-                progress.read[one.name] = end
+                read[one.name] = end
     _take_in(work, list(keys), room)
+    # Not before: where the place does not answer, nothing of these letters has been read.
+    progress.read |= read
+    for reason in refused:
+        progress.refused(reason)
     return mail
 
 
@@ -96,7 +113,7 @@ def _take_in(work: Work, keys: Sequence[str], room: int) -> None:
 
 
 def _now(place: Store, key: str) -> ObjectInfo | str:
-    """What the store has at the key now, or why there is nothing."""
+    """What the store has at the key now, or why there is nothing. Raises: the errors that are of all keys."""
     try:
         return place.head(key)
     except ObjectNotFound:
@@ -105,3 +122,10 @@ def _now(place: Store, key: str) -> ObjectInfo | str:
         return "forbidden"
     except InvalidStore:
         return "not_media"
+    except (Throttled, Transient, ForkedStore):
+        raise
+    except (
+        StoreError
+    ) as error:  # of this key, such as links that lead in a circle: reconcile looks at it again
+        _log.warning("a notice names %s/%s, which cannot be looked at: %s", place.url, key, error)
+        return "unanswered"

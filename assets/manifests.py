@@ -10,19 +10,20 @@ reads what the other wrote, and leaves those objects out.
 
 import contextlib
 import hashlib
-import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.entries import canonical
+from loader.dataset.entries import DAMAGED, canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.parquet import parse_table, table_bytes
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 Identity = tuple[str, str]
@@ -249,17 +250,17 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
     except ObjectNotFound:
         return None
     try:
-        body = json.loads(data)
+        body = parse_json_object(data)
         if body["format"] > _FORMAT:
             raise FormatTooNew(
                 f"{store.url}/{path} has format {body['format']}; this penstock reads {_FORMAT}. Upgrade it"
             )
-        objects = tuple(RawObject(**item) for item in body["objects"])
+        objects = tuple(_object(item) for item in body["objects"])
         named = str(body["batch"]) if body.get("redacted") is True else ""
         manifest = Manifest(
-            dataset=dataset, number=number, landing=body["landing"], objects=objects, named=named
+            dataset=dataset, number=number, landing=str(body["landing"]), objects=objects, named=named
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         if isinstance(error, FormatTooNew):
             raise
         raise Corrupt(f"{store.url}/{path} is not a manifest ({error}); restore it from a mirror") from error
@@ -269,3 +270,13 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
             "it was changed; restore it from a mirror"
         )
     return manifest
+
+
+def _object(item: Mapping[str, Any]) -> RawObject:
+    """Raises: TypeError for other fields than an object has, and for values of other types."""
+    found = RawObject(**item)
+    if not all(isinstance(value, str) for value in (found.key, found.uri, found.etag)):
+        raise TypeError(f"key, uri and etag are text, got {item!r:.200}")
+    if not all(type(value) is int for value in (found.nbytes, found.arrived_us)):
+        raise TypeError(f"nbytes and arrived_us are integers, got {item!r:.200}")
+    return found

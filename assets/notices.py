@@ -10,14 +10,18 @@ A notice is a hint and nothing more: it is the store that is asked what is there
 any order, or late, and a notice of a delete is passed over (`reconcile` finds what has vanished).
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
+from loader.dataset.entries import DAMAGED
+from loader.json_text import parse_json
+from loader.storage.keys import is_text
+
 Json = Mapping[str, Any]
 _DEPTH = 4  # envelopes in one another
+_ACCEPTED = 'accepted are notices of S3, Google Cloud Storage and Azure, or {"key": "photos/1.jpg"}, keys as UTF-8 text'
 
 
 class Unreadable(ValueError):
@@ -33,14 +37,24 @@ class Notice:
     uri: str = ""
 
 
-def read_notices(text: str) -> list[Notice]:
-    """The objects that a message says were written; none of a delete or a test. Raises: Unreadable."""
+def read_notices(text: bytes | str) -> list[Notice]:
+    """The objects that a message says were written; none of a delete or a test. Raises: Unreadable alone."""
     try:
-        return list(_read(json.loads(text), 0))
+        return [_checked(one) for one in _read(parse_json(text), 0)]
     except Unreadable:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Unreadable(f"{type(error).__name__}: {error}") from error
+    except (*DAMAGED, IndexError) as error:
+        raise Unreadable(f"{type(error).__name__}: {error}; {_ACCEPTED}") from error
+
+
+def _checked(one: Notice) -> Notice:
+    """Raises: Unreadable for a notice whose names are no text, or that names nothing."""
+    for name in ("key", "bucket", "uri"):
+        if not is_text(value := getattr(one, name)):
+            raise Unreadable(f"{name} is {value!r:.100}; {_ACCEPTED}")
+    if not (one.key or one.uri):
+        raise Unreadable(f"an empty key; {_ACCEPTED}")
+    return one
 
 
 def relative_key(notice: Notice, place: str) -> str | None:
@@ -58,33 +72,32 @@ def relative_key(notice: Notice, place: str) -> str | None:
 
 def _read(body: Any, depth: int) -> Iterator[Notice]:
     if depth > _DEPTH:
-        raise Unreadable("envelopes in envelopes")
+        raise Unreadable(f"envelopes in envelopes; {_ACCEPTED}")
     if isinstance(body, list):
         for one in body:
             yield from _read(one, depth + 1)
         return
     if not isinstance(body, dict):
-        raise Unreadable(f"a {type(body).__name__}, expected a JSON object")
+        raise Unreadable(f"a {type(body).__name__}, expected a JSON object; {_ACCEPTED}")
     for mark, read in _FORMS.items():
         if mark in body:
             yield from read(body, depth)
             return
-    raise Unreadable(
-        f"no known form of notice; it has {', '.join(sorted(map(str, body))[:8]) or 'no fields'}"
-    )
+    has = ", ".join(name[:40] for name in sorted(body)[:8])
+    raise Unreadable(f"no known form of notice; it has {has or 'no fields'}; {_ACCEPTED}")
 
 
 def _s3(body: Json, depth: int) -> Iterator[Notice]:
     for record in body["Records"]:
         if "body" in record and "s3" not in record:  # what a function that reads a queue is given
-            yield from _read(json.loads(record["body"]), depth + 1)
+            yield from _read(parse_json(record["body"]), depth + 1)
         elif "ObjectCreated" in record["eventName"]:
             told = record["s3"]
             yield Notice(key=unquote_plus(told["object"]["key"]), bucket=told["bucket"]["name"])
 
 
 def _sns(body: Json, depth: int) -> Iterator[Notice]:
-    yield from _read(json.loads(body["Message"]), depth + 1)
+    yield from _read(parse_json(body["Message"]), depth + 1)
 
 
 def _eventbridge(body: Json, _: int) -> Iterator[Notice]:
@@ -115,12 +128,7 @@ def _azure(name: str) -> Callable[[Json, int], Iterator[Notice]]:
 
 
 def _plain(body: Json, _: int) -> Iterator[Notice]:
-    if not isinstance(body.get("key", ""), str) or not isinstance(body.get("uri", ""), str):
-        raise Unreadable("key and uri are text")
-    if body.get("uri") or body.get("key"):
-        yield Notice(key=body.get("key", ""), uri=body.get("uri", ""))
-    else:
-        raise Unreadable("an empty key")
+    yield Notice(key=body.get("key", ""), uri=body.get("uri", ""))
 
 
 def _test(body: Json, _: int) -> Iterator[Notice]:

@@ -35,7 +35,8 @@ DEFAULT_BUDGET = TickBudget()
 @dataclass(slots=True, kw_only=True)
 class Step:
     """What a tick did at one source. made: keys of its batches; waiting: objects left; oldest_s: how long the oldest
-    of them has been there; not_taken: by reason, of this pass or else of the last one; note: why nothing was done."""
+    of them has been there; not_taken: by reason, of this pass or else of the last one; note: why nothing, or not all,
+    was done; set_aside: notices that make no sense, where they stand and why."""
 
     source: str
     listed: int = 0
@@ -48,6 +49,7 @@ class Step:
     not_taken: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
     failed: bool = False
+    set_aside: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ where the one of the tick before is kept. A pass over n keys takes n / max_liste
 memory is that of the keys of one tick and of all (uri, etag) in batches.
 """
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,19 +20,21 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from itertools import islice
 
-from loader.errors import Corrupt, PenstockError
+from loader.errors import PenstockError
 from loader.storage import ObjectInfo, Store
 from loader.storage.seek import list_from
+from loader.storage.spec import redact
 
 from .discovery import make_batches, unseen
 from .feeds import open_box
-from .mail import read_mail
+from .mail import Mail, read_mail
 from .manifests import Book
 from .sources import Sieve, Source
 from .step import DEFAULT_BUDGET, Dataset, Step, TickBudget, Work, batched
 from .waiting import Progress, paused, read_progress, write_progress
 
 _CHUNK = 32_768  # keys listed between two looks at the clock
+_log = logging.getLogger(__name__)
 Open = Callable[[Source], AbstractContextManager[Store]]
 """Opens the place of a source."""
 
@@ -46,7 +49,8 @@ def tick(
     """Go on at every source that is not paused; what was done, in the order of `sources`. book: of the dataset, made
     for this tick.
 
-    A source that cannot be listed says so in its step, and does not hold up the others.
+    A source that cannot be listed says so in its step, whatever was raised, and does not hold up the others; nor does a
+    feed that cannot be read hold up its source's listing.
     Raises: InvalidName; Corrupt for a manifest that cannot be read; StoreError of the root.
     """
     kept = {source.name: read_progress(dataset.store, dataset.name, source.name) for source in sources}
@@ -96,19 +100,33 @@ def _go_on(
             )
             flows = _list_on(work) if source.listed else False
             with ExitStack() as stack:
-                mail = None
-                if source.feed is not None:
-                    mail = read_mail(work, stack.enter_context(open_box(source.feed)))
+                mail = _read_feed(work, stack)
                 _make_batches(work, hold=flows)
                 progress.at_us = dataset.now_us
                 dealt_with = mail.settle(progress) if mail is not None else []
                 write_progress(dataset.store, dataset.name, source.name, progress)
                 if mail is not None:
                     mail.take_away(dealt_with, dataset.limits.max_wait_s)
-    except Corrupt:
-        raise
-    except PenstockError as error:
-        step.note, step.failed = f"{type(error).__name__}: {error}", True
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this source's: the others go on
+        _fail(step, error)
+
+
+def _read_feed(work: Work, stack: ExitStack) -> Mail | None:
+    """The letters of the source's feed; None without one, or when it cannot be read: what is listed goes on."""
+    if work.source.feed is None:
+        return None
+    try:
+        return read_mail(work, stack.enter_context(open_box(work.source.feed)))
+    except Exception as error:  # noqa: BLE001 - told as this source's failure, and its listing goes on
+        _fail(work.step, error)
+        return None
+
+
+def _fail(step: Step, error: Exception) -> None:
+    """Told on the tick's page; what nobody raises on purpose is a bug, and logged with its traceback too."""
+    step.note, step.failed = f"{type(error).__name__}: {redact(str(error))}", True
+    if not isinstance(error, PenstockError):
+        _log.error("source %s failed", step.source, exc_info=error)
 
 
 def _list_on(work: Work) -> bool:

@@ -10,16 +10,17 @@ what waited, and is forgotten, is found again by the next pass over the listing.
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.entries import canonical
+from loader.dataset.entries import DAMAGED, canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.parquet import parse_table, table_bytes, table_facts
-from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.errors import FormatTooNew, ObjectNotFound
+from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import Store
 
 from .manifests import RawObject
@@ -87,17 +88,40 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
     path = f"{_folder(dataset, source)}waiting.parquet"
     try:
         table = parse_table(store.get(path).data, path)
-        facts = json.loads(table_facts(table)["progress"])
-        facts["taken"] = [(int(at), int(n)) for at, n in facts["taken"]]
+        facts = _typed(parse_json_object(table_facts(table)["progress"]))
         waiting = {}
         for row in table.select(_SCHEMA.names).cast(_SCHEMA).to_pylist():
             waiting[row["uri"]] = Waiting(item=RawObject(**row), arrived_us=row["arrived_us"])
         return Progress(**facts, waiting=waiting)
     except ObjectNotFound:
         return Progress()
-    except (Corrupt, FormatTooNew, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+    except (FormatTooNew, *DAMAGED, pa.ArrowException) as error:
         _log.warning("%s/%s is no use, a new pass begins: %s", store.url, path, error)
         return Progress()
+
+
+def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What `write_progress` told, each as it should be. Raises: those of `DAMAGED` for anything else."""
+    return {name: _FACTS[name](value) for name, value in facts.items()}
+
+
+def _counts(told: Mapping[str, Any]) -> dict[str, int]:
+    return {_text(name): int(n) for name, n in told.items()}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.100} is no text")
+    return value
+
+
+_FACTS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("n_passes", "listed", "last_listed", "at_us"), int),
+    **dict.fromkeys(("not_taken", "last_not_taken", "read"), _counts),
+    "cursor": _text,
+    "held": lambda names: [_text(name) for name in names],
+    "taken": lambda hours: [(int(at), int(n)) for at, n in hours],
+}
 
 
 def write_progress(store: Store, dataset: str, source: str, progress: Progress) -> None:
@@ -130,10 +154,9 @@ def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
     except ObjectNotFound:
         return None
     try:
-        body = json.loads(data)
-    except ValueError:
-        body = None
-    return body if isinstance(body, dict) else {}
+        return parse_json_object(data)
+    except DamagedJson:
+        return {}
 
 
 def _folder(dataset: str, source: str) -> str:

@@ -6,7 +6,6 @@ A sample's part is named after its transaction, which the record of its batch's 
 what each record read.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from loader import Root
 from loader.api.explain import Explanation
 from loader.dataset.manifest import read_manifest
 from loader.errors import Corrupt, ObjectNotFound
+from loader.json_text import parse_json_object
 
 _SAMPLES = "samples"
 
@@ -129,11 +129,11 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
 def _record(root: Root, path: str) -> Mapping[str, Any]:
     """Raises: Corrupt; ObjectNotFound."""
     try:
-        body = json.loads(root.store.get(path).data)
+        body = parse_json_object(root.store.get(path).data)
     except ValueError as error:
         raise Corrupt(
             f"{root.url}/{path} is not a stage record ({error}); restore it from a mirror"
         ) from error
-    if not isinstance(body, dict) or "upstream" not in body:
+    if "upstream" not in body:
         raise Corrupt(f"{root.url}/{path} is not a stage record; restore it from a mirror")
     return body

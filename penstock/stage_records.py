@@ -6,7 +6,6 @@ A record is created once and never changed; the one with the highest r counts.
 """
 
 import hashlib
-import json
 import re
 import secrets
 import time
@@ -17,10 +16,11 @@ from functools import partial
 from threading import Lock
 from typing import Any, Literal
 
-from loader.dataset.entries import canonical
+from loader.dataset.entries import DAMAGED, canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.parquet import TableFile
 from loader.errors import AlreadyExists, Corrupt, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
 
 Verdict = Literal["published", "failed"]
@@ -218,11 +218,11 @@ def find_record(store: Store, path: str) -> StageRecord | None:
     except ObjectNotFound:
         return None
     try:
-        body = json.loads(data)
+        body = parse_json_object(data)
         body["files"] = {name: TableFile.from_json(file) for name, file in body["files"].items()}
         body["upstream"] = tuple(Upstream(**item) for item in body["upstream"])
         return StageRecord(**body)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise Corrupt(
             f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
         ) from error

@@ -2,7 +2,6 @@
 pages of gates, reports, what takedowns found."""
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 
@@ -13,6 +12,7 @@ from loader.dataset.history import State
 from loader.dataset.parquet import parse_stored, table_facts
 from loader.dataset.shard import crc32c
 from loader.errors import ObjectNotFound, PenstockError
+from loader.json_text import DamagedJson, parse_json_object
 from loader.order.pack_table import PackTable
 from loader.storage import Store
 
@@ -76,7 +76,7 @@ def _card(key: str, data: bytes, state: State) -> str:
     named = _CARD.fullmatch(key)
     if named is None:
         return ""
-    of, described = state.by_id(named[3]), json.loads(data)["version"]
+    of, described = state.by_id(named[3]), parse_json_object(data)["version"]
     if of is None or (of.dataset, of.number) != (named[1], int(named[2])):
         return f"the log has no version {named[1]}@{int(named[2])} of that id"
     return "" if described == of.id else f"it describes {described}; {AGAIN}"
@@ -94,9 +94,10 @@ def _report(key: str, data: bytes, _: State) -> str:
     """Of what a training told; the numbered objects beside it only say where it lies."""
     if _REPORT.fullmatch(key) is None:
         return ""
-    body = json.loads(data)
-    if not isinstance(body, dict):
-        return "it is no JSON object: it was edited; restore it from a mirror"
+    try:
+        body = parse_json_object(data)
+    except DamagedJson as error:
+        return f"it is no JSON object: it was edited ({error}); restore it from a mirror"
     if body.pop("format") != FORMAT:
         return ""  # a newer penstock's, whose names may be made otherwise
     try:

@@ -2,30 +2,30 @@
 
 `_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per clip: `key` (the object),
 `start_s` and `end_s` in seconds after the first frame or sample, and, where wanted, `label` and `caption`. Segments may
-overlap. What a row says is checked when its object lands.
+overlap. What a row says is checked when its object lands: a row that makes no sense is a reason to reject that object.
 """
 
-import io
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 
+from loader.dataset.entries import DAMAGED
 from loader.errors import Corrupt, ObjectNotFound
 from loader.storage import Store
+from loader.storage.keys import is_text
+
+from .segment_tables import TEXTS, rows_of
 
 TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
 MIN_S, MAX_S = 0.02, 600.0
-
-_NEEDED = ("key", "start_s", "end_s")
-_TEXTS = ("label", "caption")
+MAX_SEGMENTS = 100_000
+"""Of one object."""
+MAX_TABLE_BYTES = 256 * 2**20
+"""Of the table as it lies there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,14 @@ class Segment:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSegments:
+    """by_key: of each object, by their start; problems: why those of an object are not believed, the first row's."""
+
+    by_key: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
 SEGMENTS = pa.list_(
     pa.struct(
         [
@@ -59,79 +67,69 @@ SEGMENTS = pa.list_(
 """The type of the column `segments` of raw_objects."""
 
 
-def read_segments(landing: Store, keys: Collection[str]) -> Mapping[str, tuple[Segment, ...]]:
+def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
     """The segments of each of these objects, by their start; objects without any have no entry.
 
-    Costs one read of the table, and O(rows of these objects). Raises: Corrupt for a table that cannot be read, and
-    for a row of one of these objects that makes no sense, with its number and value.
+    Costs a HEAD per name of a table and one read, and memory for the table's bytes and the rows of these objects. A row
+    of one of these objects that makes no sense is that object's problem, with its number and value.
+    Raises: Corrupt for a table that cannot be read, or is larger than accepted.
     """
     name, data = _table_of(landing)
     if data is None:
-        return {}
+        return GivenSegments()
     place = f"{landing.url.rstrip('/')}/{name}"
+    found: dict[str, dict[tuple[float, float], Segment]] = {}
+    problems: dict[str, str] = {}
     try:
-        table = _parsed(name, data)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        for number, key, row in rows_of(name, data, keys):
+            others = found.setdefault(key, {})
+            try:
+                _add(others, f"{place}, row {number} (key {key!r})", row)
+            except Corrupt as error:
+                problems.setdefault(key, str(error))
+    except Corrupt:
+        raise
+    except (pa.ArrowException, OSError, MemoryError, *DAMAGED) as error:
         raise Corrupt(f"{place} cannot be read ({error}); repair it, or take it away") from error
-    missing = [column for column in _NEEDED if column not in table.column_names]
-    if missing:
-        raise Corrupt(
-            f"{place} has no column {', '.join(missing)}; needed are key, start_s, end_s (and, where wanted, "
-            f"label, caption), it has {', '.join(table.column_names)}"
-        )
-    found: dict[str, list[Segment]] = {}
-    for number, row in _rows(table, keys):
-        segment = _segment(f"{place}, row {number} (key {row['key']!r})", row)
-        others = found.setdefault(row["key"], [])
-        if any((one.start_s, one.end_s) == (segment.start_s, segment.end_s) for one in others):
-            raise Corrupt(
-                f"{place}, row {number} (key {row['key']!r}): {segment.start_s} to {segment.end_s} s is there twice; "
-                "take one of the rows away"
-            )
-        others.append(segment)
-    return {key: tuple(sorted(some, key=lambda one: (one.start_s, one.end_s))) for key, some in found.items()}
+    by_key = {
+        key: tuple(some[span] for span in sorted(some)) for key, some in found.items() if key not in problems
+    }
+    return GivenSegments(by_key=by_key, problems=problems)
 
 
 def _table_of(landing: Store) -> tuple[str, bytes | None]:
-    """Its name and bytes; None without one. Raises: Corrupt when there are several."""
+    """Its name and bytes; None without one. Raises: Corrupt when there are several, or it is too large."""
     found = {}
     for name in TABLES:
         try:
-            found[name] = bytes(landing.get(name).data)
+            found[name] = landing.head(name)
         except ObjectNotFound:
             continue
     if len(found) > 1:
         raise Corrupt(
             f"{landing.url} holds {' and '.join(found)}: which of them counts? Take all but one away"
         )
-    return next(iter(found.items()), ("", None))
+    for name, info in found.items():
+        if info.nbytes > MAX_TABLE_BYTES:
+            raise Corrupt(
+                f"{landing.url}/{name} has {info.nbytes} bytes; accepted are {MAX_TABLE_BYTES}: split the place into "
+                "several sources"
+            )
+        return name, bytes(landing.get_range(name, 0, info.nbytes, info.etag).data) if info.nbytes else b""
+    return "", None
 
 
-def _parsed(name: str, data: bytes) -> pa.Table:
-    """Numbers as they are written; in csv every value is text, so that the message can say what stands there."""
-    source = io.BytesIO(data)
-    if name.endswith(".parquet"):
-        return pa.parquet.read_table(source)
-    if name.endswith(".jsonl"):
-        return pa.json.read_json(source)
-    header = data.split(b"\n", 1)[0].decode().strip("\r\ufeff").split(",")
-    texts = {column.strip('" '): pa.string() for column in header}
-    options = pa.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
-    return pa.csv.read_csv(
-        source, convert_options=options, parse_options=pa.csv.ParseOptions(newlines_in_values=True)
-    )
-
-
-def _rows(table: pa.Table, keys: Collection[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(number from 1, row) of those rows whose key is one of `keys`."""
-    columns = [*_NEEDED, *(name for name in _TEXTS if name in table.column_names)]
-    table = table.select(columns)
-    texts = table["key"].cast(pa.string())  # of keys that are all digits json makes numbers
-    table = table.set_column(0, "key", texts)
-    wanted = pa.compute.is_in(texts, value_set=pa.array(sorted(keys), pa.string()))
-    numbers = pa.compute.indices_nonzero(wanted)
-    for number, row in zip(numbers.to_pylist(), table.take(numbers).to_pylist(), strict=True):
-        yield number + 1, row
+def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | ValueError) -> None:
+    """Raises: Corrupt."""
+    if isinstance(row, ValueError):
+        raise Corrupt(f"{where}: {row}")
+    segment = _segment(where, row)
+    span = segment.start_s, segment.end_s
+    if span in others:
+        raise Corrupt(f"{where}: {span[0]} to {span[1]} s is there twice; take one of the rows away")
+    if len(others) == MAX_SEGMENTS:
+        raise Corrupt(f"{where}: more than {MAX_SEGMENTS} segments of one object; split it")
+    others[span] = segment
 
 
 def _segment(where: str, row: Mapping[str, Any]) -> Segment:
@@ -142,9 +140,9 @@ def _segment(where: str, row: Mapping[str, Any]) -> Segment:
             f"{where}: start_s={start_s} to end_s={end_s} is {end_s - start_s:.6g} s; accepted are {MIN_S} to "
             f"{MAX_S:.0f} s"
         )
-    texts = {name: row.get(name) or "" for name in _TEXTS}
+    texts = {name: row.get(name) or "" for name in TEXTS}
     for name, value in texts.items():
-        if not isinstance(value, str):
+        if not is_text(value):
             raise Corrupt(f"{where}: {name}={value!r} is no text")
     return Segment(start_s=start_s, end_s=end_s, **texts)
 
@@ -152,7 +150,7 @@ def _segment(where: str, row: Mapping[str, Any]) -> Segment:
 def _seconds(where: str, name: str, value: Any) -> float:
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if isinstance(value, bool) or not math.isfinite(seconds) or seconds < 0:
         raise Corrupt(f"{where}: {name}={value!r}; accepted are seconds from 0")

@@ -24,6 +24,7 @@ STREAMING_INTERVAL_S = 5
 """Between two looks of a dataset that streams."""
 _RUN_KEY = "dagster/run_key"
 _ASKED_AT_ONCE = 100
+_SET_ASIDE = 20  # notices told in a tick's log; all of them are in a table
 _TAKEN_BACK = 500
 """Partitions that one tick gives back to an instance that has forgotten them: Dagster adds them one by one."""
 
@@ -97,6 +98,8 @@ def discovery_sensor(
             overtaken = {f"cut-again-{txn}": key for key, txn in cut_again.noted(opened.store, dataset)}
         forgotten = sorted(set(through) - set(known))[:_TAKEN_BACK]
         said = "; ".join(map(told, steps))
+        for line in [line for step in steps for line in step.set_aside][:_SET_ASIDE]:
+            context.log.warning(f"a notice was set aside: {line}")
         context.log.info(f"{len(asked)} runs asked for; {said}")
         if all(step.failed for step in steps) and not asked:
             raise dg.Failure(said)
@@ -117,7 +120,7 @@ def discovery_sensor(
 
 def told(step: Step) -> str:
     """One line about a source, for the tick's page."""
-    if step.note:
+    if step.note and not (step.listed or step.made):
         return f"{step.source}: {step.note}"
     at = f"listed as far as {step.cursor!r}" if step.cursor else f"listed to its end ({step.n_passes} times)"
     wait = f", the oldest for {step.oldest_s:.0f} s" if step.waiting else ""
@@ -125,6 +128,7 @@ def told(step: Step) -> str:
     return (
         f"{step.source}: {step.listed} listed, {step.found} new, {len(step.made)} batches made, {step.waiting} "
         f"objects wait for a full batch{wait}; {at}; not taken: {refused or 'none'}"
+        f"{f'; {step.note}' if step.note else ''}"
     )
 
 

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+from ..dataset.entries import DAMAGED
 from ..dataset.root import Root
 from ..dataset.version import Version
 from ..dataset.view import View
 from ..errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
+from ..json_text import parse_json_object
 from ..order.bucket import BucketBy
 from ..order.plan import Plan
 from ..run.batch import Batch
@@ -162,11 +164,11 @@ class Following:
 
     def _read(self, key: str) -> dict[str, str] | None:
         try:
-            body: dict[str, str] = json.loads(self._root.store.get(key).data)
+            body: dict[str, str] = parse_json_object(self._root.store.get(key).data)
             return {name: body[name] for name in ("before", "plan")}
         except ObjectNotFound:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except DAMAGED as error:
             raise Corrupt(
                 f"{self._root.url}/{key} does not say what a run follows ({error}); restore it from a mirror"
             ) from error

@@ -1,6 +1,5 @@
 """Plans over versions: made, saved under a root, opened again by hash."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,6 +11,7 @@ from ..dataset.root import Root
 from ..dataset.version import Version
 from ..dataset.view import View
 from ..errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
+from ..json_text import DamagedJson, parse_json
 from ..order.bucket import BucketBy, Number
 from ..order.by_score import by_score as _by_score
 from ..order.content import Source
@@ -105,8 +105,8 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
     except ObjectNotFound as error:
         raise InvalidPlan(f"{root.url} has no plan {plan_hash!r}; plan.save(root) stores one") from error
     try:
-        body = json.loads(data)
-    except ValueError as error:
+        body = parse_json(data)
+    except DamagedJson as error:
         raise Corrupt(
             f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file"
         ) from error

@@ -7,15 +7,15 @@ and refuses everything that it is not of.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import Conflict, Corrupt, ObjectNotFound
+from ..json_text import parse_json_object
 from ..storage import Store, is_there
 from .decide import ungated
-from .entries import canonical
+from .entries import DAMAGED, canonical
 from .history import Txn
 from .part import Part
 from .publish import Onto
@@ -63,10 +63,10 @@ def check_verdict(
 
 def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
     try:
-        record = json.loads(store.get(verdict).data)
+        record = parse_json_object(store.get(verdict).data)
         record["verdict"], record["body"].get
     except ObjectNotFound:
         raise ungated(txn.txn, f"there is no {verdict}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
     return dict(record)

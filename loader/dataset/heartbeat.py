@@ -6,7 +6,6 @@ A collector compares what it saw with what it sees later, on its own clock: no w
 beat that cannot be written is logged and never fatal; `Fenced` at the commit is what protects the data.
 """
 
-import json
 import logging
 import os
 import re
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import ObjectNotFound, StoreError
+from ..json_text import parse_json_object
 from ..storage.store import Store
 from .entries import DAMAGED, canonical
 from .names import check_transaction_name
@@ -117,10 +117,8 @@ def read_heartbeat(store: Store, txn: str) -> Beat | None:
     """The newest beat of a transaction; None when it never had one. Raises: StoreError."""
     key = heartbeat_key(txn)
     try:
-        body = json.loads(store.get(key).data)
-        holder = str(body["holder"])
-        holder.encode()  # a lone surrogate cannot be noted
-        return Beat(beat=int(body["beat"]), holder=holder)
+        body = parse_json_object(store.get(key).data)
+        return Beat(beat=int(body["beat"]), holder=str(body["holder"]))
     except ObjectNotFound:
         return None
     except DAMAGED as e:

@@ -7,7 +7,6 @@ collector sees on its own clock whether the counter moves. Whoever opened a vers
 that it sends the version to as well.
 """
 
-import json
 import logging
 import socket
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from functools import cache
 from threading import RLock
 
 from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
+from ..json_text import parse_json_object
 from ..storage import fork
 from ..storage.store import Store
 from .entries import DAMAGED, canonical
@@ -164,12 +164,11 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
     older, _, name = key.removeprefix(FOLDER).rpartition("/")
     holder = name.removesuffix(".json")
     try:
-        body: Mapping[str, object] = json.loads(data)
+        body: Mapping[str, object] = parse_json_object(data)
         versions = [older] if older else body["versions"]
         if not isinstance(versions, list) or not all(isinstance(one, str) for one in versions):
             raise TypeError(f"versions is {versions!r}")
         beat, host = int(str(body["beat"])), str(body.get("host", ""))
-        host.encode()  # a lone surrogate cannot be shown
     except DAMAGED as e:
         _log.warning("%s is no lease (%s): it claims nothing", key, e)
         versions, beat, host = [], 0, ""

@@ -1,6 +1,5 @@
 """`penstock.json`: what makes a place a root, created once and checked before anything is read."""
 
-import json
 import logging
 import secrets
 import time
@@ -8,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound
+from ..json_text import parse_json_object
 from ..storage import Store
 from ..storage.mirrored import MirroredStore, primary_of
-from .entries import canonical
+from .entries import DAMAGED, canonical
 from .history import State
 
 logger = logging.getLogger(__name__)
@@ -118,9 +118,9 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
     """Raises: NotARoot; FormatTooNew."""
     name = f"{store.url}/{MARKER}"
     try:
-        marker = json.loads(data)
+        marker = parse_json_object(data)
         found = int(marker["format"])
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         raise NotARoot(
             f"{name} is not a root's marker ({error}); it was damaged or is somebody else's file"
         ) from error

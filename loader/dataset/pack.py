@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
+from ..json_text import parse_json
 from ..modalities.array import layout_of
 from ..modalities.fields import last_word
 from ..order.canonical import content_hash
@@ -177,7 +178,7 @@ def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
     """What `_facts` told; None where it did not."""
     try:
-        told = [facts["dtype"], *json.loads(facts.get("beside", "[]"))]
+        told = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
         return dict(zip(asked.fields, told, strict=True))
     except (KeyError, ValueError, TypeError):
         return None

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 
+from ..dataset.entries import DAMAGED
 from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, StoreError
+from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..storage import Store
 from ..storage.mirrored import primary_of
@@ -114,7 +116,7 @@ def _folder(plan_hash: str) -> str:
 
 def _parsed(line: bytes, name: str) -> Substitution:
     try:
-        body = json.loads(line)
+        body = parse_json_object(line)
         if body["format"] > LEDGER_FORMAT:
             raise FormatTooNew(
                 f"{name} has ledger format {body['format']}; this package reads up to {LEDGER_FORMAT}: install a newer "
@@ -123,7 +125,7 @@ def _parsed(line: bytes, name: str) -> Substitution:
         return Substitution.from_json(body)
     except FormatTooNew:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         raise Corrupt(
             f"{name} is not a ledger ({type(error).__name__}: {error}); restore or delete it"
         ) from error

@@ -6,7 +6,6 @@ Costs a manifest and two records per version up to this one, sixteen at a time. 
 pipeline has no records, and one that was collected has no manifest: both are counted as unknown.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from loader import Root, Version
 from loader.dataset.history import VersionRecord
 from loader.dataset.manifest import read_manifest
 from loader.errors import Corrupt, ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from ..progress import progress
@@ -82,14 +82,14 @@ def _record(store: Store, path: object) -> Mapping[str, Any]:
     if not isinstance(path, str):
         return {}
     try:
-        body = json.loads(store.get(path).data)
+        body = parse_json_object(store.get(path).data)
     except ObjectNotFound:
         return {}
     except ValueError as error:
         raise Corrupt(
             f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
         ) from error
-    if not isinstance(body, dict) or not isinstance(body.get("body"), dict):
+    if not isinstance(body.get("body"), dict):
         raise Corrupt(f"{store.url}/{path} is not a stage record; restore it from a mirror")
     return body
 

@@ -7,14 +7,15 @@ of its making say, and small pictures of a few of its samples: whoever takes sam
 and a collector may delete the folder with the version.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loader import Version
+from loader.dataset.entries import DAMAGED
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from .document import render_json
@@ -65,7 +66,8 @@ def card_files(card: Card) -> dict[str, bytes]:
 
 
 def save_card(store: Store, card: Card) -> SavedCard:
-    """Write the card's files where they are not. Raises: StoreError, with read-only credentials Forbidden."""
+    """Write the card's files where they are not. Raises: StoreError, with read-only credentials Forbidden;
+    Corrupt for what lies there and is no card."""
     folder = card_folder(card.dataset, card.number, card.id)
     written, kept = [], []
     for name, data in card_files(card).items():
@@ -74,23 +76,30 @@ def save_card(store: Store, card: Card) -> SavedCard:
             written.append(name)
         except AlreadyExists:  # another release of penstock made it: what people have read stays
             kept.append(name)
-    document = json.loads(store.get(f"{folder}/card.json").data if "card.json" in kept else data)
+    there = store.get(f"{folder}/card.json").data if "card.json" in kept else data
+    document = _parsed(there, f"{store.url}/{folder}/card.json")
     return SavedCard(folder=folder, written=tuple(written), kept=tuple(kept), document=document)
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
     """What the stored card.json of a version says. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
-    data = store.get(path).data
-    try:
-        document: dict[str, Any] = json.loads(data)
-        number, of = document["card"], document["version"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise Corrupt(f"{store.url}/{path} is not a card ({error}); delete it, it is made again") from error
+    document = _parsed(store.get(path).data, f"{store.url}/{path}")
+    number, of = document["card"], document["version"]
     if number > FORMAT:
         raise FormatTooNew(f"{store.url}/{path} has format {number}; this penstock reads up to {FORMAT}")
     if of != version.id:
         raise Corrupt(f"{store.url}/{path} is the card of {of}; delete it, it is made again")
+    return document
+
+
+def _parsed(data: bytes, place: str) -> dict[str, Any]:
+    """Raises: Corrupt."""
+    try:
+        document = parse_json_object(data)
+        int(document["card"]), document["version"]
+    except DAMAGED as error:
+        raise Corrupt(f"{place} is not a card ({error}); delete it, it is made again") from error
     return document
 
 

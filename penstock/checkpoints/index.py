@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loader.dataset.entries import DAMAGED
 from loader.errors import Corrupt, InvalidField
+from loader.json_text import parse_json_object
 
 from .marker import Stored
 from .parts import BLOCK_BYTES, ITEM_BYTES, Placed
@@ -78,7 +80,7 @@ def encode(index: Index) -> bytes:
 def decode(data: bytes, parts: Sequence[Stored], where: str) -> Index:
     """What was encoded. Raises: Corrupt."""
     try:
-        body = json.loads(data)
+        body = parse_json_object(data)
         if body["index"] != FORMAT or body["block_bytes"] != BLOCK_BYTES:
             raise ValueError(f"index {body['index']} with blocks of {body['block_bytes']} bytes")
         return Index(
@@ -89,7 +91,7 @@ def decode(data: bytes, parts: Sequence[Stored], where: str) -> Index:
             },
             paths={name: tuple(path) for name, path in body["paths"].items()},
         )
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (*DAMAGED, IndexError) as error:
         raise Corrupt(f"{where} is not an index that this penstock reads ({error!r})") from error
 
 

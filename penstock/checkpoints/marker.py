@@ -8,14 +8,14 @@ A step without a marker is no checkpoint. `step` has 12 digits, so keys sort by 
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loader.dataset.entries import canonical
+from loader.dataset.entries import DAMAGED, canonical
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 FORMAT = 1
@@ -99,7 +99,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 def decode(data: bytes, where: str) -> Checkpoint:
     """What a marker says. Raises: Corrupt; FormatTooNew."""
     try:
-        body = json.loads(data)
+        body = parse_json_object(data)
         said = body.pop("sha256")
         if sha256(canonical(body)) != said:
             raise ValueError("its own sha256 does not fit what it says")
@@ -110,7 +110,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
         index, parts = Stored(**body.pop("index")), tuple(Stored(**one) for one in body.pop("parts"))
         versions = tuple(body.pop("versions"))
         return Checkpoint(**body, index=index, parts=parts, versions=versions)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except DAMAGED as error:
         if isinstance(error, FormatTooNew):
             raise
         raise Corrupt(

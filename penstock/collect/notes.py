@@ -8,7 +8,6 @@ Durations are added up from look to look. A look that comes before the last one 
 clock uses the name - makes every duration begin again; more than a month between two counts as nothing.
 """
 
-import json
 import logging
 import re
 import socket
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 
 from loader.dataset.entries import DAMAGED, canonical
 from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 FORMAT = 1
@@ -90,7 +90,7 @@ def read_signs(store: Store, name: str) -> Signs:
     """What the collector saw last; nothing when it never looked, or what it left is damaged. Raises: FormatTooNew."""
     key = f"{FOLDER}{name}/signs.json"
     try:
-        body = json.loads(store.get(key).data)
+        body = parse_json_object(store.get(key).data)
         if body["format"] > FORMAT:
             raise FormatTooNew(
                 f"{store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}"

@@ -20,7 +20,9 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
+from loader.dataset.entries import DAMAGED
 from loader.errors import AlreadyExists, Corrupt
+from loader.json_text import parse_json_object
 from loader.storage import Store
 from loader.storage.scratch import on_scratch
 
@@ -169,10 +171,10 @@ class Journal:
                 yield from from_parquet(data)
             else:
                 for line in data.splitlines():
-                    row = json.loads(line)
+                    row = parse_json_object(line)
                     digest = from_columns(row["sha256"], row.get("crc32c"))
                     yield row["path"], row["nbytes"], digest, row.get("etag", "")
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (*DAMAGED, OSError) as error:
             raise Corrupt(
                 f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "
                 "object, and what it named is told by its size"

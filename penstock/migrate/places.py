@@ -1,11 +1,11 @@
 """Between which places a plain prefix may be copied, and what the target says of its source."""
 
-import json
 from collections.abc import Iterator, Mapping
 
 from loader.dataset.entries import DAMAGED
 from loader.dataset.marker import MARKER
 from loader.errors import Conflict, Corrupt, InvalidStore, ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.spec import Opened
 from loader.storage.threads import beside
@@ -64,7 +64,7 @@ def read(store: Store, key: str) -> bytes | None:
 def _source_said(target: Store, found: bytes) -> str:
     """Raises: Corrupt."""
     try:
-        return str(json.loads(found)["source"])
+        return str(parse_json_object(found)["source"])
     except DAMAGED as error:
         raise Corrupt(
             f"{target.url}/{SOURCE} is not what a migration wrote: somebody edited it; delete it, and give the source "

@@ -9,7 +9,6 @@ What lies at the target beside the objects:
 sha256 and crc32c are "" for what another tool copied, until `verify --full` has read it; else one of them is.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from loader.errors import (
     ObjectNotFound,
     PenstockError,
 )
+from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk_unlisted import unlisted
 from loader.storage.local import LocalStore
@@ -218,7 +218,6 @@ def _without_roots(store: Store) -> Iterator[ObjectInfo]:
 
 def _is_root(store: Store, key: str) -> bool:
     try:
-        found = json.loads(read(store, key) or b"")
-    except ValueError:
+        return {"format", "id"} <= parse_json_object(read(store, key) or b"").keys()
+    except DamagedJson:
         return False
-    return isinstance(found, dict) and {"format", "id"} <= found.keys()

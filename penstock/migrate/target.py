@@ -1,12 +1,11 @@
 """The place that is, or becomes, a mirror: its marker, and how far its log goes."""
 
-import json
 from typing import Any
 
 from loader.dataset.entries import canonical, entry_key, parse
 from loader.dataset.history import State
 from loader.dataset.log import Log
-from loader.dataset.marker import MARKER, MIRROR_OF, PRIMARY, check_root, is_primary
+from loader.dataset.marker import MARKER, MIRROR_OF, PRIMARY, check_root, is_primary, parse_marker
 from loader.dataset.tail import read_tail
 from loader.errors import AlreadyExists, Conflict, NotARoot, ObjectNotFound
 from loader.storage import Store
@@ -25,7 +24,7 @@ def copied_entries(source: Store, target: Store) -> int:
     """
     marker = check_root(source)
     try:
-        found = json.loads(target.get(MARKER).data)
+        found = parse_marker(target, target.get(MARKER).data)
     except ObjectNotFound:
         there = next((info for info in target.list("") if not info.key.startswith(COPIED)), None)
         if there is not None:
@@ -83,7 +82,7 @@ def make_mirror(source: Store, target: Store) -> None:
     except ObjectNotFound:
         target.put_if_absent(MARKER, canonical(marker))
     else:
-        if found == canonical(marker) or MIRROR_OF not in json.loads(found) or _moved_here(target):
+        if found == canonical(marker) or MIRROR_OF not in parse_marker(target, found) or _moved_here(target):
             return
         target.put(MARKER, canonical(marker))  # its primary was moved
         # Promoted between the look and the put: its log got the entry before its marker was written, so it is seen now.

@@ -111,8 +111,8 @@ def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
 def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
     """Of a sample that is taken down it quotes no error, which may quote the sample."""
     try:
-        line = json.loads(data)
-    except ValueError:
+        line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
+    except (ValueError, RecursionError):
         return data
     if not isinstance(line, dict) or line.get("version_id") not in ids:
         return data
@@ -125,4 +125,7 @@ def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
         new["error"] = TAKEN_DOWN if of_theirs else marks.without(line["error"])
     if new == line:
         return data
-    return json.dumps(new, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    # Half a character, which only an escape can spell, stays one.
+    return (
+        json.dumps(new, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"
+    )

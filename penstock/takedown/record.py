@@ -5,7 +5,6 @@ look at each place again when what named it is gone.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from loader.dataset.entries import DAMAGED, canonical
 from loader.dataset.history import Deny
 from loader.errors import Corrupt
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 FORMAT = 1
@@ -55,7 +55,7 @@ def read_record(store: Store, n: int) -> Record:
     marks: dict[str, set[str]] = {}
     for info in store.list(folder(n)):
         try:
-            body = json.loads(store.get(info.key).data)
+            body = parse_json_object(store.get(info.key).data)
             _put_in(places, body["places"])
             for dataset, some in body["marks"].items():
                 marks.setdefault(dataset, set()).update(some)

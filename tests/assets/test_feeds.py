@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from assets.manifests import manifests
 from assets.notices import Notice, Unreadable, read_notices, relative_key
+from assets.reconcile import reconcile
 from assets.sources import BatchLimits, Feed, Source
 from assets.step import Dataset, Step, TickBudget
 from assets.tick import tick
@@ -233,6 +234,104 @@ def test_a_listing_and_a_feed_share_the_rate(name: str) -> None:
     world.tick(), world.tick()  # no more notices are read at a time than there is room for
     assert world.files() == []
     assert sorted(key for batch in world.batches() for key in batch) == list("abcde")
+
+
+def of(bucket: object, key: object) -> dict[str, Any]:
+    return {"bucket": {"name": bucket}, "object": {"key": key}}
+
+
+BAD = {
+    "no key": gcs_event("x")
+    | {"attributes": {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": None}},
+    "a key that is a number": BRIDGE | {"detail-type": "Object Created", "detail": of("b", 3)},
+    "a bucket that is a list": BRIDGE | {"detail-type": "Object Created", "detail": of([], "a")},
+    "half a character": r'{"key": "\ud800"}',
+    "half a character in a field's name": r'{"\ud800": 1}',
+    "no URL": {"eventType": "Microsoft.Storage.BlobCreated", "data": {"url": None}},
+    "deep brackets": '{"key":' * 5000,
+    "deep brackets in an envelope": {"Message": "[" * 5000},
+    "a number without end": '{"key": "a", "n": ' + "9" * 5000 + "}",
+    "no UTF-8": b'{"key": "\xff.jpg"}',
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on(name: str, what: str) -> None:
+    world, bad = World(name, listed=False), BAD[what]
+    for key in ("a", "b", "hidden"):
+        world.place.put(key, b"x")
+    line = (
+        bad if isinstance(bad, bytes) else bad.encode() if isinstance(bad, str) else json.dumps(bad).encode()
+    )
+    world.box.put("notices/1.jsonl", b'{"key": "a"}\n' + line + b'\n{"key": "b"}\n')
+    step = world.tick()
+    assert (step.note, step.failed, world.batches(), world.files()) == ("", False, [["a", "b"]], [])
+    assert step.not_taken == {"unreadable_notice": 1}
+    (told,) = step.set_aside
+    assert "notices/1.jsonl, line 2: " in told
+    assert "accepted" in told
+    (aside,) = world.store.list("tables/d/arrivals/landing/unreadable-")
+    (row,) = pl.read_parquet(world.store.get(aside.key).data).to_dicts()
+    assert (row["letter"], row["line"]) == ("notices/1.jsonl", 2)
+    # What it may have named is not lost: whoever compares all of the place finds it.
+    found = reconcile(world.dataset, world.source, world.place, write=True)
+    assert world.batches()[1:] == [["hidden"]]
+    assert found.made
+
+
+def test_a_file_that_is_too_large_is_set_aside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assets import feeds
+
+    world = World(name)
+    world.place.put("a", b"x")
+    world.drop("1", {"key": "b", "more": "x" * 2000})
+    world.drop("2", {"key": "a"})
+    monkeypatch.setattr(feeds, "_MOST_BYTES", 1000)
+    step = world.tick()
+    assert (world.batches(), world.files()) == ([["a"]], [])
+    assert "accepted are 1000" in step.set_aside[0]
+
+
+def test_a_name_with_a_line_separator_is_one_notice(name: str) -> None:
+    world = World(name)
+    world.place.put("a\u2028b", b"x")
+    world.drop("1", '{"key": "a\u2028b"}')
+    assert (world.tick().not_taken, world.batches()) == ({}, [["a\u2028b"]])
+
+
+def test_a_feed_that_cannot_be_read_does_not_hold_up_its_source(name: str) -> None:
+    world = World(name, listed=True)
+    for key in "abc":
+        world.place.put(key, b"x")
+    world.drop("1", {"key": "a"})
+    world.source = replace(world.source, feed=Feed(url=f"memory://{name}/box", prefix="../"))
+    step = world.tick()
+    assert step.failed
+    assert "InvalidStore" in step.note
+    assert world.batches() == [["a", "b", "c"]]
+
+
+def test_notices_of_a_place_that_does_not_answer_are_read_again(name: str) -> None:
+    world = World(name, listed=False)
+    for key in "abc":
+        world.place.put(key, b"x")
+    world.drop("1", *({"key": key} for key in "abc"))
+    place = world.place
+
+    class Silent:
+        url = place.url
+
+        def head(self, key: str) -> Any:
+            raise Transient("no answer")
+
+    world.place = Silent()  # type: ignore[assignment]
+    step = world.tick(max_notices=2)
+    assert (step.failed, step.not_taken) == (True, {})
+    world.place = place
+    for _ in range(3):
+        world.tick(max_notices=2)
+    assert sorted(key for batch in world.batches() for key in batch) == list("abc")
+    assert world.files() == []
 
 
 @settings(max_examples=40, derandomize=True, deadline=None)

@@ -148,12 +148,41 @@ def test_origins_are_told_and_are_no_object(store: Store, landing: Path) -> None
     assert "_origins.json" not in rows
     assert (rows["speech/tone.wav"]["licence"], rows["speech/tone.wav"]["text"]) == ("CC0-1.0", "a tone")
     assert rows["readme.txt"]["licence"] == "unknown"
-    for damaged, said in ((b"[]", "expected"), (b"{", "is not JSON")):
+    for damaged, said in ((b"[]", "expected"), (b"{", "is not JSON"), (b'{"a":' * 5000, "more than 64")):
         place.put("_origins.json", damaged)
         with pytest.raises(Corrupt, match=said):
             read_origins(place)
         with pytest.raises(Corrupt, match=said):
             land(store, place, dataset="d", partition=batch, run_id="2")
+
+
+SPOILT = {
+    "half a character": rb'{"title": "\ud800"}',
+    "half a character in a list": rb'{"title": ["\ud800"]}',
+    "a number beyond": b'{"title": 1e999}',
+    "no object": b'["CC0-1.0"]',
+    "a page of a licence": b'{"licence": "' + b"x" * (2**20 + 1) + b'"}',
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_what_is_said_of_one_object_and_makes_no_sense_is_its_own_problem(
+    store: Store, landing: Path, what: str
+) -> None:
+    place = open_store(str(landing))
+    place.put(
+        "_origins.json",
+        b'{"\\ud800": {}, "nobody": {"title": "\\ud800"}, "readme.txt": %s, "speech/tone.wav": {"licence": "CC0-1.0"}}'
+        % SPOILT[what],
+    )
+    (batch,) = discover(store, place, "d")
+    rows = landed(store, place, batch)
+    if what == "half a character in a list":  # as text it is an escape
+        assert rows["readme.txt"]["title"] == r"['\ud800']"
+    else:
+        assert codes(rows) == {"readme.txt": "Corrupt"}
+        assert "_origins.json says" in rows["readme.txt"]["error_reason"]
+    assert rows["speech/tone.wav"]["licence"] == "CC0-1.0"
 
 
 def test_a_batch_of_another_place(store: Store, landing: Path, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """The table of given segments: read in three formats, checked row by row, part of what landed and of each clip."""
 
+import io
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,16 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import loader
 from assets.discovery import discover, undiscovered
 from assets.landing import land
+from assets.media import segment_tables, segments
+from assets.media.parquet_pages import pages
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments import TABLES, Segment, read_segments
+from assets.media.segments import TABLES, GivenSegments, Segment, read_segments
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from assets.tables import read_table
@@ -44,17 +51,24 @@ EXPECTED = {
 }
 
 
+def written(table: pa.Table, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(table, sink, **options)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    return written(pa.Table.from_pylist(rows))
+
+
 def place_with(folder: Path, name: str, data: bytes) -> Store:
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     return open_store(str(folder))
 
 
-def parquet(rows: list[dict[str, Any]]) -> bytes:
-    sink = pa.BufferOutputStream()
-    pa.parquet.write_table(pa.Table.from_pylist(rows), sink)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+SOUND = parquet([{"key": "a.mp4", "start_s": 0.5, "end_s": 2.0, "label": "walk"}] * 3)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -66,13 +80,15 @@ def test_the_same_table_in_three_formats(tmp_path: Path, name: str) -> None:
     ]
     data = {"csv": CSV.encode(), "jsonl": JSONL.encode(), "parquet": parquet(rows)}[name.rpartition(".")[2]]
     place = place_with(tmp_path / "place", name, data)
-    assert read_segments(place, {"a.mp4", "b/ü.mp4", "c.mp4"}) == EXPECTED
-    assert read_segments(place, {"c.mp4"}) == {}  # rows of other objects are nobody's mistake yet
+    assert read_segments(place, {"a.mp4", "b/ü.mp4", "c.mp4"}) == GivenSegments(by_key=EXPECTED)
+    assert (
+        read_segments(place, {"c.mp4"}) == GivenSegments()
+    )  # rows of other objects are nobody's mistake yet
     assert undiscovered(open_store(str(tmp_path / "root")), place, "d") == []  # it is not a raw object
 
 
 def test_without_a_table_there_are_none(tmp_path: Path) -> None:
-    assert read_segments(open_store(str(tmp_path)), {"a"}) == {}
+    assert read_segments(open_store(str(tmp_path)), {"a"}) == GivenSegments()
 
 
 @pytest.mark.parametrize(
@@ -91,11 +107,18 @@ def test_without_a_table_there_are_none(tmp_path: Path) -> None:
 )
 def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, row: str, told: str) -> None:
     place = place_with(tmp_path / "place", "_segments.csv", f"key,start_s,end_s\na,0,1\n{row}\n".encode())
-    with pytest.raises(Corrupt) as refused:
-        read_segments(place, {"a"})
-    assert told in str(refused.value)
-    assert "_segments.csv" in str(refused.value)
-    assert read_segments(place, {"b"}) == {}
+    given = read_segments(place, {"a"})
+    assert given.by_key == {}
+    assert told in given.problems["a"]
+    assert "_segments.csv" in given.problems["a"]
+    assert read_segments(place, {"b"}) == GivenSegments()
+
+
+def test_a_row_that_makes_no_sense_is_its_objects_problem(tmp_path: Path) -> None:
+    table = b"key,start_s,end_s\na,0,1\nb,0,x\nb,0,1\n"
+    given = read_segments(place_with(tmp_path / "place", "_segments.csv", table), {"a", "b"})
+    assert given.by_key == {"a": (Segment(start_s=0, end_s=1),)}
+    assert list(given.problems) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -110,14 +133,137 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, row: str, told: str)
         ("_segments.csv", b"", "cannot be read"),
         ("_segments.csv", b"\xff\xfe,start_s,end_s\n", "cannot be read"),
         ("_segments.jsonl", b"{", "cannot be read"),
-        ("_segments.jsonl", b'{"key": "a", "start_s": 0, "end_s": true}', "end_s=True; accepted"),
-        ("_segments.jsonl", b'{"key": "a", "start_s": 0, "end_s": 1, "label": 3}', "label=3 is no text"),
+        ("_segments.jsonl", b'{"file": "a"}', "has no column key"),
+        ("_segments.jsonl", b'{"key": ' + b"[" * 5_000_000, "more than 64 arrays"),
         ("_segments.parquet", b"PAR1", "cannot be read"),
     ],
 )
 def test_a_table_that_is_none(tmp_path: Path, name: str, data: bytes, told: str) -> None:
     with pytest.raises(Corrupt, match=told.replace("(", r"\(")):
         read_segments(place_with(tmp_path / "place", name, data), {"a"})
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (b'{"key": "a", "start_s": 0, "end_s": true}', "end_s=True; accepted"),
+        (b'{"key": "a", "start_s": 0, "end_s": 1, "label": 3}', "label=3 is no text"),
+        (b'{"key": "a", "start_s": 0, "end_s": 1, "label": "%s"}' % (b"x" * 70_000), "label has more than"),
+        (b'{"key": "a", "start_s": {}, "end_s": 1}', "start_s={}; accepted"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(tmp_path: Path, row: bytes, told: str) -> None:
+    given = read_segments(place_with(tmp_path / "place", "_segments.jsonl", row), {"a"})
+    assert told in given.problems["a"]
+
+
+def wide(text: str, rows: int, **options: Any) -> bytes:
+    """A table in which every row has this label; only the first is of "a"."""
+    keys = pa.array(["a"] + ["b"] * (rows - 1))
+    label = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
+    columns = {"key": keys, "start_s": [0.0] * rows, "end_s": [1.0] * rows}
+    return written(pa.table({**columns, "label": label}), compression="zstd", **options)
+
+
+def bomb(nbytes: int) -> bytes:
+    """One value, with a footer that says it is small."""
+    table = pa.table(
+        {"key": pa.array(["a"]), "start_s": [0.0], "end_s": [1.0], "label": pa.array(["x" * nbytes])}
+    )
+    return written(table, compression="zstd", use_dictionary=False)
+
+
+def test_a_small_parquet_file_of_huge_rows_takes_no_memory(tmp_path: Path) -> None:
+    data = wide("x" * 60_000, 100_000)  # 6 GB when it is read as it is
+    assert len(data) < 100_000
+    given = read_segments(place_with(tmp_path / "place", "_segments.parquet", data), {"a"})
+    ((segment,),) = given.by_key.values()
+    assert len(segment.label) == 60_000
+    with pytest.raises(Corrupt, match="rows of one batch hold more than"):
+        read_segments(open_store(str(tmp_path / "place")), {"b"})
+    longer = place_with(tmp_path / "longer", "_segments.parquet", wide("x" * 70_000, 3))
+    assert "label has more than 65536 bytes" in read_segments(longer, {"a"}).problems["a"]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (lambda: bomb(3_000_000), "its pages are more than 2000000 bytes"),
+        (
+            lambda: wide("x", 3, use_dictionary=False, column_encoding={"key": "DELTA_BYTE_ARRAY"}),
+            "DELTA_BYTE_ARRAY",
+        ),
+        (lambda: wide("x", 2000), "2000 rows; accepted are 1000"),
+        (lambda: parquet([{"key": ["a"], "start_s": 0.0, "end_s": 1.0}]), "column key is list<"),
+        (
+            lambda: parquet([{"key": "a", "start_s": 0.0, "end_s": 1.0, "label": {"a": "b"}}]),
+            "column label is struct<",
+        ),
+    ],
+)
+def test_a_parquet_file_beyond_the_limits_is_refused_unread(
+    tmp_path: Path, data: Callable[[], bytes], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_tables, "MAX_DECODED_BYTES", 2_000_000)
+    monkeypatch.setattr(segment_tables, "MAX_ROWS", 1000)
+    place = place_with(tmp_path / "place", "_segments.parquet", data())
+    with pytest.raises(Corrupt, match=told):
+        read_segments(place, {"a"})
+
+
+def test_a_footer_that_lies_is_not_believed(tmp_path: Path) -> None:
+    """Pages are counted by their own headers."""
+    data = bomb(3_000_000)
+    metadata = pa.parquet.ParquetFile(io.BytesIO(data)).metadata
+    label = metadata.row_group(0).column(3)
+    said = _zigzag(label.total_uncompressed_size)
+    at = data.rindex(said)
+    lying = data[:at] + _zigzag(2_000_000)[: len(said)] + data[at + len(said) :]
+    told = pa.parquet.ParquetFile(io.BytesIO(lying)).metadata.row_group(0).column(3)
+    assert told.total_uncompressed_size == 2_000_000
+    found = [page.nbytes for page in pages(lying, metadata, frozenset({"label"}))]
+    assert sum(found) >= 3_000_000
+
+
+def _zigzag(number: int) -> bytes:
+    """As Thrift's compact protocol has an integer."""
+    out, left = bytearray(), number << 1
+    while left >= 128:
+        out.append(left & 127 | 128)
+        left >>= 7
+    return bytes([*out, left])
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6))
+def test_a_damaged_parquet_file_is_refused_or_read(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(SOUND)
+    for at, value in changes:
+        data[at % len(data)] = value
+    name = f"memory://{os.urandom(8).hex()}"
+    place = open_store(name)
+    place.put("_segments.parquet", bytes(data))
+    with suppress(Corrupt):  # nothing else
+        read_segments(place, {"a.mp4"})
+
+
+def test_a_table_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_with(tmp_path / "place", "_segments.csv", CSV.encode())
+    monkeypatch.setattr(segments, "MAX_TABLE_BYTES", 50)
+    with pytest.raises(Corrupt, match="accepted are 50"):
+        read_segments(place, {"a.mp4"})
+
+
+def test_a_table_that_cannot_be_read_costs_videos_and_sounds_alone(landing: Path, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "root"))
+    place = place_with(landing, "_segments.jsonl", b'{"key": ' + b"[" * 100_000)
+    (batch,) = discover(store, place, "d")
+    record, rows = land(store, place, dataset="d", partition=batch, run_id="r")
+    codes = {row["key"]: row["error_code"] for row in rows if row["error_code"]}
+    assert codes == {"videos/clip.mp4": "Corrupt", "speech/tone.wav": "Corrupt"}
+    place.put("_segments.jsonl", b'{"key": "videos/clip.mp4", "start_s": 0, "end_s": 1}')
+    again, rows = land(store, place, dataset="d", partition=batch, run_id="r")
+    assert (again.r, {row["error_code"] for row in rows}) == (record.r + 1, {""})
 
 
 def test_two_tables_are_one_too_many(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,8 @@ from assets.tick import tick
 from assets.waiting import pause, read_progress, resume
 from loader.dataset.denied import Target, hashes
 from loader.dataset.history import Deny
-from loader.errors import InvalidStore
+from loader.dataset.parquet import table_bytes
+from loader.errors import Corrupt, InvalidStore
 from loader.storage import ObjectInfo, Store, open_store
 from resources.storage import LandingResource
 
@@ -130,6 +132,66 @@ def test_what_stays_over_in_the_middle_of_a_pass_waits_for_more_and_not_for_ever
     go()  # to the end
     go()  # a long pass in which nothing becomes full: the old one waits for no end of it
     assert sum(len(found.objects) for found in manifests(store, "d")) == 13
+
+
+class Raising(Place):
+    """Fails its own way when it is listed."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("memory://broken")
+        self.error = error
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        raise self.error
+        yield
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("a bug"), Corrupt("a damaged page"), OSError("no network"), RecursionError("deep")]
+)
+def test_whatever_one_source_raises_is_its_own_failure(store: Store, error: Exception) -> None:
+    place = Place()
+    place.put("a")
+    go = Ticking(
+        store, AT_ONCE, Source(name="broken"), Source(name="sound"), broken=Raising(error), sound=place
+    )
+    broken, sound = go()
+    assert (broken.failed, broken.note) == (True, f"{type(error).__name__}: {error}")
+    assert (sound.failed, batches(store)) == (False, ["a"])
+
+
+def test_who_ends_the_process_ends_the_tick(store: Store) -> None:
+    go = Ticking(store, AT_ONCE, Source(name="broken"), broken=Raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        go()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"at_us": "late"},
+        {"cursor": 3},
+        {"held": [{}]},
+        {"taken": [["a", "b"]]},
+        {"read": {"a": {}}},
+        {"n_passes": None},
+        {"mood": "fine"},
+    ],
+)
+def test_what_is_kept_of_a_source_and_makes_no_sense_is_forgotten(store: Store, told: dict[str, Any]) -> None:
+    place, other = Place(), Place("memory://other")
+    place.put("a")
+    path = "tables/d/arrivals/landing/waiting.parquet"
+    rows = pa.table({name: pa.array([], pa.int64()) for name in ("nbytes", "arrived_us")})
+    for name in ("key", "uri", "etag"):
+        rows = rows.append_column(name, pa.array([], pa.string()))
+    store.put(
+        path, table_bytes(rows, "waiting-objects", facts={"progress": json.dumps({"taken": []} | told)})
+    )
+    told = Ticking(store, AT_ONCE, Source(), Source(name="other"), landing=place, other=other)()
+    assert [step.note for step in told] == ["", ""]
+    assert batches(store) == ["a"]
+    assert read_progress(store, "d", "landing").n_passes == 1
 
 
 def test_sources_are_told_apart_and_share_the_budget(store: Store) -> None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from loader.dataset.entries import DAMAGED
 from loader.errors import ObjectNotFound
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from ..container import PacketIndex
@@ -154,7 +156,7 @@ def get_clips(
     """The clips of these stretches of a video of this extent, in scratch files; None when they are not all there,
     whole. Raises: StoreError when the store does not answer; OSError of the scratch disk."""
     try:
-        told = json.loads(shelf.store.get(f"{shelf.key}/{_FACTS}").data)
+        told = parse_json_object(shelf.store.get(f"{shelf.key}/{_FACTS}").data)
         facts = told["clips"]
         if told["extent"] != list(extent) or len(facts) != len(spans):
             return None
@@ -162,7 +164,7 @@ def get_clips(
             None if one is None else _clip(shelf, place, one, span, scratch)
             for place, (one, span) in enumerate(zip(facts, spans, strict=True))
         ]
-    except (ObjectNotFound, ValueError, KeyError, TypeError):
+    except (ObjectNotFound, *DAMAGED):
         return None
 
 

@@ -1,0 +1,174 @@
+"""The rows of a table of segments, as CSV, JSON Lines or Parquet, read in bounded memory whatever the file is.
+
+Who may put a photo into a landing place may put such a table there. A few kB of Parquet can become gigabytes, by its
+compression, its dictionaries, or a footer that lies; deep brackets end Arrow's reader of JSON, and the process with it.
+"""
+
+import io
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from loader.json_text import parse_json_object
+
+from .parquet_pages import DELTA_BYTE_ARRAY, pages
+
+NEEDED = ("key", "start_s", "end_s")
+TEXTS = ("label", "caption")
+MAX_ROWS = 10_000_000
+MAX_DECODED_BYTES = 512 * 2**20
+"""Of the pages of a Parquet file as they are read, and of the rows of a batch's objects."""
+MAX_TEXT_BYTES = 64 * 2**10
+"""Of one value."""
+
+_BATCH_ROWS = 65_536
+_BLOCK_BYTES = 16 * 2**20  # of CSV; a row is shorter
+Row = Mapping[str, Any] | ValueError
+"""By name of column; an error for one that cannot be had."""
+
+
+def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
+    """(number from 1, key, row) of those rows whose key is one of `keys`.
+
+    Numbers are as they are written; in csv every value is text, so that a message can say what stands there.
+    Raises: ValueError and what Arrow raises for a table that cannot be read, or becomes larger than accepted.
+    """
+    if name.endswith(".jsonl"):
+        yield from _json_rows(data, frozenset(keys))
+        return
+    batches = _parquet_batches(data) if name.endswith(".parquet") else _csv_batches(data)
+    wanted = pa.array(sorted(keys), pa.string())
+    n_rows = n_bytes = 0
+    for batch in batches:
+        for at in _matching(batch.column("key"), wanted):
+            key, row, nbytes = _row(batch, at)
+            n_bytes += nbytes
+            if n_bytes > MAX_DECODED_BYTES:
+                raise ValueError(f"rows of one batch hold more than {MAX_DECODED_BYTES} bytes of text")
+            yield n_rows + at + 1, key, row
+        n_rows += len(batch)
+        if n_rows > MAX_ROWS:
+            raise ValueError(f"more than {MAX_ROWS} rows")
+
+
+def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Row]]:
+    number, names = 0, set[str]()
+    for line in io.BytesIO(data.removeprefix(b"\xef\xbb\xbf")):
+        if not line.strip():
+            continue
+        number += 1
+        if number > MAX_ROWS:
+            raise ValueError(f"more than {MAX_ROWS} rows")
+        try:
+            row = parse_json_object(line)
+        except ValueError as error:
+            raise ValueError(f"row {number}: {error}") from error
+        if "key" not in names:
+            names = set(row)
+        key = row.get("key")
+        key = str(key) if type(key) is int else key
+        if isinstance(key, str) and key in keys:
+            long = [name for name in TEXTS if len(str(row.get(name))) > MAX_TEXT_BYTES]
+            yield number, key, _too_long(long[0]) if long else row
+    if number and "key" not in names:
+        _check_columns(names)
+
+
+def _csv_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    header = data[:_BLOCK_BYTES].split(b"\n", 1)[0].decode().strip("\r\ufeff").split(",")
+    texts = {column.strip('" '): pa.string() for column in header}
+    with pa.csv.open_csv(
+        io.BytesIO(data),
+        read_options=pa.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
+        convert_options=pa.csv.ConvertOptions(column_types=texts, strings_can_be_null=False),
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+    ) as reader:
+        _check_columns(reader.schema.names)
+        yield from reader
+
+
+def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Texts as dictionaries: a million times the same one is there once."""
+    schema = pa.parquet.read_schema(io.BytesIO(data))
+    _check_columns(schema.names)
+    names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
+    for name in names:
+        _check_type(name, schema.field(name).type)
+    texts = [name for name in names if _is_text(schema.field(name).type)]
+    file = pa.parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts, pre_buffer=False)
+    if file.metadata.num_rows > MAX_ROWS:
+        raise ValueError(f"{file.metadata.num_rows} rows; accepted are {MAX_ROWS}")
+    n_bytes = 0
+    for page in pages(data, file.metadata, frozenset(names)):
+        n_bytes += page.nbytes
+        if n_bytes > MAX_DECODED_BYTES:
+            raise ValueError(f"its pages are more than {MAX_DECODED_BYTES} bytes when they are read")
+        if page.encoding == DELTA_BYTE_ARRAY:
+            raise ValueError("a column is encoded as DELTA_BYTE_ARRAY; write it with a dictionary, or plain")
+    yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+
+
+def _check_columns(names: Collection[str]) -> None:
+    """Raises: ValueError."""
+    if missing := [column for column in NEEDED if column not in names]:
+        raise ValueError(
+            f"it has no column {', '.join(missing)}; needed are key, start_s, end_s (and, where wanted, label, "
+            f"caption), it has {', '.join(sorted(names)[:20])}"
+        )
+
+
+def _check_type(name: str, kind: pa.DataType) -> None:
+    """Raises: ValueError for a column whose values can be of any size, or a list of columns of one name."""
+    of = kind.value_type if pa.types.is_dictionary(kind) else kind
+    known = (_is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    if not any(is_one(of) for is_one in known):
+        raise ValueError(f"column {name} is {kind}; accepted are text and numbers")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _matching(column: pa.Array, wanted: pa.Array) -> list[int]:
+    """Positions of the wanted keys. Of keys that are all digits a table may make numbers."""
+    if pa.types.is_dictionary(column.type):
+        found = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=wanted).take(column.indices)
+    else:
+        found = pa.compute.is_in(column.cast(pa.string()), value_set=wanted)
+    positions: list[int] = pa.compute.indices_nonzero(found).to_pylist()
+    return positions
+
+
+def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
+    """(key, row, bytes of its texts)."""
+    row: dict[str, Any] = {}
+    nbytes = 0
+    key = str(_cell(batch.column("key"), at).as_py())
+    for name in (*NEEDED, *TEXTS):
+        if name not in batch.schema.names:
+            continue
+        cell = _cell(batch.column(name), at)
+        size = cell.as_buffer().size if cell.is_valid and _is_text(cell.type) else 0
+        if size > MAX_TEXT_BYTES:
+            return key, _too_long(name), nbytes
+        nbytes += size
+        try:
+            row[name] = cell.as_py()
+        except UnicodeDecodeError as error:
+            return key, ValueError(f"{name} is no UTF-8 ({error})"), nbytes
+    return key, row, nbytes
+
+
+def _cell(column: pa.Array, at: int) -> Any:
+    if not pa.types.is_dictionary(column.type):
+        return column[at]
+    place = column.indices[at].as_py()
+    return pa.scalar(None, column.type.value_type) if place is None else column.dictionary[place]
+
+
+def _too_long(name: str) -> ValueError:
+    return ValueError(f"{name} has more than {MAX_TEXT_BYTES} bytes, which are accepted")

@@ -1,5 +1,6 @@
 """How long a dataset may take before a person is told: see `alarms`."""
 
+import math
 from dataclasses import dataclass
 
 _HOUR_S = 3600.0
@@ -22,7 +23,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("backlog_s", "silence_s", "version_s"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:  # nothing is ever above NaN
                 raise ValueError(f"{name}={value}; accepted: seconds above 0, or None")
 
 

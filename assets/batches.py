@@ -117,7 +117,7 @@ def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standin
     if transaction is not None and transaction.status == "committed":
         return "published", ""
     newest = max(records.values(), key=lambda record: record.at_us)
-    if newest.verdict == "failed":
+    if newest.verdict != "published":
         return "stopped", f"{newest.stage}: {newest.reason}"
     if cut is None or cut.verdict != "published" or newest.stage not in (samples_stage.STAGE, AUDIT):
         return "in_progress", ""

@@ -77,7 +77,7 @@ def read_again(reading: Reading) -> Finding:
     except Corrupt as error:
         return found("corrupt", "checksum", error)
     except Unusable as error:
-        if error.outcome == "rejected":
+        if error.outcome != "dropped":  # a dropped one is sound, and only not wanted
             return found("corrupt", "decode", f"{error.code}: {error.reason}")
     return found("sound")
 
@@ -125,7 +125,7 @@ def judge(
 def _died(at: SampleAddress, outcome: Outcome[Finding]) -> Finding:
     """Raises: StoreError where this machine or the store is at fault."""
     error = outcome.error
-    if error is None or error.code in ("exception", "memory"):
+    if error is None or error.code not in ("crashed", "timeout"):
         said = error.summary if error else "no result"
         raise StoreError(f"{at.describe()} could not be judged: {said}; run this again")
     return Finding(verdict="corrupt", code=error.code, reason=error.summary[:500], part=at.part, row=at.row)

@@ -10,6 +10,7 @@ Patterns are those of .gitignore (through pathspec), against keys: without a '/'
 spans folders, a '/' in front binds to the place itself, `!` takes back, and case counts (`*.[jJ][pP][gG]`).
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +44,8 @@ class BatchLimits:
     max_batches: int | None = None
 
     def __post_init__(self) -> None:
-        if min(self.max_objects, self.max_bytes, self.max_batches or 1) < 1 or self.max_wait_s < 0:
+        counts = (self.max_objects, self.max_bytes, self.max_batches or 1)
+        if not all(1 <= count < math.inf for count in counts) or not 0 <= self.max_wait_s < math.inf:
             raise ValueError(f"limits of a batch are 1 or more, max_wait_s 0 or more, got {self}")
 
 
@@ -104,7 +106,7 @@ class Source:
                 f"source {self.name!r} has options and no url: options of the landing resource are its own"
             )
         for name in ("objects_per_tick", "objects_per_hour", "max_bytes"):
-            if (given := getattr(self, name)) is not None and given < 1:
+            if (given := getattr(self, name)) is not None and not 1 <= given < math.inf:
                 raise ValueError(f"source {self.name!r}: {name}={given}; accepted: 1 or more, or None")
         if not 0 <= self.min_bytes <= (self.min_bytes if self.max_bytes is None else self.max_bytes):
             raise ValueError(

@@ -3,9 +3,12 @@
 A dataset is one file in `dagster_project/datasets/` that makes a `DatasetSpec`, and one line in its registry.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from hashlib import blake2b
+from numbers import Real
 from typing import Any
 
 from loader.dataset.names import check_dataset_name
@@ -47,13 +50,33 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Samples whose `column` lies outside are dropped, with the reason. A null passes unless `required`."""
+    """Samples whose `column` lies outside are dropped, with the reason. A null passes unless `required`; NaN and
+    infinities never do, since no comparison says anything of them.
+
+    Raises: ValueError for limits that are no finite numbers or the wrong way round, and for `allowed` as one string.
+    """
 
     column: str
     minimum: float | None = None
     maximum: float | None = None
     allowed: frozenset[str] | None = None
     required: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("minimum", "maximum"):
+            limit = getattr(self, name)
+            if limit is not None and not math.isfinite(limit):
+                raise ValueError(
+                    f"filter {self.column!r}: {name}={limit}; accepted: a finite number, or None"
+                )
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(
+                f"filter {self.column!r}: minimum={self.minimum} is above maximum={self.maximum}; swap them"
+            )
+        if isinstance(self.allowed, str):
+            raise ValueError(
+                f"filter {self.column!r}: allowed={self.allowed!r}; accepted: a frozenset of values"
+            )
 
     def identity(self) -> list[str]:
         """Plain words that are the same for the same filter, in every process."""
@@ -64,6 +87,8 @@ class Filter:
         """Why a sample with this value is dropped, or ""."""
         if value is None:
             return f"{self.column} is unknown" if self.required else ""
+        if isinstance(value, Real | Decimal) and not math.isfinite(value):
+            return f"{self.column} is not a finite number"
         if self.minimum is not None and value < self.minimum:
             return f"{self.column} = {value} is below {self.minimum}"
         if self.maximum is not None and value > self.maximum:
@@ -123,20 +148,22 @@ class DatasetSpec:
         check_apart(self.name, featurizers)
         if self.near_duplicates is not None:
             _check_comparable(self.near_duplicates, featurizers)
-        if any(share <= 0 for share in self.splits.values()) or abs(sum(self.splits.values()) - 1) > 1e-9:
+        if not all(share > 0 for share in self.splits.values()) or not (
+            abs(sum(self.splits.values()) - 1) <= 1e-9  # as NaN is not
+        ):
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
             raise ValueError(f"split_by={self.split_by!r}; accepted: 'raw_sha256', 'subject'")
         for name in ("max_reject_rate", "max_untrue_rate", "max_quarantine_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 to 1")
-        if self.streaming and self.batch.max_wait_s > MAX_STREAMING_WAIT_S:
+        if self.streaming and not self.batch.max_wait_s <= MAX_STREAMING_WAIT_S:
             raise ValueError(
                 f"streaming, and objects wait for a full batch for max_wait_s={self.batch.max_wait_s}: give "
                 f"batch=BatchLimits(max_wait_s=0), accepted is up to {MAX_STREAMING_WAIT_S:g}"
             )
-        if self.work_timeout_s <= 0:
-            raise ValueError(f"work_timeout_s={self.work_timeout_s}; accepted: above 0")
+        if not 0 < self.work_timeout_s < math.inf:
+            raise ValueError(f"work_timeout_s={self.work_timeout_s}; accepted: seconds above 0")
 
     def split_of(self, identity: str) -> str:
         """The split of everything that has this raw object or subject: by its hash, so it never changes.

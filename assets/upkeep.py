@@ -1,5 +1,6 @@
 """What is done for a dataset by the clock, and for whom: its tenant, schedules, and how fresh versions should be."""
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +32,7 @@ class Upkeep:
             raise ValueError(
                 f"tenant={self.tenant!r}; accepted: letters, digits, '.', '_' and '-', at most 63"
             )
-        if self.refresh_partitions < 1:
+        if not 1 <= self.refresh_partitions < math.inf:
             raise ValueError(f"refresh_partitions={self.refresh_partitions}; accepted: 1 or more")
         if self.warn_within and not (self.fresh_within and self.warn_within < self.fresh_within):
             raise ValueError(

@@ -10,6 +10,7 @@ import loader
 from loader.dataset.history import State
 from loader.dataset.publish import open_record
 from loader.errors import Conflict, StageNotPublished
+from penstock.approve import stops
 from resources.storage import RootResource
 
 from . import cut_again
@@ -292,7 +293,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
 
 def _word(check: Mapping[str, Any]) -> str:
     """Of a check, for the manifest."""
-    return "passed" if check["passed"] else "failed" if check["severity"] == "error" else "warned"
+    return "failed" if stops(check) else "passed" if check["passed"] is True else "warned"
 
 
 _CHECK_SAYS = (

@@ -18,7 +18,7 @@ from loader.dataset.history import State
 from loader.dataset.names import resolve
 from loader.dataset.parquet import get_table_bytes
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
-from penstock.approve import covering
+from penstock.approve import covering, stops
 
 from .checks import CheckReport, CheckResult, run_checks, run_expectations
 from .drift.compare import DRIFT_CHECKS, Compared
@@ -161,10 +161,16 @@ def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate:
     # Parts that were given up are not looked at again: a collector may have taken them.
     if _is_given_up(root, samples):
         return True
-    if verdict.body["broken"]:
+    if verdict.body["broken"] or _is_open(verdict):
         return False
     same = verdict.body.get("publishes") == digest_of(samples)
     return same and (once or verdict.body.get("against") == compared_with(root, verdict.dataset, gate))
+
+
+def _is_open(verdict: StageRecord) -> bool:
+    """Whether it let something pass that stops a batch, and nobody approved it: earlier releases did so where a check
+    had a severity that they did not know."""
+    return not verdict.body.get("approval") and any(stops(one) for one in verdict.body["checks"])
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:

@@ -113,12 +113,19 @@ def approve(root: Root, dataset: str, batch: str, *, record: int, by: str, reaso
     )
 
 
+def stops(check: Mapping[str, Any]) -> bool:
+    """Whether a check of a verdict stops its batch: all do but those that passed and those known to be warnings."""
+    return check["passed"] is not True and check["severity"] != "warn"
+
+
 def covering(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
     """The newest approval of the batch, if it is of samples with this content and of all checks that failed."""
     found = current_record(store, dataset, STAGE, batch)
-    if found is None or found.body["content"] != content or not set(failed) <= set(found.body["checks"]):
+    if found is None or found.verdict != "published" or found.body["content"] != content:
+        return None
+    if not set(failed) <= set(found.body["checks"]):
         return None
     return found
 
@@ -127,8 +134,8 @@ def _stopped(store: Store, dataset: str, batch: str) -> Stopped | None:
     verdict = current_record(store, dataset, VERDICTS, batch)
     if verdict is None or verdict.verdict == "published":
         return None
-    failed = tuple(one for one in verdict.body["checks"] if not one["passed"] and one["severity"] == "error")
-    never = [str(one["name"]) for one in failed if not one.get("approvable", False)]
+    failed = tuple(one for one in verdict.body["checks"] if stops(one))
+    never = [str(one["name"]) for one in failed if one.get("approvable", False) is not True]
     if not verdict.body.get(
         "content"
     ):  # of a release of penstock without approvals, or it could not be hashed

@@ -1622,6 +1622,30 @@ GATED = [
             "tests/assets/test_bypasses.py::test_parts_are_not_published_by_hand_before_a_gate_has_looked_at_them",
         ),
     ),
+    Bug(
+        "a failure stops only where its severity is known to be bad",
+        "penstock/approve.py",
+        'check["severity"] != "warn"',
+        'check["severity"] == "error"',
+        (
+            "tests/assets/test_approve.py::"
+            "test_a_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it",
+        ),
+    ),
+    Bug(
+        "a stored severity that nobody knows is a warning",
+        "assets/checks/outcome.py",
+        '"warn" if body["severity"] == "warn" else "error"',
+        '"error" if body["severity"] == "error" else "warn"',
+        ("tests/assets/test_checks.py::test_a_stored_failure_stops_unless_it_is_known_to_be_a_warning",),
+    ),
+    Bug(
+        "NaN passes every filter",
+        "assets/spec.py",
+        "if isinstance(value, Real | Decimal) and not math.isfinite(value):",
+        "if False:",
+        ("tests/assets/test_spec.py::test_what_is_no_finite_number_passes_no_filter",),
+    ),
 ]
 
 GROUPS = in_files(

@@ -5,11 +5,12 @@ nowhere else. The table goes there as Arrow-backed pandas: integers with nulls s
 Types are compared here, since Great Expectations knows no Arrow types.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from loader.errors import MissingDependency
 
@@ -57,6 +58,10 @@ class Expectation:
     max_share: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"{self}: kind={self.kind!r}; accepted: {', '.join(get_args(Kind))}")
+        if not all(limit is None or math.isfinite(limit) for limit in (self.low, self.high)):
+            raise ValueError(f"{self}: accepted as low and high: finite numbers, None for no limit")
         if bool(self.column) == (self.kind == "row_count"):
             raise ValueError(f"{self}: row_count takes no column, every other kind takes one")
         if self.kind in ("between", "row_count") and self.low is None and self.high is None:

@@ -2,7 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from penstock.approve import stops
+
+if TYPE_CHECKING:
+    from dagster import AssetCheckSeverity
 
 Severity = Literal["error", "warn"]
 
@@ -11,14 +19,16 @@ Severity = Literal["error", "warn"]
 class CheckResult:
     """One check. value, limit: what was measured and what is allowed; explanation: one sentence for a person.
 
-    severity: a failed "error" stops what would be published, a failed "warn" is shown. table_markdown: details.
-    approvable: whether a person may let a batch pass that failed it (`penstock approve`). findings: each thing that
-    was found, as plain JSON without floats.
+    severity: a failed "error" stops what would be published, a failed "warn" is shown; Dagster's `AssetCheckSeverity`
+    is taken as these. table_markdown: details. approvable: whether a person may let a batch pass that failed it
+    (`penstock approve`). findings: each thing that was found, as plain JSON without floats.
+
+    Raises: ValueError for another severity, and for a `passed` or `approvable` that is neither True nor False.
     """
 
     name: str
     passed: bool
-    severity: Severity = "error"
+    severity: "Severity | AssetCheckSeverity" = "error"
     value: float | None = None
     limit: float | None = None
     explanation: str = ""
@@ -26,9 +36,21 @@ class CheckResult:
     approvable: bool = True
     findings: tuple[Mapping[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "severity", _severity(self.severity))
+        for name in ("passed", "approvable"):
+            value = getattr(self, name)
+            # Of anything else nobody knows what it means: "no" and NaN are true.
+            if not isinstance(value, bool | np.bool_):
+                raise ValueError(f"check {self.name!r}: {name}={value!r}; accepted: True or False")
+            object.__setattr__(self, name, bool(value))
+        for name in ("value", "limit"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))  # a number of NumPy has another `repr`
+
     @property
     def stops(self) -> bool:
-        return not self.passed and self.severity == "error"
+        return stops({"passed": self.passed, "severity": self.severity})
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON without floats, as a stage record holds it."""
@@ -46,10 +68,28 @@ class CheckResult:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "CheckResult":
-        """The inverse of `to_json`; what an earlier release did not write has its default."""
+        """The inverse of `to_json`; what an earlier release did not write has its default. What is not known to be
+        harmless stops: an earlier release took any word for a severity."""
         numbers = {name: None if body[name] is None else float(body[name]) for name in ("value", "limit")}
-        findings = tuple(body.get("findings", ()))
-        return CheckResult(**{**body, **numbers, "findings": findings})
+        known = {
+            "passed": body["passed"] is True,
+            "severity": "warn" if body["severity"] == "warn" else "error",
+            "approvable": body.get("approvable", True) is True,
+            "findings": tuple(body.get("findings", ())),
+        }
+        return CheckResult(**{**body, **numbers, **known})
+
+
+def _severity(given: Any) -> Severity:
+    """Raises: ValueError."""
+    word = given
+    if isinstance(given, Enum):
+        from dagster import AssetCheckSeverity  # only where somebody gave it, who has imported it
+
+        word = given.value.lower() if isinstance(given, AssetCheckSeverity) else None
+    if isinstance(word, str) and word in get_args(Severity):
+        return "warn" if word == "warn" else "error"
+    raise ValueError(f"severity={given!r}; accepted: 'error', 'warn', or Dagster's AssetCheckSeverity")
 
 
 def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[CheckResult, ...], bool]:
@@ -59,6 +99,8 @@ def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[Ch
     for name, check in named.items():
         try:
             result = check()
+            if not isinstance(result, CheckResult):
+                raise TypeError(f"it gave {result!r}; accepted: a CheckResult of assets.checks")
         except Exception as error:  # noqa: BLE001 - a check may be anybody's code; whatever it raises closes the gate
             said = f"the check could not run: {type(error).__name__}: {error}"[:500]
             result, broken = CheckResult(name=name, passed=False, explanation=said, approvable=False), True

@@ -133,7 +133,7 @@ def nulls(
         rate = n_missing / len(table) if len(table) else 0.0
         rows.append((name, n_missing, f"{rate:.2%}", f"{limit:.2%}"))
         excess = max(excess, rate - limit)
-        wrong += [f"{name} {rate:.1%} (allowed {limit:.1%})"] if rate > limit else []
+        wrong += [] if rate <= limit else [f"{name} {rate:.1%} (allowed {limit:.1%})"]
     return CheckResult(
         name="nulls",
         passed=not wrong,

@@ -1,5 +1,6 @@
 """How much a batch may differ from the baseline before it is stopped: one value per dataset, in its spec."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -58,7 +59,7 @@ class Thresholds:
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
                 raise ValueError(f"{name}={value}; accepted: between 0 and 1, e.g. 0.95")
-        if self.min_batches < 1 or not 0 <= self.near_bits <= 16:
+        if not 1 <= self.min_batches < math.inf or not 0 <= self.near_bits <= 16:
             raise ValueError(
                 f"min_batches={self.min_batches}, near_bits={self.near_bits}; accepted: 1 or more, and 0 to 16"
             )

@@ -4,6 +4,7 @@ Everything here is part of the id of the units of its kind: another policy for v
 the photos as they are.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -152,7 +153,7 @@ class CutPolicy:
 def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> None:
     """Raises: ValueError naming the field, what it got and what it takes; the bounds are included."""
     low, high = bounds
-    if not low <= value <= (value if high is None else high):
+    if not (math.isfinite(value) and low <= value <= (value if high is None else high)):
         accepted = f"{low} or more" if high is None else f"{low} to {high}"
         raise ValueError(f"{name}={value}; accepted: {accepted}")
 

@@ -148,7 +148,7 @@ def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
                 said = f"{said}. Approved by {approval['by']}: {approval['reason']}"
             found.setdefault(str(check["name"]), []).append({**check, "explanation": said})
     for name, results in sorted(found.items()):
-        passed = sum(bool(result["passed"]) for result in results)
+        passed = sum(result["passed"] is True for result in results)
         yield Check(
             name=name, batches=passed, failed=len(results) - passed, newest=str(results[0]["explanation"])
         )

@@ -15,6 +15,7 @@ from assets.checks import CheckResult, Expectation
 from assets.gate import SUITE, Gate
 from assets.spec import DatasetSpec
 from assets.stages import current_record, require_published
+from loader.dataset.entries import canonical
 from loader.errors import Conflict, InvalidRuntime
 from penstock.approve import approve, stopped_batches
 from penstock.card.build import build_card
@@ -126,6 +127,22 @@ def test_an_approval_is_of_the_verdict_that_was_looked_at(
     found = current_record(root.store, "demo", "approval", stopped)
     assert found is not None
     assert (found.r, found.upstream[0].r, found.reason) == (1, 2, WHY)
+
+
+def test_a_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it(
+    root: loader.Root, stopped: str
+) -> None:
+    """As an earlier release wrote it, which took any word."""
+    found = current_record(root.store, "demo", "version", stopped)
+    assert found is not None
+    body = json.loads(root.store.get(found.path).data)
+    odd = {"name": "odd", "passed": False, "severity": "critical", "approvable": "yes", "explanation": "no"}
+    body["body"]["checks"].append(odd)
+    root.store.put(found.path, canonical(body))
+    (one,) = stopped_batches(root, "demo")
+    assert ([check["name"] for check in one.checks], one.never) == (["few", "odd"], ("odd",))
+    with pytest.raises(Conflict, match="cannot be approved, because of odd"):
+        approve(root, "demo", stopped, record=1, by="Ada", reason=WHY)
 
 
 @pytest.mark.parametrize("what", ["another photo", "another check"])

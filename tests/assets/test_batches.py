@@ -1,7 +1,9 @@
 """Where batches stand, and the metrics of it, over real runs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -12,6 +14,7 @@ import loader
 from assets.batches import Batch, Batches
 from assets.metrics import PipelineCollector
 from assets.spec import DatasetSpec, Filter
+from assets.stages import append_record, current_record
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 SPEC = DatasetSpec(name="demo", max_reject_rate=0.5)
@@ -43,6 +46,19 @@ def test_a_batch_from_discovery_to_its_version(
     assert 0 < ready.landed_at_us <= ready.samples_at_us
     run("release", SPEC)
     assert standings(root) == ["published"]
+
+
+def test_a_verdict_that_nobody_knows_has_stopped_its_batch(
+    root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
+) -> None:
+    batch = arrive(landing)
+    run(["raw_objects"], SPEC, batch)
+    record = current_record(root.store, "demo", "raw_objects", batch)
+    assert record is not None
+    odd: Any = "refused"
+    append_record(root.store, replace(record, verdict=odd, reason="it is bad"))
+    (stopped,) = look(root)
+    assert (stopped.standing, stopped.stopped_by) == ("stopped", "raw_objects: it is bad")
 
 
 def test_a_batch_that_was_stopped_says_by_what_and_goes_on_when_repaired(

@@ -3,8 +3,12 @@
 import json
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
+import dagster as dg
+import numpy as np
 import polars as pl
 import pytest
 
@@ -16,12 +20,21 @@ from assets.checks import (
     counts,
     nulls,
     reject_rate,
+    run_checks,
     run_expectations,
     schema,
 )
 from loader.dataset.entries import canonical
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Kind(Enum):
+    """Somebody's own severities, none of Dagster's."""
+
+    ERROR = "error"
+
+
 TABLE = pl.DataFrame(
     {
         "key": ["a", "b", "c", "c"],
@@ -234,3 +247,72 @@ def test_results_come_back_from_json() -> None:
 def test_without_audio_there_is_no_rate_to_be_wrong() -> None:
     assert audio_rate(pl.DataFrame({"kind": []}), {16_000}).passed
     assert not audio_rate(pl.DataFrame({"kind": ["audio"]}), {16_000}).passed
+
+
+@pytest.mark.parametrize("severity", ["ERROR", "critical", "warning", "WARN", "", None, 1, Kind.ERROR])
+def test_a_severity_that_nobody_knows_is_refused(severity: Any) -> None:
+    with pytest.raises(ValueError, match=r"accepted: 'error', 'warn', or Dagster's AssetCheckSeverity"):
+        CheckResult(name="x", passed=True, severity=severity)
+
+
+def test_severities_of_dagster_mean_the_same() -> None:
+    error = CheckResult(name="x", passed=False, severity=dg.AssetCheckSeverity.ERROR)
+    warn = CheckResult(name="x", passed=False, severity=dg.AssetCheckSeverity.WARN)
+    assert [(one.severity, one.stops) for one in (error, warn)] == [("error", True), ("warn", False)]
+    assert [one.to_json()["severity"] for one in (error, warn)] == ["error", "warn"]
+
+
+@pytest.mark.parametrize("name", ["passed", "approvable"])
+@pytest.mark.parametrize("value", ["no", float("nan"), None, 1, [True]])
+def test_what_is_neither_true_nor_false_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name}=.*accepted: True or False"):
+        CheckResult(**{"name": "x", "passed": True, name: value})
+
+
+def test_numbers_of_numpy_are_stored_as_numbers() -> None:
+    result = CheckResult(
+        name="x",
+        passed=np.bool_(True),
+        value=np.float64(0.5),
+        limit=np.float32(1),  # type: ignore[arg-type]
+    )
+    body = json.loads(canonical(result.to_json()))
+    assert (body["passed"], body["value"], body["limit"]) == (True, "0.5", "1.0")
+    assert CheckResult.from_json(body) == result
+
+
+@pytest.mark.parametrize("severity", ["error", "ERROR", "critical", "AssetCheckSeverity.WARN", None])
+def test_a_stored_failure_stops_unless_it_is_known_to_be_a_warning(severity: Any) -> None:
+    body = CheckResult(name="x", passed=False).to_json() | {"severity": severity}
+    assert CheckResult.from_json(body).stops
+    assert not CheckResult.from_json(body | {"severity": "warn"}).stops
+
+
+@pytest.mark.parametrize("passed", ["true", 1, None])
+def test_a_stored_result_passed_only_where_it_says_so(passed: Any) -> None:
+    body = CheckResult(name="x", passed=True).to_json() | {"passed": passed}
+    assert CheckResult.from_json(body).stops
+    assert not CheckResult.from_json(body | {"approvable": "yes"}).approvable
+
+
+def test_a_check_that_gives_something_else_could_not_run() -> None:
+    results, broken = run_checks({"mine": lambda: dg.AssetCheckResult(passed=True)})  # type: ignore[dict-item,return-value]
+    assert broken
+    assert (results[0].stops, results[0].approvable) == (True, False)
+    assert "accepted: a CheckResult" in results[0].explanation
+
+
+@pytest.mark.parametrize("options", [{"kind": "betwen"}, {"low": float("nan")}, {"high": float("inf")}])
+def test_an_expectation_that_would_hold_of_everything_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="accepted"):
+        Expectation(**{"kind": "between", "column": "width_px", "low": 1, **options})
+
+
+def test_a_limit_that_is_no_number_lets_nothing_pass() -> None:
+    nan = float("nan")
+    assert nulls(TABLE, {"score": nan}).stops
+    assert reject_rate(2, {}, nan).stops
+    assert counts({"rows": 1}, {"rows": 1}, min_ratio=nan).stops
+    assert counts({"rows": 1}, {"rows": 1}, max_ratio=nan).stops
+    audio = TABLE.filter(TABLE["kind"] == "audio")
+    assert audio_rate(audio, {8000, 16000}, column="rate_hz", max_share=nan).stops

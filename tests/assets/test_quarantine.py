@@ -29,6 +29,7 @@ from assets.tables import write_table
 from dagster_project.sensors.quarantine import quarantine_sensor
 from loader.errors import StoreError
 from resources.compute import InlineCompute
+from resources.compute.contract import Failure, Outcome
 from resources.storage import RootResource
 
 SPEC = DatasetSpec(name="demo", max_quarantine_rate=0.0)
@@ -187,6 +188,19 @@ def test_a_store_that_does_not_answer_says_nothing_about_a_sample(
     assert len(list(unjudged(root.store, "demo"))) > 0
     (tmp_path / "away").rename(shard)
     assert stage(root).excluded == ("003",)
+
+
+class Evicted(InlineCompute):
+    """An engine with a failure of its own, which says nothing about a sample."""
+
+    def map(self, function: Any, units: Any, **options: Any) -> Any:
+        code: Any = "evicted"
+        return [Outcome(error=Failure(code=code, reason="the machine went away")) for _ in units]
+
+
+def test_a_failure_that_nobody_knows_condemns_no_sample(version: loader.Version) -> None:
+    with pytest.raises(StoreError, match="could not be judged: the machine went away"):
+        judge(version, {"005": ["jpg"]}, Evicted(), timeout_s=60)
 
 
 def test_other_datasets_and_damaged_ledgers_stop_nobody(root: loader.Root, version: loader.Version) -> None:

@@ -255,6 +255,45 @@ def test_a_check_that_raises_is_closed(root: loader.Root, landing: Path, release
     assert numbers(root) == []
 
 
+@pytest.mark.parametrize("severity", ["ERROR", "critical", dg.AssetCheckSeverity.ERROR])
+def test_a_failed_check_stops_a_batch_whatever_it_calls_its_severity(
+    root: loader.Root, landing: Path, release: Release, severity: Any
+) -> None:
+    def mine(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        return CheckResult(name="mine", passed=False, severity=severity, explanation="it is bad")
+
+    batch = cut(root, landing)
+    stopped = release(Gate(checks={"mine": mine}))
+    assert not stopped.success
+    assert checks(stopped) == {**DRIFT, "expectations": True, "mine": False}
+    assert verdict_of(root, batch).verdict == "failed"
+    assert numbers(root) == []
+
+
+def test_a_stored_verdict_that_let_an_unknown_severity_pass_is_made_again(
+    root: loader.Root, landing: Path
+) -> None:
+    bad: list[str] = []
+
+    def mine(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
+        return CheckResult(name="mine", passed=not bad, explanation="it is bad")
+
+    gate = Gate(checks={"mine": mine})
+    batch = cut(root, landing)
+    (audit,) = audit_waiting(root, "demo", "r", gate)
+    assert audit.passed
+
+    def as_before(body: dict[str, Any]) -> None:
+        body["checks"][-1] |= {"passed": False, "severity": "critical"}
+
+    edit(root, audit.record, as_before)
+    bad.append("it always was")
+    with pytest.raises(StageNotPublished, match="mine: it is bad"):
+        publish_batches(root, "demo", "r", gate)
+    assert numbers(root) == []
+    assert verdict_of(root, batch).verdict == "failed"
+
+
 def test_samples_cut_again_while_they_were_audited(
     root: loader.Root, landing: Path, release: Release
 ) -> None:

@@ -1603,6 +1603,27 @@ VIEWS = in_files(
         "if False:",
         "test_view.py::test_two_saved_views_exchanged_are_refused",
     ),
+    (
+        "a query within an expression is let through",
+        "expression.py",
+        'asks = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")',
+        'asks = word == "SELECT"',
+        "test_expression.py::test_what_is_refused_says_why",
+    ),
+    (
+        "any function may be called in an expression",
+        "expression.py",
+        "and before[1] not in _CALLED:",
+        'and before[1] == "READ_CSV":',
+        "test_expression.py::test_what_is_refused_says_why",
+    ),
+    (
+        "a backslash takes a quote's meaning",
+        "expression.py",
+        "| (?P<text> '(?:[^']|'')*+' )",
+        r"| (?P<text> '(?:[^'\\]|\\.|'')*+' )",
+        "test_expression.py::test_values_of_a_row_are_compared",
+    ),
     tests="tests/dataset",
 )
 

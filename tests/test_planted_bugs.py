@@ -1882,6 +1882,15 @@ TAKEDOWNS = [
         'self._attempt = f"data/{self._txn}/{0:016x}"',
         ("tests/penstock/takedown/test_under_fire.py::test_another_takedown_of_the_same_part_meanwhile",),
     ),
+    Bug(
+        "what is left of an address is looked for anywhere",
+        "penstock/takedown/raw.py",
+        "found = uri.find(piece, at + 1)",
+        "found = uri.find(piece)",
+        (
+            "tests/penstock/takedown/test_raw.py::test_an_address_that_names_were_taken_out_of_fits_as_written",
+        ),
+    ),
     *in_files(
         "penstock/takedown",
         (

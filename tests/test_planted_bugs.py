@@ -1669,6 +1669,27 @@ VIEWS = in_files(
         "if False:",
         "test_view.py::test_two_saved_views_exchanged_are_refused",
     ),
+    (
+        "a query within an expression is let through",
+        "expression.py",
+        'asks = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")',
+        'asks = word == "SELECT"',
+        "test_expression.py::test_what_is_refused_says_why",
+    ),
+    (
+        "any function may be called in an expression",
+        "expression.py",
+        "and before[1] not in _CALLED:",
+        'and before[1] == "READ_CSV":',
+        "test_expression.py::test_what_is_refused_says_why",
+    ),
+    (
+        "a backslash takes a quote's meaning",
+        "expression.py",
+        "| (?P<text> '(?:[^']|'')*+' )",
+        r"| (?P<text> '(?:[^'\\]|\\.|'')*+' )",
+        "test_expression.py::test_values_of_a_row_are_compared",
+    ),
     tests="tests/dataset",
 )
 
@@ -1926,6 +1947,15 @@ TAKEDOWNS = [
         'self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"',
         'self._attempt = f"data/{self._txn}/{0:016x}"',
         ("tests/penstock/takedown/test_under_fire.py::test_another_takedown_of_the_same_part_meanwhile",),
+    ),
+    Bug(
+        "what is left of an address is looked for anywhere",
+        "penstock/takedown/raw.py",
+        "found = uri.find(piece, at + 1)",
+        "found = uri.find(piece)",
+        (
+            "tests/penstock/takedown/test_raw.py::test_an_address_that_names_were_taken_out_of_fits_as_written",
+        ),
     ),
     *in_files(
         "penstock/takedown",

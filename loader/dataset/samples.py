@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import Corrupt, FieldNotFound, MissingDependency
 from .edits import edits_of, files_of, with_edits
+from .expression import parse_expression
 from .parquet import TableFile, get_table_bytes
 
 if TYPE_CHECKING:
@@ -127,15 +128,10 @@ def live_values(
     what: was asked, for messages. as_truth: each as a bool, null as False. Raises: FieldNotFound as `live_where` does.
     """
     pl = import_polars()
-    try:
-        columns = [pl.sql_expr(one) for one in expressions]
-        names = sorted({name for one in columns for name in one.meta.root_names()})
-        if as_truth:
-            columns = [one.cast(pl.Boolean).fill_null(False) for one in columns]
-    except (pl.exceptions.PolarsError, ValueError) as error:
-        raise FieldNotFound(
-            f"{what} is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\""
-        ) from error
+    columns = [parse_expression(pl, one, what) for one in expressions]
+    names = sorted({name for one in columns for name in one.meta.root_names()})
+    if as_truth:
+        columns = [one.cast(pl.Boolean).fill_null(False) for one in columns]
     known = {*_columns(version), "part", "row"}
     if unknown := [name for name in names if name not in known]:
         raise FieldNotFound(
@@ -149,7 +145,7 @@ def live_values(
             .drop("ordinal")
             .collect()
         )
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise FieldNotFound(f"{what} cannot be evaluated on {version.name}: {error}") from error
     if frame.height != len(version):
         raise Corrupt(

@@ -14,6 +14,7 @@ from ..errors import InvalidPlan
 from ..order.bucket import edge_ranges
 from ..order.interleave import MAX_BUCKETS
 from .bitmap import Bools
+from .expression import parse_expression
 from .samples import import_polars, live_values
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ def _holds(values: "polars.Series", wanted: Mapping[str, Comparisons]) -> dict[s
     """label -> bool per value: what its predicate gives for it, null as False."""
     pl = import_polars()
     truths = [
-        pl.sql_expr(_predicate('"value"', one)).cast(pl.Boolean).fill_null(False) for one in wanted.values()
+        parse_expression(pl, _predicate('"value"', one), f"bucket {label!r}")
+        .cast(pl.Boolean)
+        .fill_null(False)
+        for label, one in wanted.items()
     ]
     found = values.alias("value").to_frame().select(one.alias(str(i)) for i, one in enumerate(truths))
     return {

@@ -35,7 +35,7 @@ PLAIN_OPTIONS = frozenset(
 PROVIDER_PREFIXES = ("aws_", "azure_", "google_")
 """What the name of an option may begin with, and mean the same."""
 
-_USERINFO = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
+_USERINFO = re.compile(r"(?<=://)[^/@:\s]*:[^/@\s]*@")
 _SIGNED = re.compile(
     r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
     r"x-goog-credential|awsaccesskeyid|access_token|token|key|password|secret)=[^&\s\"']+"

@@ -1,6 +1,5 @@
 """Raw objects at their source, which is not the root's: who else needs them, and deleting them."""
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
@@ -69,8 +68,8 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
     def meant(text: str) -> set[str]:
         if TAKEN_DOWN in text:
             # An earlier release took a name out of an address: it may have been that of any that fits.
-            fits = re.compile(".+".join(map(re.escape, _plain(text).split(TAKEN_DOWN))))
-            return {uri for uri in plain if fits.fullmatch(uri)}
+            pieces = _plain(text).split(TAKEN_DOWN)
+            return {uri for uri in plain if _fits(uri, pieces)}
         return {_plain(text)} & plain
 
     used = _used(root, meant, {of: set(map(_plain, some)) for of, some in uris.items()}) if plain else set()
@@ -107,6 +106,21 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
         used |= _of_versions(root, dataset, tests, meant)
         used |= _of_pipeline(root.store, dataset, meant) - own.get(dataset, set())
     return used
+
+
+def _fits(uri: str, pieces: list[str]) -> bool:
+    """Whether an address is these pieces in order with something between each two. Looks at each character about once:
+    how many pieces there are, whoever named the object decides."""
+    first, last = pieces[0], pieces[-1]
+    if not (uri.startswith(first) and uri.endswith(last)):
+        return False
+    at = len(first)
+    for piece in pieces[1:-1]:
+        found = uri.find(piece, at + 1)  # the earliest place leaves the most to those that follow
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return len(uri) - len(last) > at
 
 
 def _plain(uri: str) -> str:

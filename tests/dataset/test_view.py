@@ -66,7 +66,7 @@ def test_unknown_columns_list_what_there_is(version):
 
 
 @pytest.mark.parametrize(
-    "predicate", ["w >", "", "licence >= 3 +", "SELECT 1", "w + licence", "nofunction(w)"]
+    "predicate", ["w >", "", "licence >= 3 +", "SELECT 1", "w + licence", "nofunction(w)", "least()"]
 )
 def test_what_is_no_predicate(version, predicate):
     with pytest.raises(FieldNotFound, match="where"):

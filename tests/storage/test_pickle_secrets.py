@@ -142,6 +142,13 @@ def test_a_private_key_of_sftp_is_dropped():
     assert spec == StoreSpec(url="sftp://h/p", options={"fsspec": {"host": "h"}}, dropped=("fsspec.pkey",))
 
 
+def test_redact_ends_whatever_the_text():
+    """In a process of its own, which can be ended."""
+    script = "from loader.storage.spec import redact; print(len(redact('://' + ':' * 300_000)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == (b"300003\n", b"")
+
+
 def test_redact():
     text = f"GET https://user:{PLANTED}@h/p?sv=2&sig=abc%2F&se=1 X-Amz-Signature=ff key {PLANTED} account=lab"
     shown = redact(text, (PLANTED,))

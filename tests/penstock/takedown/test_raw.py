@@ -1,6 +1,10 @@
 """Raw objects at their source: those that only the subject's samples were cut of go, and no others."""
 
+import itertools
 import json
+import re
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -9,6 +13,7 @@ import loader
 from loader.dataset.denied import Target
 from loader.dataset.parquet import put_table
 from loader.errors import Corrupt, Forbidden
+from penstock.takedown.raw import _fits
 from penstock.takedown.record import add_to_record, read_record
 from penstock.takedown.run import run_takedown
 
@@ -95,6 +100,40 @@ def test_what_another_pipeline_names_stays(kit, root, names):
     write(root, "clips", {"k1": (RAW, "bob"), "k2": ("other", "carol")})
     names(root.store)
     stays(root, kit.deny(root, Target(kind="sample", value="k1", dataset="clips")))
+
+
+MANY_NAMES = """
+import loader
+from loader.dataset.denied import Target
+from penstock.takedown.run import run_takedown
+
+RAW = "/landing/" + "a" * 1000 + ".jpg"
+root = loader.Root("memory://many")
+for dataset, uri in (("photos", "/landing/" + "(taken down)" * 200 + "b.jpg"), ("clips", RAW)):
+    with root.write(dataset) as writer:
+        writer.add("k1", {"txt": "x"}, source={"raw_uri": uri})
+        writer.add("k2", {"txt": "y"}, source={"raw_uri": f"{uri}.other"})
+n = root.log.deny([Target(kind="sample", value="k1", dataset="clips")], "ticket", "desk").n
+print(run_takedown(root, n, apply=False).uris == [RAW])
+"""
+
+
+def test_a_name_of_many_names_that_were_taken_out_stops_no_takedown():
+    """In a process of its own, which can be ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_NAMES], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_an_address_that_names_were_taken_out_of_fits_as_written():
+    """Against a regular expression, for every short address and what may be left of one."""
+    for pieces in itertools.product(("", "a", "ab", "ba"), repeat=3):
+        said = re.compile(".+".join(pieces))
+        for uri in map(
+            "".join, itertools.chain.from_iterable(itertools.product("ab", repeat=n) for n in range(8))
+        ):
+            assert _fits(uri, list(pieces)) == bool(said.fullmatch(uri)), (uri, pieces)
 
 
 def test_it_goes_last_and_once(kit, root):

@@ -1,0 +1,169 @@
+"""What an SQL expression of a plan or view may hold: values of a row, and nothing that reads, asks or runs."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import polars as pl
+import pytest
+
+import loader
+from loader.dataset import expression
+from loader.errors import FieldNotFound
+
+
+@pytest.fixture(scope="module")
+def version():
+    with loader.Root("memory://expressions").write("d") as writer:
+        for i in range(6):
+            kind = "select a from b" if i % 2 else "it's \\"
+            writer.add(f"k{i}", {"cls": i, "ids.npy": np.arange(i)}, metadata={"w": i, "kind": kind})
+    return writer.version
+
+
+@pytest.fixture
+def asked():
+    """(URL of a table that a server on this machine has, the requests it saw)."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.do_GET()
+
+        def do_GET(self):
+            seen.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", seen
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+QUERIES = [
+    "w IN (SELECT w FROM read_csv('{}'))",
+    "w IN (select w from read_csv('{}'))",
+    "w IN (\u017felect w from read_csv('{}'))",
+    "w IN ( FROM read_csv('{}'))",
+    "w IN (WITH t AS (FROM read_csv('{}')) FROM t)",
+    "w > (SELECT min(w) FROM read_csv('{}'))",
+    "w > ANY (FROM read_csv('{}'))",
+    "EXISTS (FROM read_csv('{}'))",
+    "EXTRACT(year FROM (FROM read_csv('{}'))) = 1",
+    "kind = '\\' OR w IN (FROM read_csv('{}'))",
+    "kind = '' OR w IN (FROM read_csv('{}')) OR kind = ''",
+    "\"w\" = 1 OR w IN (FROM read_csv('{}'))",
+    "w IN (1, 2) OR read_csv('{}')",
+    "\"read_csv\"('{}') = w",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_no_file_is_read_and_nobody_is_asked(version, asked, tmp_path, query):
+    (tmp_path / "private.csv").write_text("w\n3\n")
+    url, seen = asked
+    for place in (str(tmp_path / "private.csv"), str(tmp_path / "none.csv"), f"{url}/none.csv"):
+        with pytest.raises(FieldNotFound, match=r"is refused: .* An expression is made of columns"):
+            len(version.where(query.format(place)))
+    assert seen == []
+
+
+def test_wherever_an_expression_stands(version, tmp_path):
+    (tmp_path / "private.csv").write_text("w\n3\n")
+    reads = f"(SELECT max(w) FROM read_csv('{tmp_path / 'private.csv'}'))"
+    view = version.select("cls")
+    for make in (
+        lambda: view.split(reads, None),
+        lambda: view.split("w", ["0", reads]),
+        lambda: view.select("ids.npy").packed(loader.pack("ids.npy", length=4, lengths=reads)),
+        lambda: loader.plan({"d": view}, seed=1, global_batch=2, bucket_by=loader.bucket(reads)),
+    ):
+        with pytest.raises(FieldNotFound, match="is refused"):
+            make()
+
+
+def test_a_stored_plan_does_not_read(tmp_path):
+    root = loader.Root(str(tmp_path / "root"))
+    with root.write("d") as writer:
+        writer.add("k", {"cls": 1}, metadata={"w": 3})
+    saved = loader.plan({"d": writer.version.where("w = 3")}, seed=1, global_batch=1).save(root)
+    (tmp_path / "private.csv").write_text("w\n3\n")
+    file = tmp_path / "root" / "plans" / f"{saved}.json"
+    file.write_text(file.read_text().replace("w = 3", f"w IN (FROM read_csv('{tmp_path}/private.csv'))"))
+    with pytest.raises(FieldNotFound, match="is refused: FROM begins a query"):
+        loader.open_plan(root, saved)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("w IN (SELECT 1)", "SELECT begins a query"),
+        ("w IN (FROM t)", "FROM begins a query"),
+        ("w IN (VALUES (1))", "VALUES begins a query"),
+        ("w > 1 -- all", "comments"),
+        ("w /* all */ > 1", "comments"),
+        ("kind = $$x$$", "prefixes"),
+        ("kind = E'x'", "prefixes"),
+        ("kind = U&'x'", "prefixes"),
+        ("kind = 'x", "quote ' is never closed"),
+        ('"w > 1', "never closed"),
+        ("UNNEST(w) > 1", r"unnest\(\.\.\.\) is no function"),
+        ("w = 1 OR " * 2000 + "w = 2", "write column IN"),
+        (["w = 1"], "is no text"),
+    ],
+)
+def test_what_is_refused_says_why(version, text, why):
+    with pytest.raises(FieldNotFound, match=why):
+        expression.parse_expression(pl, text, "where")
+
+
+@pytest.mark.parametrize(
+    ("predicate", "n"),
+    [
+        ("kind = 'select a from b'", 3),
+        ("kind LIKE '%(select%' OR kind = 'it''s \\'", 3),
+        ("kind = 'it''s \\' AND w < 3", 2),
+        ("kind IS DISTINCT FROM 'x'", 6),
+        ("SUBSTRING(kind FROM 1 FOR 2) = 'it'", 3),
+        ("TRIM(BOTH '\\' FROM kind) = 'it''s '", 3),
+        ("EXTRACT(year FROM CAST('2020-01-01' AS DATE)) = 2020", 6),
+        ("UPPER(kind) LIKE 'S%' AND COALESCE(w, 0) NOT IN (1, 2)", 2),
+        ('CASE WHEN ("w") > (2) THEN (TRUE) ELSE (FALSE) END', 3),
+        ("CAST(w AS DECIMAL(4, 2)) >= (w)::double AND NOT (w BETWEEN (2) AND (3))", 4),
+        ("w > AVG(w) OVER (PARTITION BY (kind))", 2),
+        ("REGEXP_LIKE(kind, '^(a|a)*$') OR kind ~ '(it)+'", 3),
+        ("w IN (" + ", ".join(map(str, range(3, 20_000))) + ")", 3),
+    ],
+)
+def test_values_of_a_row_are_compared(version, predicate, n):
+    assert len(version.where(predicate)) == n
+
+
+def test_every_function_of_the_list_is_one_of_polars():
+    for name in expression._FUNCTIONS.split():
+        try:
+            expression.parse_expression(pl, f"{name}()", "where")
+        except FieldNotFound as refused:
+            told = str(refused)  # of the number of its arguments
+        else:
+            told = ""
+        assert "unsupported function" not in told, name
+
+
+def test_a_polars_that_reads_texts_otherwise_sees_none_of_them(monkeypatch):
+    seen = []
+
+    def reads_escapes(text):
+        seen.append(text)
+        raise pl.exceptions.SQLSyntaxError("unterminated")
+
+    monkeypatch.setattr(pl, "sql_expr", reads_escapes)
+    with pytest.raises(FieldNotFound, match="reads a backslash before a quote in its own way"):
+        expression.parse_expression(pl, "a = 'x\\' AND b = 'FROM y'", "where")
+    assert seen == ["'\\'"]

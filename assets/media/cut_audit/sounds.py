@@ -31,6 +31,10 @@ MAX_OFFSET_S = 0.001
 JUMP_S = Fraction(2, 1000)
 """Timestamps that are further off than this move the sound; nearer ones are rounded."""
 
+RESTART_S = Fraction(1, 4)
+"""A clock that goes back by more, in an Ogg, is that of the next link of a chain: it is heard behind the one before.
+FFmpeg gives the first packets of a link times of the old clock still."""
+
 QUIET_RMS = 0.001  # -60 dBFS: nothing to compare
 SILENT_SHARE = 0.05
 """Of the loudest channel's level: a mix that is weaker holds nothing of it. Unlike channels weaken one another in a
@@ -164,6 +168,29 @@ def decoded(file: Path) -> tuple[Samples, int]:
         return np.concatenate(pieces, axis=1).astype(np.float64), stream.rate
 
 
+class _Clock:
+    """When the next frame is heard. restarts: its timestamps may begin anew in the middle."""
+
+    def __init__(self, start_s: Fraction, *, restarts: bool) -> None:
+        self.position_s = start_s
+        self._restarts = restarts
+        self._shift_s = self._jump_s = Fraction(0)
+        self._jumped_to_s = start_s
+
+    def jumps_to(self, tagged_s: Fraction) -> bool:
+        """Go where this timestamp says; whether that is another place than behind what was heard last."""
+        at_s = tagged_s + self._shift_s
+        if self._restarts and self.position_s - at_s > RESTART_S:
+            if self.position_s - self._jumped_to_s < RESTART_S:
+                self.position_s -= self._jump_s  # of the old clock, in the new link
+            self._shift_s += self.position_s - at_s
+            return False
+        if abs(at_s - self.position_s) <= JUMP_S:
+            return False
+        self._jump_s, self._jumped_to_s, self.position_s = at_s - self.position_s, at_s, at_s
+        return True
+
+
 class Source:
     """The source's own samples around [start_s, start_s + length_s), laid out by its timestamps.
 
@@ -188,22 +215,21 @@ class Source:
         with opened(path) as container:
             stream = first_sound(container)
             assert stream is not None  # it was cut
-            zero, position_s = Fraction(0), None
+            zero, clock = Fraction(0), None
             for frame in container.decode(stream):
                 if not frame.samples:
                     continue
                 tagged = None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
-                if position_s is None:
-                    zero = (tagged or Fraction(0)) if self._from_first else Fraction(0)
-                    position_s = tagged or Fraction(0)
+                if clock is None:
+                    clock = _Clock(tagged or Fraction(0), restarts=container.format.name == "ogg")
+                    zero = clock.position_s if self._from_first else zero
                     self._open(frame)
-                elif tagged is not None and abs(tagged - position_s) > JUMP_S:
-                    position_s = tagged
+                elif tagged is not None and clock.jumps_to(tagged):
                     self.is_uneven = True
-                if position_s - zero >= self._stop_s:
+                if clock.position_s - zero >= self._stop_s:
                     break
-                self._put(as_float(frame), position_s - zero)
-                position_s += Fraction(frame.samples, frame.sample_rate)
+                self._put(as_float(frame), clock.position_s - zero)
+                clock.position_s += Fraction(frame.samples, frame.sample_rate)
 
     def _open(self, frame: "AudioFrame") -> None:
         self.rate_hz = frame.sample_rate

@@ -1,8 +1,8 @@
 """Stored sound against a source whose timestamps jitter: piece by piece, each about where they put it.
 
 A recorder's clock gives every frame a time that is some ms off. Who believes each of them tears the sound to pieces;
-who lays the frames end to end plays it. So the frames are laid end to end here, and every piece of what is stored has to
-be among those that are said to be heard at its time, give or take twice what their times jitter.
+who lays the frames end to end plays it. So the frames are laid end to end here, and every piece of what is stored has
+to be among those that are said to be heard at its time, give or take twice what their times jitter.
 """
 
 from collections.abc import Sequence

@@ -2,12 +2,16 @@
 pixel, and pass; what was planted does not."""
 
 from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
 from assets.media.cut_audit import findings
+from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.videos import clip_encoder, span_frames
 from assets.media.videos.timestamps import shown as really_shown
 
@@ -92,3 +96,34 @@ def test_the_frame_beside_it_is_found(
 
     monkeypatch.setattr(span_frames, "shown", late)
     assert refused_as(beyond(name)) == findings.WRONG_FRAME
+
+
+def with_metadata_beside(path: Path, pictures: list[np.ndarray], height: int) -> str:
+    """H.265 at a frame per second, and a track of timed metadata, in an MP4. pictures: as `frames` gives them."""
+    with av.open(str(path), "w", format="mp4") as out:
+        video = out.add_stream("libx265", rate=1, options={"x265-params": "log-level=none:crf=5"})
+        video.width, video.height, video.pix_fmt = pictures[0].shape[1], height, "yuv420p"
+        beside = out.add_data_stream("bin_data")
+        packets = []
+        for number, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(picture, format="yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1)
+            packets += video.encode(frame)
+        packets += video.encode(None)
+        for number in range(len(pictures)):
+            told = av.Packet(bytes(range(32)))
+            told.stream, told.time_base, told.duration = beside, Fraction(1, 1000), 1000
+            told.pts = told.dts = 1000 * number
+            packets.append(told)
+        for packet in sorted(packets, key=lambda one: float(one.dts * one.time_base)):
+            out.mux(packet)
+    return str(path)
+
+
+def test_a_frame_that_is_taken_for_the_one_beside_it(tmp_path: Path, refused_as: RefusedAs) -> None:
+    """The frames around it have the colour that its own would have had, averaged before they are clipped."""
+    striped, around = np.full((96, 96), 128, np.uint8), np.full((96, 96), 128, np.uint8)
+    striped[:64] = np.where(np.arange(64)[:, None] % 4 < 2, 0, 180)
+    around[:64] = round((16 + 180) / 2)  # the mean light of the stripes
+    path = with_metadata_beside(tmp_path / "in.mp4", [around, striped, around], 64)
+    assert refused_as(path, CutPolicy(video=VideoPolicy(short_side_px=64))) == ""

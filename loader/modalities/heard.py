@@ -3,8 +3,9 @@
 A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled
 with silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out (in MP4 a
 frame lasts until the next one's time, whatever it decodes to); frames that go further back are left out until they
-catch up. Priming (AAC, MP3 and Opus encoders put some in front) that the file tells of is hidden by FFmpeg and not in
-the frames. Padding behind the sound is cut where the file says how long the sound is: see `Ends`.
+catch up. Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put
+some in front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the sound is cut where
+the file says how long the sound is: see `Ends`.
 """
 
 from collections import deque
@@ -47,12 +48,14 @@ class Ends:
     """What a file says of where its sound ends.
 
     untimed: frames follow one another, whatever their timestamps say (AVI keeps none, FFmpeg computes them).
+    restarts: the clock may begin anew in the middle (in every link of a chained Ogg).
     durations_count: a frame's own duration, where shorter, says how much of the last one is sound (MP4, MOV).
     end: seconds on the container's clock, at or behind the end (an edit list's). n_samples: from the first
     sample that is heard (iTunSMPB's, LAME's).
     """
 
     untimed: bool = False
+    restarts: bool = False
     durations_count: bool = False
     end: Fraction | None = None
     n_samples: int | None = None
@@ -90,6 +93,7 @@ class Heard:
         self._ahead: deque[_Next] = deque()
         self._n_ahead = 0
         self._went_back = self._untimed = False
+        self._newest_ticks = 0
         self._clock = (0, 1)  # samples per tick, as a ratio
         self._slack = 0
 
@@ -161,6 +165,12 @@ class Heard:
         if frame.pts is None or self._untimed:
             return None
         num, den = self._clock
+        if self._ends.restarts:
+            if (self._newest_ticks - frame.pts) * num > JITTER_S * self.rate_hz * den:
+                behind = self._n_passed + self._n_held + self._n_ahead
+                self._first_ticks = frame.pts - (2 * behind * den + num) // (2 * num)
+                self._newest_ticks = frame.pts
+            self._newest_ticks = max(self._newest_ticks, frame.pts)
         place: int = (2 * (frame.pts - self._first_ticks) * num + den) // (2 * den)
         return place
 

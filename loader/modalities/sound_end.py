@@ -35,6 +35,8 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
         return Ends(n_samples=mp3_samples(data))
     if container.format.name == "avi":
         return Ends(untimed=True)
+    if container.format.name == "ogg":
+        return Ends(restarts=True)
     if not container.format.name.startswith("mov"):
         return Ends()
     end = edit_end(data, stream.id)

@@ -1,7 +1,8 @@
 """Clips against their video: times of every frame exactly, what is seen in three frames of one clip.
 
-Times cost one demux of the source; frames a seek each. A frame that a seek does not find, or that differs, is taken
-from a decode from the start before anything is said: not every container can seek.
+Times cost one demux of the source; frames a seek each. A frame that differs is looked at again in the clip's size, for
+what is clipped there; one that a seek does not find, or that differs still, is taken from a decode from the start
+before anything is said: not every container can seek.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,12 +42,13 @@ _MIN_CORRELATION = 0.7
 
 
 class Seen(NamedTuple):
-    """A source frame, and how those beside it look."""
+    """A source frame, and how those beside it look. size_px: at which size its colours are clipped, None: in cells."""
 
     frame: "VideoFrame"
     aspect: Fraction
     beside: list[Grid]
     n_beside: int
+    size_px: tuple[int, int] | None
 
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
@@ -137,13 +139,15 @@ def _check_pictures(path: str, unit: Unit) -> None:
     told: list[int] = unit.fields["json"]["pts"]
     numbers = sorted({0, len(told) // 2})
     stored = {told[number]: loader.video(frames=1, start=number)(mp4)[0] for number in numbers}
-    for frames in (_sought, _decoded):
-        seen = frames(path, sorted(stored))
+    height, width = stored[told[0]].shape[:2]
+    looks = [(frames, size_px) for frames in (_sought, _decoded) for size_px in (None, (width, height))]
+    for frames, size_px in looks:
+        seen = frames(path, sorted(stored), size_px)
         try:
             for number, pts in zip(numbers, sorted(stored), strict=True):
                 _check_picture(stored[pts], seen.get(pts), f"frame {number}")
         except Unusable:
-            if frames is _decoded:
+            if (frames, size_px) == looks[-1]:
                 raise
         else:
             return
@@ -157,7 +161,7 @@ def _check_picture(pixels: "np.ndarray[Any, Any]", seen: Seen | None, where: str
     height, width = pixels.shape[:2]
     shape = (float(frame.width * seen.aspect), float(frame.height))
     check_aspect((width, height), shape[::-1] if is_sideways(turn) else shape, where)
-    found, stored = grid_of(pixels), _colours(frame)
+    found, stored = grid_of(pixels), _colours(frame, seen.size_px)
     expected = upright(stored, turn)
     if is_hdr(frame):
         check_structure(found, expected, where)
@@ -169,7 +173,7 @@ def _check_picture(pixels: "np.ndarray[Any, Any]", seen: Seen | None, where: str
         for mirrored in (False, True)
         if turns or mirrored
     ]
-    planes = planes_of(frame)
+    planes = planes_of(frame, _own_size(frame, seen.size_px))
     if planes is not None:
         readings += [
             Reading(findings.COLOUR_RANGE, upright(planes.with_other_range().rgb(), turn)),
@@ -210,9 +214,14 @@ def check_structure(found: Grid, expected: Grid, where: str) -> None:
         raise finding(findings.PIXELS, f"{where}: correlates {correlation:.2f} with its source")
 
 
-def _colours(frame: "VideoFrame") -> Grid:
-    planes = planes_of(frame)
+def _colours(frame: "VideoFrame", size_px: tuple[int, int] | None) -> Grid:
+    planes = planes_of(frame, _own_size(frame, size_px))
     return grid_of(frame.to_ndarray(format="rgb24", threads=1)) if planes is None else planes.rgb()
+
+
+def _own_size(frame: "VideoFrame", size_px: tuple[int, int] | None) -> tuple[int, int] | None:
+    """An upright (width, height), as the frame lies."""
+    return size_px[::-1] if size_px is not None and is_sideways(display_matrix(frame)) else size_px
 
 
 def is_sideways(matrix: tuple[int, ...] | None) -> bool:
@@ -231,7 +240,7 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
     return out
 
 
-def _sought(path: str, wanted: Sequence[int]) -> dict[int, Seen]:
+def _sought(path: str, wanted: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, Seen]:
     """From the keyframe before the first; what is found of it."""
     import av
 
@@ -242,22 +251,26 @@ def _sought(path: str, wanted: Sequence[int]) -> dict[int, Seen]:
         stream.thread_count = 1
         try:
             container.seek(wanted[0], stream=stream, backward=True)
-            return _find(((frame, frame.pts) for frame in container.decode(stream)), wanted, stream)
+            frames = ((frame, frame.pts) for frame in container.decode(stream))
+            return _find(frames, wanted, stream, size_px)
         except av.error.FFmpegError:
             return {}  # it cannot seek; the decode from the start will find them
 
 
-def _decoded(path: str, wanted: Sequence[int]) -> dict[int, Seen]:
+def _decoded(path: str, wanted: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, Seen]:
     with opened(path) as container:
         stream = moving_picture(container)
         assert stream is not None  # it was cut
         stream.thread_count = 1
         frames = shown(container, container.decode(stream))
-        return _find(((one.frame, one.pts) for one in frames), wanted, stream)
+        return _find(((one.frame, one.pts) for one in frames), wanted, stream, size_px)
 
 
 def _find(
-    frames: "Iterator[tuple[VideoFrame, int | None]]", wanted: Sequence[int], stream: "VideoStream"
+    frames: "Iterator[tuple[VideoFrame, int | None]]",
+    wanted: Sequence[int],
+    stream: "VideoStream",
+    size_px: tuple[int, int] | None,
 ) -> dict[int, Seen]:
     """The first frame at each of these times, with those around it."""
     aspect = Fraction(stream.sample_aspect_ratio or 1)
@@ -268,13 +281,13 @@ def _find(
     for frame, at in frames:
         for seen in found.values():
             if len(seen.beside) < seen.n_beside:
-                seen.beside.append(_colours(frame))
+                seen.beside.append(_colours(frame, size_px))
                 n_after += 1
         if not waiting and n_after == _BESIDE * len(found):
             break
         if waiting and at == waiting[-1]:
-            earlier = [_colours(one) for one in before]
-            found[waiting.pop()] = Seen(frame, aspect, earlier, len(earlier) + _BESIDE)
+            earlier = [_colours(one, size_px) for one in before]
+            found[waiting.pop()] = Seen(frame, aspect, earlier, len(earlier) + _BESIDE, size_px)
         while waiting and at is not None and at > waiting[-1]:
             waiting.pop()
         before.append(frame)

@@ -1,7 +1,9 @@
 """A picture as 16 x 16 mean colours: what it shows, without its resolution, its aspect ratio or its coding noise.
 
 Means commute with everything that is linear, so the planes are averaged first and only the 256 means are turned into
-colours: a 1080p frame costs three sums. Rec. ITU-T H.273, equations 39 to 58, for the YCbCr matrices.
+colours: a 1080p frame costs three sums. What is clipped is not linear: of a picture with code values beyond black and
+white, or colours that no screen shows, it counts at which size they were clipped. `planes_of` can average less, then.
+Rec. ITU-T H.273, equations 39 to 58, for the YCbCr matrices.
 """
 
 from collections.abc import Mapping
@@ -30,7 +32,8 @@ _FULL = 2  # AVCOL_RANGE_JPEG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planes:
-    """Mean Y, Cb, Cr of each cell in stored code values of `bits` bits, and how they are to be read."""
+    """Mean Y, Cb, Cr of each cell (or of each pixel of a smaller picture) in stored code values of `bits` bits, and how
+    they are to be read. means: float64 [rows, columns, 3]."""
 
     means: Grid
     bits: int
@@ -38,7 +41,7 @@ class Planes:
     full_range: bool
 
     def rgb(self) -> Grid:
-        """The colours that these code values mean."""
+        """The colours that these code values mean, clipped, and averaged to cells."""
         scale = 2 ** (self.bits - 8)
         luma, blue, red = np.moveaxis(self.means / scale, -1, 0)
         if not self.full_range:
@@ -49,7 +52,7 @@ class Planes:
         r, b = luma + 2 * (1 - kr) * red, luma + 2 * (1 - kb) * blue
         g = (luma - kr * r - kb * b) / (1 - kr - kb)
         colours: Grid = np.clip(np.stack([r, g, b], axis=-1), 0, 255)
-        return colours
+        return colours if colours.shape[:2] == (CELLS, CELLS) else grid_of(colours)
 
     def with_other_range(self) -> "Planes":
         return replace(self, full_range=not self.full_range)
@@ -58,8 +61,10 @@ class Planes:
         return replace(self, matrix=BT601 if self.matrix == BT709 else BT709)
 
 
-def planes_of(frame: "VideoFrame") -> Planes | None:
+def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
     """The means of a decoded frame; None where its format is not planar YCbCr, or its matrix no linear one.
+
+    size_px: (width, height) of the picture with chroma of half the size whose pixels are to be had, None: cells.
 
     An untagged frame is limited BT.601, as every common decoder reads it.
     """
@@ -71,29 +76,40 @@ def planes_of(frame: "VideoFrame") -> Planes | None:
     if matrix is None or pixels.is_big_endian:
         return None
     bits = pixels.components[0].bits
-    means = [cell_means(_plane(frame, index, bits)) for index in range(3)]
+    means = [_means(_plane(frame, index, bits), size_px, index) for index in range(3)]
     full = pixels.name.startswith("yuvj") or int(frame.color_range) == _FULL
     return Planes(means=np.stack(means, axis=-1), bits=bits, matrix=matrix, full_range=full)
 
 
+def _means(plane: np.ndarray[Any, Any], size_px: tuple[int, int] | None, index: int) -> Plane:
+    if size_px is None:
+        return cell_means(plane)
+    width, height = size_px
+    if not index:
+        return cell_means(plane, height, width)
+    small = cell_means(plane, -(-height // 2), -(-width // 2))
+    return small.repeat(2, axis=0).repeat(2, axis=1)[:height, :width]
+
+
 def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
-    """Of uint8 RGB [H, W, 3]."""
+    """Of RGB [H, W, 3], 0 to 255."""
     return np.stack([cell_means(pixels[..., channel]) for channel in range(3)], axis=-1)
 
 
-def cell_means(plane: np.ndarray[Any, Any]) -> Plane:
-    """float64 [16, 16]: area means of a plane [H, W], exact where a cell's border cuts a pixel in two."""
-    sums = _cell_sums(_cell_sums(plane).T).T
-    means: Plane = sums * (CELLS**2 / plane.size)
+def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CELLS) -> Plane:
+    """float64 [rows, columns]: area means of a plane [H, W], exact where a cell's border cuts a pixel in two."""
+    sums = _cell_sums(_cell_sums(plane, rows).T, columns).T
+    means: Plane = sums * (rows * columns / plane.size)
     return means
 
 
-def _cell_sums(lines: np.ndarray[Any, Any]) -> Plane:
-    """float64 [16, m]: sums of the lines [n, m] in each of 16 cells, of one that a border cuts in two its share."""
-    edges = np.arange(CELLS + 1) * len(lines) / CELLS
+def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
+    """float64 [n_cells, m]: sums of the lines [n, m] in each of the cells, of one that a border cuts in two its
+    share."""
+    edges = np.arange(n_cells + 1) * len(lines) / n_cells
     first = edges.astype(int)
-    sums: Plane = np.empty((CELLS, lines.shape[1]))
-    for cell in range(CELLS):
+    sums: Plane = np.empty((n_cells, lines.shape[1]))
+    for cell in range(n_cells):
         lines[first[cell] : first[cell + 1]].sum(axis=0, dtype=np.float64, out=sums[cell])
         for edge, sign in ((cell, -1), (cell + 1, 1)):
             if share := edges[edge] - first[edge]:

@@ -110,12 +110,13 @@ def write_sound(
     layout: str = "",
     start_s: float = 0.0,
     hole_s: float = 0.0,
+    options: dict[str, str] | None = None,
 ) -> str:
     """float [channels, n], full scale = 1, through one of FFmpeg's encoders; its timestamps begin at `start_s`, and
     from sample 10,000 on they are `hole_s` later."""
     layout = layout or {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}[len(samples)]
     with av.open(str(path), "w", format=container) as out:
-        stream = out.add_stream(codec, rate=rate_hz, layout=layout)
+        stream = out.add_stream(codec, rate=rate_hz, layout=layout, options=options or {})
         resampler = av.AudioResampler(format=stream.codec_context.format.name, layout=layout, rate=rate_hz)
         packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=layout)

@@ -126,6 +126,41 @@ def test_silence_instead_of_sound(
     assert refused_as(path) == findings.SOUND_DIFFERS
 
 
+def at_dbfs(sound: np.ndarray, dbfs: float) -> np.ndarray:
+    """int16 [n] of that level."""
+    level = np.sqrt(np.square(sound.astype(float)).mean()) / 2**15
+    return np.rint(sound * (10 ** (dbfs / 20) / level)).astype(np.int16)
+
+
+@pytest.mark.parametrize(
+    ("n_channels", "loud", "dbfs"), [(2, (0, 1), -59), (2, (0,), -56), (2, (1,), -57), (6, (2,), -55)]
+)
+def test_sound_that_is_quiet_in_the_mix_alone_passes(
+    tmp_path: Path, refused_as: RefusedAs, n_channels: int, loud: tuple[int, ...], dbfs: float
+) -> None:
+    """A quiet room: each channel is above the level of silence, what they are mixed to is not."""
+    channels = np.zeros((n_channels, 2 * RATE_HZ), np.int16)
+    for number in loud:
+        channels[number] = at_dbfs(hiss(2 * RATE_HZ, number), dbfs)
+    assert refused_as(wav(tmp_path / "in.wav", channels)) == ""
+
+
+def test_channels_that_cancel_for_a_while_pass(tmp_path: Path, refused_as: RefusedAs) -> None:
+    """The second of three segments; the whole sound does not cancel."""
+    left = hiss(15 * RATE_HZ, 1)
+    right = left.copy()
+    right[5 * RATE_HZ : 10 * RATE_HZ] *= -1
+    assert refused_as(wav(tmp_path / "in.wav", np.stack([left, right]))) == ""
+
+
+def test_silence_instead_of_quiet_sound(
+    tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = wav(tmp_path / "in.wav", np.stack([at_dbfs(hiss(2 * RATE_HZ, seed), -59) for seed in range(2)]))
+    spoilt(monkeypatch, lambda samples: 0 * samples)
+    assert refused_as(path) == findings.SOUND_DIFFERS
+
+
 @pytest.mark.parametrize("lost", [0, 2, 5])
 def test_a_channel_left_out(
     tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, lost: int

@@ -1792,6 +1792,13 @@ CHECKPOINTS = [
         ),
     ),
     Bug(
+        "what a listing lacks once nobody else needs",
+        "penstock/listed_twice.py",
+        "range(2)",
+        "range(1)",
+        ("tests/penstock/takedown/test_raw.py::test_what_a_listing_lacks_once_is_used_by_others",),
+    ),
+    Bug(
         "a load that failed goes on reading into the state",
         "penstock/checkpoints/several.py",
         "pool.shutdown(cancel_futures=True)",

@@ -1859,6 +1859,33 @@ CHECKPOINTS = [
         ),
     ),
     Bug(
+        "parts are deleted whose marker was not listed",
+        "penstock/checkpoints/retention.py",
+        "if not is_there(store, marker_key(run, step)):",
+        "if True:",
+        (
+            "tests/penstock/checkpoints/test_files.py::"
+            "test_no_checkpoint_loses_its_parts_to_a_listing_without_its_marker",
+        ),
+    ),
+    Bug(
+        "a marker that is only listed takes another's place",
+        "penstock/checkpoints/retention.py",
+        "if is_there(store, marker_key(run, committed[at - 1])):",
+        "if True:",
+        (
+            "tests/penstock/checkpoints/test_files.py::"
+            "test_a_marker_that_is_listed_and_not_there_takes_the_place_of_none",
+        ),
+    ),
+    Bug(
+        "what a listing lacks once nobody else needs",
+        "penstock/listed_twice.py",
+        "range(2)",
+        "range(1)",
+        ("tests/penstock/takedown/test_raw.py::test_what_a_listing_lacks_once_is_used_by_others",),
+    ),
+    Bug(
         "a load that failed goes on reading into the state",
         "penstock/checkpoints/several.py",
         "pool.shutdown(cancel_futures=True)",

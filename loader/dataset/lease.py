@@ -9,7 +9,7 @@ that it sends the version to as well.
 
 import logging
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -126,19 +126,22 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a root, read again at little cost: a listing, and those that moved."""
+    """The leases of a root, read again at little cost: a listing, and those that moved or are not listed any more. That
+    one was given back no listing says: it is asked for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, LeaseRecord] = {}
 
-    def read(self) -> list[LeaseRecord]:
-        """Every lease there is, by key. Raises: StoreError."""
+    def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
+        """Every lease there is, by key. also: keys of some that were seen before this was made. Raises: StoreError."""
         there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
-        new = [key for key, etag in there.items() if not self._holds(key, etag)]
+        unlisted = {*self._known, *also}.difference(there)
+        new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
         with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-leases") as pool:
             found = dict(zip(new, pool.map(self._get, new), strict=True))
-        kept = {key: found[key] if key in found else self._known[key] for key in there}
+        every = sorted({*there, *unlisted})
+        kept = {key: found[key] if key in found else self._known[key] for key in every}
         self._known = {key: one for key, one in kept.items() if one is not None}
         return list(self._known.values())
 

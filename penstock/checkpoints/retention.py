@@ -9,9 +9,10 @@ being written.
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidRuntime, StoreError
-from loader.storage import ObjectInfo, Store
+from loader.storage import ObjectInfo, Store, is_there
 
 from .marker import Checkpoint, marker_key, part_key, read, steps
 
@@ -51,9 +52,10 @@ def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
     """Delete what need not stay beside the newest checkpoint, which was just committed.
 
     What cannot be deleted is logged, and tried again after the next commit: the checkpoint that was made is good. A
-    marker goes before its parts: whatever stops this, no marker is left whose parts are gone. By a listing that lacks
-    the step just committed nothing is deleted. Two listings, the marker before, and a request for each 1,000 objects
-    deleted.
+    marker goes before its parts: whatever stops this, no marker is left whose parts are gone. No listing is believed:
+    of each step whose parts go the store is asked for its marker, and of each that stays by `keep_last`. By a listing
+    that lacks the step just committed nothing is deleted. Two listings, the marker before, `keep_last` requests where
+    a marker goes, one for each step whose parts do, and one for each 1,000 objects deleted.
     """
     try:
         committed = steps(store, newest.run)
@@ -66,6 +68,9 @@ def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
             )
             return
         kept = retention.kept(committed)
+        if len(kept) < len(committed):
+            # One that was deleted, and is listed still, takes the place of none.
+            kept = retention.kept(_without_deleted(store, newest.run, committed, retention.keep_last or 0))
         store.delete_many(marker_key(newest.run, step) for step in committed if step not in kept)
         store.delete_many(_leftovers(store, newest, kept))
     except StoreError as error:
@@ -81,17 +86,42 @@ def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
             yield int(step), one
 
 
+def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
+    """The steps, but for those among the newest whose marker is not there: `last` of the newest are."""
+    there: list[int] = []
+    for at in range(len(committed), 0, -1):
+        if len(there) == last:
+            return [*committed[:at], *reversed(there)]
+        if is_there(store, marker_key(run, committed[at - 1])):
+            there.append(committed[at - 1])
+    return there[::-1]
+
+
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
     """Keys at and below the newest committed step that no checkpoint has. Of older steps that stay, what other tries
-    left was deleted when that was the newest, or, where that failed, now that it is the one before."""
+    left was deleted when that was the newest, or, where that failed, now that it is the one before.
+
+    A step that no listing showed may have a marker all the same: a request for each whose parts are to go."""
     before = max((step for step in kept if step < newest.step), default=None)
     named = {one.step: one for one in (newest, _marker(store, newest.run, before)) if one is not None}
     own = {one.key(part) for one in named.values() for part in one.objects}
-    for step, one in remains(store, newest.run):
+    for step, objects in groupby(remains(store, newest.run), lambda one: one[0]):
         if step > newest.step:
             return
-        if step not in kept or (step in named and one.key not in own):
-            yield one.key
+        if step in named:
+            yield from (one.key for _, one in objects if one.key not in own)
+        elif step not in kept and _has_no_marker(store, newest.run, step):
+            yield from (one.key for _, one in objects)
+
+
+def _has_no_marker(store: Store, run: str, step: int) -> bool:
+    """Whether the store says so, asked for it. At or below the newest step none is made any more."""
+    if not is_there(store, marker_key(run, step)):
+        return True
+    _log.warning(
+        "step %d of run %s in %s has a marker that was not listed: its parts stay", step, run, store.url
+    )
+    return False
 
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:

@@ -17,6 +17,7 @@ from torch.futures import Future
 
 from loader import Root
 from loader.errors import Conflict, InvalidField, InvalidRuntime, StoreError
+from loader.storage import is_there
 from loader.storage.mirrored import primary_of
 
 from . import index, marker, retention
@@ -139,10 +140,12 @@ class Writer(StorageWriter):
                 f"step {self._step} of run {self._run!r} is committed, unless somebody saved a later one"
             )
             raise
-        if any(step > self._step for step in committed):
+        later = [step for step in committed if step > self._step]
+        # Asked for, since one that was deleted may be listed still: by that no marker is withdrawn.
+        if newest := next(filter(self._has_marker, reversed(later)), None):
             # Somebody went on while this save stood still, and may have deleted its parts already.
             self._store.delete_many([key])
-            self._check_newest()
+            raise self._conflict(newest)
         retention.apply(self._store, self._keep, found)
 
     def _check_same(self, results: Sequence[Sequence[WriteResult]]) -> None:
@@ -158,10 +161,16 @@ class Writer(StorageWriter):
     def _check_newest(self) -> None:
         newest = max(marker.steps(self._store, self._run), default=None)
         if newest is not None and newest >= self._step:
-            raise Conflict(
-                f"{self._store.url}: run {self._run!r} has a checkpoint of step {newest}, and its steps only go up; "
-                f"step {self._step} was not saved: a training that goes back to an earlier step is a run of its own"
-            )
+            raise self._conflict(newest)
+
+    def _has_marker(self, step: int) -> bool:
+        return is_there(self._store, marker.marker_key(self._run, step))
+
+    def _conflict(self, newest: int) -> Conflict:
+        return Conflict(
+            f"{self._store.url}: run {self._run!r} has a checkpoint of step {newest}, and its steps only go up; "
+            f"step {self._step} was not saved: a training that goes back to an earlier step is a run of its own"
+        )
 
     def _pieces(self, plan: SavePlan, planner: SavePlanner) -> Iterator[Piece]:
         for item in plan.items:

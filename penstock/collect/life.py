@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loader.dataset.heartbeat import read_heartbeat
 from loader.dataset.history import State
+from loader.dataset.lease import FOLDER as LEASES
 from loader.dataset.lease import LeaseRecord, Leases
 from loader.errors import InvalidName
 from loader.storage import Store
@@ -51,15 +52,16 @@ def open_txns(state: State) -> list[str]:
 
 
 def look(store: Store, name: str, state: State, leases: Leases, now_us: int, silence_us: int) -> Life:
-    """See who is alive, after `state` was read, and note it under the collector's name. A request per open transaction,
-    per lease, and three more. Raises: StoreError."""
-    there, txns = leases.read(), open_txns(state)
+    """See who is alive, after `state` was read, and note it under the collector's name. A lease that was seen at the
+    look before is asked for, listed or not. A request per open transaction, per lease, and three more. Raises:
+    StoreError."""
+    before = read_signs(store, name)
+    there, txns = leases.read(key for key in before.said if key.startswith(LEASES)), open_txns(state)
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
     said: dict[str, Said] = {one.key: _said(one) for one in there}
     said |= dict(zip(map(_key, txns), beats, strict=True))
-    life = Life(signs=read_signs(store, name), leases=there, silence_us=silence_us)
-    life = replace(life, signs=life.signs.after(said, now_us))
+    life = Life(signs=before.after(said, now_us), leases=there, silence_us=silence_us)
     write_signs(store, name, life.signs)
     return life
 

@@ -15,6 +15,7 @@ from loader.dataset.history import Deny, VersionRecord
 from loader.dataset.key_hashes import hashes_of
 from loader.dataset.parquet import TableFile, get_table
 
+from ..listed_twice import listed_twice
 from .cells import LABELS, class_names_without, scrub, searched
 from .marks import Marks
 from .names import keys_files, names_of
@@ -200,6 +201,8 @@ def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[
 
 def all_datasets(root: Root) -> Sequence[str]:
     """Those that have versions or transactions, and those that a pipeline has tables or stages of."""
-    named = {info.key.split("/")[1] for place in ("tables/", "stages/") for info in root.store.list(place)}
+    named = {
+        info.key.split("/")[1] for place in ("tables/", "stages/") for info in listed_twice(root.store, place)
+    }
     # Whoever has a version had a transaction first.
     return sorted(named | {txn.dataset for txn in root.state.txns.values()})

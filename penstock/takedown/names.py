@@ -15,6 +15,7 @@ from loader.dataset.parquet import TableFile, get_table, parse_table
 from loader.errors import ObjectNotFound
 from loader.storage import Store
 
+from ..listed_twice import listed_twice
 from .marks import Marks, marks_of
 
 NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
@@ -44,7 +45,7 @@ def waiting_tables(root: Root, dataset: str) -> Iterator[pa.Table]:
     """What open transactions of a dataset have of samples."""
     for txn in root.state.txns.values():
         waits = txn.dataset == dataset and txn.status == "open"
-        for info in root.store.list(f"data/{txn.txn}/") if waits else ():
+        for info in listed_twice(root.store, f"data/{txn.txn}/") if waits else ():
             if info.key.endswith(".parquet") and not info.key.endswith(".index.parquet"):
                 try:
                     yield parse_table(root.store.get(info.key).data, info.key)
@@ -112,7 +113,7 @@ def _of_other_rows(
 ) -> Iterator[pa.ChunkedArray]:
     """What units and raw objects are called of which nothing is taken down. mine: column -> names of what is."""
     for kind, columns in _TABLES.items():
-        for info in store.list(f"tables/{dataset}/{kind}/"):
+        for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):
                 continue
             try:

@@ -13,6 +13,7 @@ from loader.dataset.parquet import TableFile, get_table, parse_table
 from loader.errors import InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 
+from ..listed_twice import listed_twice
 from .every_text import cell_texts, texts
 from .find import all_datasets
 from .json_objects import json_object
@@ -155,7 +156,7 @@ def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
     """Those that a table, record or manifest of a batch names."""
     out: set[str] = set()
     for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
-        for info in store.list(place):
+        for info in listed_twice(store, place):
             if info.key.endswith((".parquet", ".json")) and not is_hint(info.key):
                 with suppress(ObjectNotFound):  # replaced, or done with
                     out = out.union(*map(meant, set(_texts_of(store, info.key))))

@@ -255,14 +255,32 @@ def test_leases_are_read_again_only_where_they_moved(store):
     assert sorted(one.versions for one in leases.read()) == [(one,) for one in IDS[:5]]
     assert len(store.gets) == 5
     held[3].beat()
+    given_back = held[4].key
     held[4].close()
     assert sorted((one.versions[0], one.beat) for one in leases.read()) == [
         *((one, 1) for one in IDS[:3]),
         (IDS[3], 2),
     ]
-    assert store.gets[5:] == [held[3].key]
+    assert store.gets[5:] == [held[3].key, given_back]  # that no listing has it says nothing
+    leases.read()
+    assert len(store.gets) == 7
     for one in held:
         one.close()
+
+
+def test_a_lease_that_a_listing_lacks_is_asked_for_where_it_was_seen_before(store):
+    held = Lease(store)
+    held.add(IDS[0])
+    known, fresh = Leases(store), Leases(store)
+    assert [one.key for one in known.read()] == [held.key]
+    held.beat()
+    store.list = lambda *_: iter(())
+    assert [(one.key, one.beat) for one in known.read()] == [(held.key, 2)]
+    assert fresh.read() == []
+    assert [one.key for one in fresh.read([held.key, "leases/gone.json"])] == [held.key]
+    assert [one.key for one in fresh.read()] == [held.key]
+    held.close()
+    assert known.read() == fresh.read() == []
 
 
 @pytest.mark.parametrize(

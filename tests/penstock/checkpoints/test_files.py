@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, InvalidRuntime
-from loader.storage import open_store
+from loader.storage import ObjectInfo, open_store
 from penstock.checkpoints import marker, retention
 from penstock.checkpoints.boxes import cut, extent
 from penstock.checkpoints.marker import Checkpoint, Stored
@@ -183,6 +183,61 @@ def test_nothing_is_deleted_by_a_listing_without_what_was_just_committed(caplog)
     retention.apply(store, Retention(keep_last=1), checkpoint(3, "3-index.json"))
     assert [one.key for one in store.list()] == before
     assert "step 3 was just committed, and is not listed" in caplog.text
+
+
+class Listed:
+    """A store whose listings lack some keys, and have others that are not there."""
+
+    def __init__(self, store, *, without=(), ghosts=()):
+        self._store, self._without, self._ghosts = store, set(without), set(ghosts)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def list(self, prefix="", start_after=None):
+        there = {one.key: one for one in self._store.list(prefix, start_after)}
+        there |= {
+            key: ObjectInfo(key=key, nbytes=1, etag="old") for key in self._ghosts if key.startswith(prefix)
+        }
+        return iter([there[key] for key in sorted(there) if key not in self._without])
+
+
+def committed(name, *steps):
+    """(a store, step -> its checkpoint, with a marker)."""
+    store, made = open_store(f"memory://{name}"), {}
+    store.delete_many([one.key for one in store.list()])
+    for step in steps:
+        one = made[step] = checkpoint(step, f"{step}-index.json", f"{step}-0.safetensors")
+        for part in one.objects:
+            store.put(one.key(part), b"abc")
+        store.put(marker.marker_key("run", step), marker.encode(one))
+    return store, made
+
+
+@given(
+    steps=st.sets(st.integers(0, 30), min_size=1, max_size=8),
+    data=st.data(),
+    keep=st.sampled_from([Retention(), Retention(keep_last=1), Retention(keep_last=3, keep_every=4)]),
+)
+@settings(derandomize=True, deadline=None)
+def test_no_checkpoint_loses_its_parts_to_a_listing_without_its_marker(steps, data, keep):
+    """Nor any that would stay, whatever markers a listing lacks."""
+    store, made = committed("retention-of-a-lacking-listing", *steps)
+    newest = max(steps)
+    unlisted = data.draw(st.sets(st.sampled_from(sorted(steps))))
+    lacks = [marker.marker_key("run", step) for step in unlisted - {newest}]
+    retention.apply(Listed(store, without=lacks), keep, made[newest])
+    left = marker.steps(store, "run")
+    assert keep.kept(steps) <= set(left)
+    keys = {one.key for one in store.list()}
+    assert all(made[step].key(part) in keys for step in left for part in made[step].objects)
+
+
+def test_a_marker_that_is_listed_and_not_there_takes_the_place_of_none():
+    store, made = committed("retention-of-a-late-listing", 1, 2, 3, 6)
+    late = Listed(store, ghosts=[marker.marker_key("run", step) for step in (4, 5)])
+    retention.apply(late, Retention(keep_last=3), made[6])
+    assert marker.steps(store, "run") == [2, 3, 6]
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", None])

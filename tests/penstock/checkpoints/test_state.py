@@ -22,7 +22,7 @@ from loader.errors import (
     PlanMismatch,
     StoreError,
 )
-from loader.storage import open_store
+from loader.storage import ObjectInfo, open_store
 from loader.storage.threads import DaemonPool
 from loader.storage.traffic import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState, marker
@@ -396,6 +396,23 @@ def test_a_save_that_stood_still_while_others_went_on_is_withdrawn(tmp_path, at)
         slow.wait()
     assert fast.steps() == [6]
     assert fast.load({"w": torch.ones(2)}).step == 6
+
+
+def test_no_save_is_withdrawn_for_a_marker_that_is_listed_and_not_there(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    store = checkpoints._root.store
+    late = ObjectInfo(key=marker.marker_key("run", 9), nbytes=1, etag="old")
+    real, create = store.list, store.put_if_absent
+
+    def put_if_absent(key, data):
+        create(key, data)
+        if "/steps/" in key:  # until now listings told the truth
+            store.list = lambda prefix="", *a: iter([*real(prefix, *a), late])
+
+    store.put_if_absent = put_if_absent
+    checkpoints.save(5, {"w": torch.ones(2)})
+    store.list = real
+    assert checkpoints.steps() == [5]
 
 
 def test_what_changes_while_a_save_is_on_its_way_is_not_in_it(tmp_path):

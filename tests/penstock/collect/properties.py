@@ -210,6 +210,23 @@ def a_lease_that_moves_again_before_the_sweep_keeps_its_version():
     reader.close()
 
 
+def a_lease_that_listings_lack_keeps_its_version():
+    """Seen once it is asked for: at looks without a grace, and at the last look."""
+    root, one, reader = retired_while_read()
+    look(root, 0)
+    plain = root.store
+    for hour in (1, 2):
+        root._use(Lacking(plain, "leases/"))
+        reader.renew_leases()
+        look(root, hour, grace_s=0)
+        assert is_whole(root, one)
+        assert there(again(root), "leases/")
+    root._use(plain)
+    reader.close()
+    look(root, 3, grace_s=0)
+    assert not is_whole(root, one)
+
+
 def a_held_version_stays():
     root = fresh()
     one = write(root, "a")
@@ -591,6 +608,21 @@ class Meanwhile:
         return call
 
 
+class Lacking:
+    """A store whose listings of a folder show nothing, after so many that do."""
+
+    def __init__(self, store, folder, after=0):
+        self._store, self._folder, self._after = store, folder, after
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def list(self, prefix="", start_after=None):
+        self._after -= prefix == self._folder
+        there = self._store.list(prefix, start_after)
+        return (one for one in there if self._after >= 0 or not one.key.startswith(self._folder))
+
+
 class Holding:
     """A store that deletes some objects never: it `stops` at the first of them, as a disk, or deletes all others before
     it says so, as a bucket."""
@@ -618,6 +650,7 @@ ALL = [
     a_leased_version_stays,
     a_lease_that_does_not_move_keeps_nothing,
     a_lease_that_moves_again_before_the_sweep_keeps_its_version,
+    a_lease_that_listings_lack_keeps_its_version,
     a_held_version_stays,
     a_named_version_stays,
     the_parent_of_an_open_transaction_stays,

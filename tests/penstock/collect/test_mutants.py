@@ -8,6 +8,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import loader
+from loader.dataset import lease
 from loader.errors import PenstockError
 from penstock.collect import collector, live, lost, notes, plan, sort_out, sweep
 from penstock.collect.life import Life
@@ -45,6 +46,16 @@ def the_last_look_does_not_read_leases_again(patch):
         return real(root, life, SimpleNamespace(read=lambda: life.leases), *more, **named)
 
     patch.setattr(collector, "last_look", last_look)
+
+
+def a_lease_that_is_not_listed_is_gone(patch):
+    real = lease.Leases.read
+
+    def read(self, also=()):
+        self._known = {}
+        return real(self)
+
+    patch.setattr(lease.Leases, "read", read)
 
 
 def parents_of_open_transactions_forgotten(patch):
@@ -189,6 +200,7 @@ CASES = [
     (leases_ignored, "a_leased_version_stays"),
     (the_last_look_is_left_out, "a_lease_that_moves_again_before_the_sweep_keeps_its_version"),
     (the_last_look_does_not_read_leases_again, "a_lease_that_moves_again_before_the_sweep_keeps_its_version"),
+    (a_lease_that_is_not_listed_is_gone, "a_lease_that_listings_lack_keeps_its_version"),
     (parents_of_open_transactions_forgotten, "the_parent_of_an_open_transaction_stays"),
     (holds_forgotten, "a_held_version_stays"),
     (names_forgotten, "a_named_version_stays"),

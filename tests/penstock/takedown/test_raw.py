@@ -13,7 +13,7 @@ import loader
 from loader.dataset.denied import Target
 from loader.dataset.parquet import put_table
 from loader.errors import Corrupt, Forbidden
-from penstock.takedown.raw import _fits
+from penstock.takedown.raw import _fits, used_by_others
 from penstock.takedown.record import add_to_record, read_record
 from penstock.takedown.run import run_takedown
 
@@ -134,6 +134,33 @@ def test_an_address_that_names_were_taken_out_of_fits_as_written():
             "".join, itertools.chain.from_iterable(itertools.product("ab", repeat=n) for n in range(8))
         ):
             assert _fits(uri, list(pieces)) == bool(said.fullmatch(uri)), (uri, pieces)
+
+
+def a_part(store):
+    root = loader.Root(store.url)
+    loader.write_part(root, root.begin("photos"), [("k3", {"txt": "x"}, {}, {"raw_uri": RAW})])
+
+
+@pytest.mark.parametrize("names", [a_batch, a_table, a_record, a_part])
+def test_what_a_listing_lacks_once_is_used_by_others(root, names):
+    write(root, "clips", {"k2": ("other", "carol")})
+    names(root.store)
+    lacks, real, seen = names_of_photos(root), root.store.list, set()
+
+    def listed(prefix="", start_after=None):
+        once = prefix not in seen
+        seen.add(prefix)
+        return (one for one in real(prefix, start_after) if not (once and one.key in lacks))
+
+    assert lacks
+    root.store.list = listed
+    assert used_by_others(root, {"clips": [RAW]}) == {RAW}
+
+
+def names_of_photos(root):
+    """Keys of what a pipeline has of photos, and of its open transaction."""
+    txns = {txn.txn for txn in loader.Root(root.url).state.txns.values() if txn.dataset == "photos"}
+    return {one.key for one in root.store.list() if {"photos", *txns} & set(one.key.split("/")[1:2])}
 
 
 def test_it_goes_last_and_once(kit, root):

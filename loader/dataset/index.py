@@ -149,8 +149,8 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        """The first byte that whoever asks for all rows reads: not the hashes in front, but what Parquet looks at to find
-        the footer."""
+        """The first byte that whoever asks for all rows reads: behind the hashes of pages, or where Parquet begins to
+        look for the footer."""
         behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
         return max(0, min(behind, self.nbytes - TAIL_BYTES))
 
@@ -202,8 +202,8 @@ class IndexFile:
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
-        """The hashes of the pages of a shard of so many bytes; None of an earlier release's. Raises: Corrupt when they are
-        not those that the footer names, after reading them twice."""
+        """The hashes of the pages of a shard of so many bytes; None of an earlier release's. Raises: Corrupt when they
+        are not those that the footer names, after reading them twice."""
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
         return sound(partial(self._read_page_hashes, self._hashes, shard_nbytes))
@@ -285,8 +285,8 @@ class IndexFile:
         found = hashlib.sha256(data).hexdigest()
         if found != expected:
             raise Corrupt(
-                f"{self.name}: {what} SHA-256 {found}, {said_by} says {expected}: it was replaced or damaged; restore it "
-                "from a mirror"
+                f"{self.name}: {what} SHA-256 {found}, {said_by} says {expected}: it was replaced or damaged; restore "
+                "it from a mirror"
             )
 
     def _check(self, what: str, found: int, expected: int) -> None:

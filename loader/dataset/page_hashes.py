@@ -1,15 +1,15 @@
 """The hashes of a shard's pages: so that a part of it can be proved, which its own SHA-256 does for the whole alone."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from ..errors import Corrupt
 
 PAGE_BYTES = 64 * 2**10
-"""What a sample costs that is read alone: the pages that hold it, half a page too much at either end. Hashes take 0.05 %
-of a shard. As much as a store reads of what lies between two ranges rather than asking twice."""
+"""A sample that is read alone costs the pages that hold it, half a page too much at either end: as much as a store
+reads of what lies between two ranges rather than ask twice. The hashes take 0.05 % of a shard."""
 DIGEST_BYTES = 32
 _BLOCK_BYTES = 4 * 2**20
 
@@ -24,11 +24,11 @@ class PageHashes:
 
     @staticmethod
     def of(digests: bytes, page_bytes: int, nbytes: int, name: str) -> "PageHashes":
-        """Of a shard of `nbytes`, as its index says. Raises: Corrupt where there are more or fewer than it has pages."""
+        """Of a shard of `nbytes`. name: of its index. Raises: Corrupt where they are more or fewer than its pages."""
         if page_bytes < 1 or len(digests) != DIGEST_BYTES * -(-nbytes // page_bytes):
             raise Corrupt(
-                f"{name} has {len(digests)} bytes of hashes of pages of {page_bytes} bytes, for a shard of {nbytes} bytes; "
-                "restore it from a mirror"
+                f"{name} has {len(digests)} bytes of hashes of pages of {page_bytes} bytes, for a shard of {nbytes} "
+                "bytes; restore it from a mirror"
             )
         return PageHashes(digests, page_bytes, nbytes)
 
@@ -36,10 +36,10 @@ class PageHashes:
     def n_pages(self) -> int:
         return len(self.digests) // DIGEST_BYTES
 
-    def span(self, page: int) -> tuple[int, int]:
-        """(offset, nbytes) of a page."""
-        start = page * self.page_bytes
-        return start, min(self.page_bytes, self.nbytes - start)
+    def others(self, digests: Sequence[bytes]) -> list[int]:
+        """The pages that have another digest among these of all pages, in order."""
+        step = DIGEST_BYTES
+        return [n for n, one in enumerate(digests) if self.digests[n * step : (n + 1) * step] != one]
 
     def is_page(self, page: int, data: bytes | memoryview) -> bool:
         """Whether these are its bytes."""

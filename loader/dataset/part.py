@@ -12,8 +12,8 @@ from .parquet import TableFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFile:
-    """One row of the `shards` table. `field_nbytes`: the payload bytes of each field, over all rows. Those with a default
-    were not there in earlier releases."""
+    """One row of the `shards` table. `field_nbytes`: the payload bytes of each field, over all rows. What has a default
+    was not there in earlier releases."""
 
     part: str
     group: str

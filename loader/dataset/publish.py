@@ -50,7 +50,7 @@ class Pending:
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
-    """The version that a log record names. Raises: Corrupt; ObjectNotFound."""
+    """The version that a log record names, its shards read by CRC-32C. Raises: Corrupt; ObjectNotFound."""
     return _version(store, record, read_manifest(store, record.manifest, record.sha256))
 
 

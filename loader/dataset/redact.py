@@ -160,8 +160,8 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 def _copy(
     store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
 ) -> tuple[str, bytes]:
-    """The shard with what patches say: (offset, bytes) to write, or (offset, so many zeros). Returns its SHA-256, and the
-    hashes of its pages."""
+    """The shard with what patches say: (offset, bytes) to write, or (offset, so many zeros). Returns its SHA-256, and
+    the hashes of its pages."""
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),

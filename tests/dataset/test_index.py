@@ -161,8 +161,8 @@ def test_a_flipped_page_of_a_large_index_is_corrupt(put, earlier):
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch, earlier):
-    """The footer has a checksum, for a damaged one crashes Parquet readers; so have the pages, but of an earlier release
-    not their headers. Whatever a flip makes of those, wrong rows never come out."""
+    """The footer has a checksum, for a damaged one crashes Parquet readers; so have the pages, but of an earlier
+    release not their headers. Whatever a flip makes of those, wrong rows never come out."""
     monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 1)
     keys, fields, data = made(2 * ROW_GROUP_ROWS + 100, ("x", "y"))
     assert len(data) > module.TAIL_BYTES
@@ -193,7 +193,7 @@ def forged():
 
 def test_an_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
     """Whoever replaces it can have any CRC-32C; by that alone, as of earlier releases, it is read."""
-    keys, fields, data = made(300)
+    _, fields, data = made(300)
     other = forged()
     store, place = put(other, data)
     crcs = IndexPlace.measure("i.parquet", other)

@@ -147,7 +147,7 @@ class PartWriter:
         stem = f"{self._prefix}/{group}-{self._name}"
         with beside(shard.hash_pages) as hashing:
             self._store.put_file(f"{stem}.tar", shard.path)
-        pages = hashing.result()
+            pages = hashing.result()
         index = index_bytes(self._keys, shard.spans(), pages)
         place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
         self._store.put_if_absent(place.path, index)

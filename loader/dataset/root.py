@@ -58,7 +58,7 @@ class Root:
         store = MirroredStore([primary, *map(_opened, mirrors)], root_id) if mirrors else primary
         self._use(store, verify)
 
-    def _use(self, store: Store, verify: Verify) -> None:
+    def _use(self, store: Store, verify: Verify = "crc32c") -> None:
         self.store, self.verify = store, verify
         self._marker = Marker(store)
         self._log = Log(store, self._marker.check, self._marker.writable)

@@ -112,6 +112,8 @@ def shard_rows(txn: str, n: int) -> pa.Table:
         "index_nbytes": rng.integers(20_000, 90_000, n),
         "index_crc32c": rng.integers(0, 2**32, n),
         "index_footer_crc32c": rng.integers(0, 2**32, n),
+        "index_footer_sha256": [secrets.token_hex(32) for _ in range(n)],
+        "index_pages_nbytes": rng.integers(2**16, 2**17, n) // 32 * 32,
     }
     return pa.table([pa.array(columns[f.name], f.type) for f in SHARDS_SCHEMA], schema=SHARDS_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""Every byte of one shard, in one pass: the whole file's hash, each member's header and checksum, the keys."""
+"""Every byte of one shard, in one pass: the file's hash, its pages', each member's header and checksum, the keys."""
 
 import hashlib
 from collections.abc import Iterator
@@ -30,8 +30,9 @@ def check_bytes(
 ) -> Iterator[Problem]:
     """Every byte of a shard against its hash, its index and the keys of its part by the samples table, unless these are
     not known (None)."""
+    pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
-        reader = _Hashing(stream)
+        reader = _Hashing(stream, pages.page_bytes if pages else 0)
         row, ended = 0, False
         while row < index.n_rows:
             rows = index.read_row_group(index.row_group_of(row))
@@ -54,6 +55,12 @@ def check_bytes(
         yield Problem(
             address=address,
             what=f"its SHA-256 is {reader.sha256.hexdigest()}, the manifest says {shard['sha256']}",
+        )
+    elif pages is not None and (bad := pages.others(reader.pages())):
+        yield Problem(
+            address=address,
+            what=f"its index has another SHA-256 of {len(bad)} of its pages of {pages.page_bytes} bytes, first of "
+            f"number {bad[0]}",
         )
 
 
@@ -103,11 +110,15 @@ def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Ha
 
 
 class _Hashing:
-    """Reads a stream forward in blocks and hashes all of it on the way. at: bytes read; ended: it was too short."""
+    """Reads a stream forward in blocks and hashes all of it on the way, also by pages unless `page_bytes` is 0.
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    at: bytes read; ended: it was too short.
+    """
+
+    def __init__(self, stream: BinaryIO, page_bytes: int) -> None:
+        self._stream, self._page_bytes = stream, page_bytes
         self.sha256 = hashlib.sha256()
+        self._page, self._digests = hashlib.sha256(), list[bytes]()
         self.at, self.ended = 0, False
 
     def skip(self, until: int | None = None) -> None:
@@ -133,6 +144,22 @@ class _Hashing:
                 self.ended = nbytes is not None
                 return
             self.sha256.update(block)
+            self._hash_pages(block)
             self.at += len(block)
             nbytes = None if nbytes is None else nbytes - len(block)
             yield block
+
+    def pages(self) -> list[bytes]:
+        """The SHA-256 of each page, once all was read."""
+        unfinished = self._page_bytes and self.at % self._page_bytes
+        return [*self._digests, self._page.digest()] if unfinished else self._digests
+
+    def _hash_pages(self, block: bytes) -> None:
+        view, start = memoryview(block), 0
+        while self._page_bytes and start < len(block):
+            left = self._page_bytes - (self.at + start) % self._page_bytes
+            self._page.update(view[start : start + left])
+            if start + left <= len(block):
+                self._digests.append(self._page.digest())
+                self._page = hashlib.sha256()
+            start += left

@@ -102,6 +102,8 @@ def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddi
         there = np.flatnonzero(has[version.parts.locate(some)[0]])
         addresses = version.address(some[there], [field])
         vectors: list[Any] = [None] * len(some)
-        for place, read in zip(there.tolist(), read_fields(version.store, addresses, pins=pins), strict=True):
+        for place, read in zip(
+            there.tolist(), read_fields(version.shard_store, addresses, pins=pins), strict=True
+        ):
             vectors[place] = decode(read[field], None) if read[field] else None
         yield first, embeddings_of(vectors)

@@ -169,7 +169,8 @@ def _tables(store: Store, files: Sequence[File]) -> list[pa.Table]:
 
 
 def _merge_shards(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
-    table = pa.concat_tables(_tables(store, files))
+    # Columns that a table of an earlier release does not have are null for its shards.
+    table = pa.concat_tables(_tables(store, files), promote_options="default")
     return put_named_table(store, prefix, table, "shards", SHARDS_ROW_GROUP_ROWS).to_json()
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import Corrupt
-from .index import IndexPlace
-from .parquet import READ_AHEAD, parse_table
-from .shard import crc32c
+from .index import IndexFile, IndexPlace
+from .parquet import READ_AHEAD
 
 if TYPE_CHECKING:
     from .version import Version
@@ -28,17 +27,12 @@ def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
         if not present[position]:
             return np.full(int(live.sum()), -1, np.int64)
         place = IndexPlace.of(parts.shard(group, position))
-        data, name = version.store.get(place.path).data, f"{version.store.url}/{place.path}"
-        found = crc32c(data)
-        if found != place.crc32c:
-            raise Corrupt(
-                f"{name}: its CRC-32C is {found:08x}, the shards table says {place.crc32c:08x}; restore it from a "
-                "mirror"
-            )
-        column = f"{field}_nbytes"
-        sizes: Int64s = parse_table(data, name, [column])[column].to_numpy()
+        index = IndexFile(version.store, place, whole=True)
+        sizes = index.column(f"{field}_nbytes")
         if len(sizes) != len(live):
-            raise Corrupt(f"{name} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror")
+            raise Corrupt(
+                f"{index.name} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror"
+            )
         return sizes[live]
 
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:

@@ -71,7 +71,7 @@ class _Block:
             raise FieldNotFound(f"these samples have {', '.join(self.fields)}; {field!r} was asked for")
         if field not in self._held:
             narrowed = [only(address, field) for address in self.addresses]
-            self._held[field] = [fields[field] for fields in read_fields(self._version.store, narrowed)]
+            self._held[field] = [fields[field] for fields in read_fields(self._version.shard_store, narrowed)]
         return self._held[field]
 
 

@@ -2,9 +2,10 @@
 
 Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded, row groups of at
 most 2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group, not the
-whole file.
+whole file. In front stand the hashes of the shard's pages, which only those read who prove shards by them.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,16 @@ from ..storage import Store
 from ..storage.doubt import sound
 from .address import FieldAddress
 from .arrow import integers
-from .parquet import check_schema_version, table_bytes
+from .hashed_parquet import (
+    MAGIC_BYTES,
+    PartHashes,
+    footer_nbytes,
+    hashed_table_bytes,
+    part_hashes,
+    row_group_extent,
+)
+from .page_hashes import PAGE_BYTES, PageHashes
+from .parquet import check_schema_version
 from .shard import crc32c
 from .window import Window
 
@@ -68,37 +78,38 @@ class IndexRows:
         )
 
 
-def index_bytes(keys: list[str], fields: dict[str, Int64s]) -> bytes:
-    """The index file. `fields[f]` is int64 [rows, 3]: offset, nbytes, crc32c of field f in each row."""
+def index_bytes(keys: list[str], fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
+    """The index file. `fields[f]` is int64 [rows, 3]: offset, nbytes, crc32c of field f in each row; pages: what
+    `page_hashes.hash_pages` gives of the shard."""
     columns: dict[str, pa.Array] = {"key": pa.array(keys, pa.string())}
     encoding = {"key": "DELTA_BYTE_ARRAY"}
     for field in sorted(fields):
         for position, what in enumerate(_COLUMNS):
             columns[f"{field}_{what}"] = pa.array(np.ascontiguousarray(fields[field][:, position]))
             encoding[f"{field}_{what}"] = "DELTA_BINARY_PACKED"
-    return table_bytes(
+    return hashed_table_bytes(
         pa.table(columns),
         "index",
         row_group_rows=ROW_GROUP_ROWS,
+        front=pages,
+        facts={"page_bytes": str(PAGE_BYTES)},
         use_dictionary=False,
         column_encoding=encoding,
     )
 
 
-def footer_nbytes(tail: bytes) -> int:
-    """Length of a Parquet file's footer with what stands after it (its length, the magic), from the last bytes."""
-    return int.from_bytes(tail[-8:-4], "little") + 8
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
-    """Where an index lies, and the checksums that its bytes are held against before Parquet reads them: a damaged
-    footer can crash a reader. footer_crc32c: of the last `footer_nbytes`."""
+    """Where an index lies, and what its bytes are held against before Parquet reads them: a damaged footer can crash a
+    reader. footer_crc32c, footer_sha256: of the last `footer_nbytes`; pages_nbytes: of the hashes in front. Indexes of
+    earlier releases have neither hashes nor a footer_sha256 ("")."""
 
     path: str
     nbytes: int
     crc32c: int
     footer_crc32c: int
+    footer_sha256: str = ""
+    pages_nbytes: int = 0
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
@@ -108,37 +119,61 @@ class IndexPlace:
             nbytes=shard["index_nbytes"],
             crc32c=shard["index_crc32c"],
             footer_crc32c=shard["index_footer_crc32c"],
+            footer_sha256=shard.get("index_footer_sha256") or "",
+            pages_nbytes=shard.get("index_pages_nbytes") or 0,
         )
 
     @staticmethod
-    def measure(path: str, data: bytes) -> "IndexPlace":
-        """Of the bytes that are to lie at `path`."""
+    def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
+        """Of the bytes that are to lie at `path`, so many of them the hashes of pages."""
         footer = data[len(data) - footer_nbytes(data) :]
-        return IndexPlace(path=path, nbytes=len(data), crc32c=crc32c(data), footer_crc32c=crc32c(footer))
+        return IndexPlace(
+            path=path,
+            nbytes=len(data),
+            crc32c=crc32c(data),
+            footer_crc32c=crc32c(footer),
+            footer_sha256=hashlib.sha256(footer).hexdigest(),
+            pages_nbytes=pages_nbytes,
+        )
+
+    def row(self) -> dict[str, Any]:
+        """What a row of the shards table says of it."""
+        return {
+            "index_path": self.path,
+            "index_nbytes": self.nbytes,
+            "index_crc32c": self.crc32c,
+            "index_footer_crc32c": self.footer_crc32c,
+            "index_footer_sha256": self.footer_sha256,
+            "index_pages_nbytes": self.pages_nbytes,
+        }
+
+    @property
+    def start(self) -> int:
+        """The first byte that whoever asks for all rows reads: behind the hashes of pages, or where Parquet begins to
+        look for the footer."""
+        behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
+        return max(0, min(behind, self.nbytes - TAIL_BYTES))
 
 
 class IndexFile:
-    """An open index: reads what is asked for, keeps nothing but the footer. Thread-safe."""
+    """An open index: reads what is asked for, keeps nothing but the footer, or what is small. Thread-safe.
 
-    def __init__(self, store: Store, place: IndexPlace) -> None:
-        self._store, self._path, self._nbytes = store, place.path, place.nbytes
+    whole: all rows are wanted, so that they are read at once, however many.
+    """
+
+    def __init__(self, store: Store, place: IndexPlace, *, whole: bool = False) -> None:
+        self._store, self._path, self._nbytes, self._place = store, place.path, place.nbytes, place
         self._etag: str | None = None
-        whole = place.nbytes <= WHOLE_BELOW_BYTES
-        held = sound(partial(self._read_whole if whole else self._read_footer, place))
-        try:
-            reader = pq.ParquetFile(Window(place.nbytes, place.nbytes - len(held), held))
-            check_schema_version(reader.schema_arrow, self.name)
-            rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
-        except _UNREADABLE as error:
-            raise Corrupt(
-                f"{self.name} is not a readable index: {error}; restore it from a mirror"
-            ) from error
+        whole = whole or place.nbytes - place.start <= WHOLE_BELOW_BYTES
+        reader, held, self._hashes = sound(partial(self._open, whole))
+        rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
         # Rows are found by their number divided by the row group's size, so every group but the last is full.
         if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or any(n > ROW_GROUP_ROWS for n in rows[-1:]):
             raise Corrupt(
                 f"{self.name} has row groups of {sorted(set(rows))} rows; all but the last have {ROW_GROUP_ROWS}"
             )
         self._metadata = reader.metadata
+        self._facts = reader.schema_arrow.metadata or {}
         self._held = held if whole else b""
         self.held_bytes = len(held) if whole else 4 * footer_nbytes(held)  # about what its parsed form takes
         self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
@@ -156,14 +191,35 @@ class IndexFile:
         """One row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice."""
         return sound(partial(self._read_row_group, group))
 
+    def column(self, name: str) -> Int64s:
+        """One column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
+        try:
+            reader = pq.ParquetFile(
+                Window(self._nbytes, self._place.start, self._held), page_checksum_verification=True
+            )
+            return integers(reader.read(columns=[name])[name])
+        except _UNREADABLE as error:
+            raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
+
+    def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
+        """The hashes of the pages of a shard of so many bytes; None of an earlier release's. Raises: Corrupt when they
+        are not those that the footer names, after reading them twice."""
+        if self._hashes is None or not self._hashes.front_nbytes:
+            return None
+        return sound(partial(self._read_page_hashes, self._hashes, shard_nbytes))
+
+    def _read_page_hashes(self, hashes: PartHashes, shard_nbytes: int) -> PageHashes:
+        data = self._read(MAGIC_BYTES, hashes.front_nbytes)
+        self._check_sha256("its hashes of pages have", data, hashes.front, "its footer")
+        return PageHashes.of(data, int(self._facts[b"penstock.page_bytes"]), shard_nbytes, self.name)
+
     def _read_row_group(self, group: int) -> IndexRows:
         if self._held:
-            first, held = 0, self._held
+            first, held = self._place.start, self._held
         else:
-            columns = [self._metadata.row_group(group).column(c) for c in range(self._metadata.num_columns)]
-            first = min(chunk_start(column) for column in columns)
-            last = max(chunk_start(column) + column.total_compressed_size for column in columns)
-            held = self._read(first, last - first)
+            first, end = row_group_extent(self._metadata, group)
+            held = self._read(first, end - first)
+            self._check_row_group(self._hashes, group, held)
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, first, held), metadata=self._metadata, page_checksum_verification=True
@@ -178,20 +234,60 @@ class IndexFile:
             )
         return rows
 
-    def _read_whole(self, place: IndexPlace) -> bytes:
-        held = self._read(0, place.nbytes)
-        self._check("", crc32c(held), place.crc32c)
+    def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
+        """The footer, what was read to have it, and what it says of the rest. Raises: Corrupt; FormatTooNew."""
+        held = self._read_whole() if whole else self._read_footer()
+        start = self._nbytes - len(held)
+        try:
+            reader = pq.ParquetFile(Window(self._nbytes, start, held))
+            check_schema_version(reader.schema_arrow, self.name)
+            hashes = part_hashes(reader.metadata) if self._place.footer_sha256 else None
+            for group in range(reader.metadata.num_row_groups) if whole else ():
+                first, end = row_group_extent(reader.metadata, group)
+                self._check_row_group(hashes, group, held[first - start : end - start])
+        except _UNREADABLE as error:
+            raise Corrupt(
+                f"{self.name} is not a readable index: {error}; restore it from a mirror"
+            ) from error
+        return reader, held, hashes
+
+    def _read_whole(self) -> bytes:
+        """What is behind the hashes of pages."""
+        held = self._read(self._place.start, self._nbytes - self._place.start)
+        if self._place.footer_sha256:
+            self._check_footer(held)
+        else:
+            self._check("", crc32c(held), self._place.crc32c)
         return held
 
-    def _read_footer(self, place: IndexPlace) -> bytes:
+    def _read_footer(self) -> bytes:
         """The last bytes, the whole footer among them."""
-        held = self._read(place.nbytes - TAIL_BYTES, TAIL_BYTES)
+        held = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
         footer = footer_nbytes(held)
         # About 110 bytes per column and row group: at 100,000 rows the footer is larger than the tail.
-        if TAIL_BYTES < footer <= place.nbytes:
-            held = self._read(place.nbytes - footer, footer - TAIL_BYTES) + held
-        self._check("the footer's ", crc32c(held[-footer:]), place.footer_crc32c)
+        if TAIL_BYTES < footer <= self._nbytes:
+            held = self._read(self._nbytes - footer, footer - TAIL_BYTES) + held
+        self._check_footer(held)
         return held
+
+    def _check_footer(self, held: bytes) -> None:
+        footer = held[-footer_nbytes(held) :]
+        if self._place.footer_sha256:
+            self._check_sha256("its footer has", footer, self._place.footer_sha256, "the shards table")
+        else:
+            self._check("the footer's ", crc32c(footer), self._place.footer_crc32c)
+
+    def _check_row_group(self, hashes: PartHashes | None, group: int, data: bytes) -> None:
+        if hashes is not None:
+            self._check_sha256(f"row group {group} has", data, hashes.row_groups[group], "its footer")
+
+    def _check_sha256(self, what: str, data: bytes, expected: str, said_by: str) -> None:
+        found = hashlib.sha256(data).hexdigest()
+        if found != expected:
+            raise Corrupt(
+                f"{self.name}: {what} SHA-256 {found}, {said_by} says {expected}: it was replaced or damaged; restore "
+                "it from a mirror"
+            )
 
     def _check(self, what: str, found: int, expected: int) -> None:
         if found != expected:
@@ -204,13 +300,6 @@ class IndexFile:
         blob = self._store.get_range(self._path, offset, nbytes, etag=self._etag)
         self._etag = blob.etag
         return blob.data
-
-
-def chunk_start(column: pq.ColumnChunkMetaData) -> int:
-    start = column.data_page_offset
-    if column.dictionary_page_offset is not None:
-        start = min(start, column.dictionary_page_offset)
-    return int(start)
 
 
 def _rows(table: pa.Table, first_row: int) -> IndexRows:

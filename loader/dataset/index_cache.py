@@ -6,6 +6,7 @@ from ..storage import Store
 from ..storage.fork import lock
 from ..storage.threads import Turns
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
+from .page_hashes import PageHashes
 
 MAX_OPEN_FILES = 4096
 
@@ -41,6 +42,10 @@ class IndexCache:
             with self._turns.of(key):
                 found = self.held(place, row) or self._read_group(place, key)
         return found
+
+    def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
+        """See `IndexFile.page_hashes`. Raises: Corrupt; ObjectNotFound."""
+        return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:
         rows = self._file(place).read_row_group(key[1])

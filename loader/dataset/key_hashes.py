@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from ..errors import Corrupt, PenstockError
 from ..storage import Span, Store
 from .arrow import integers
-from .index import TAIL_BYTES, chunk_start, footer_nbytes
+from .hashed_parquet import chunk_start, footer_nbytes
+from .index import TAIL_BYTES
 from .parquet import READ_AHEAD, TableFile, check_schema_version, get_table, put_named, table_bytes
 from .shard import crc32c
 from .spill import key_hash

@@ -64,7 +64,11 @@ def map_bytes(
             continue
         start, first_of = perf_counter(), partial(places.address, who[first])
         with reading.told(first_of, field), reading.maps.using(path, reading.pins.get(path)) as mapped:
-            if mapped is None or end > len(mapped[0].data):
+            if (
+                mapped is None
+                or end > len(mapped[0].data)
+                or not reading.is_verified(path, mapped, begin[mine], nbytes[mine])
+            ):
                 left.append(ordered[mine])
                 continue
             reading.pin(path, mapped[1])
@@ -119,7 +123,12 @@ def _mapped(
         begin = at.offset[mine]
         if mapped is not None:
             reading.pin(path, mapped[1])
-        if mapped is None or int(begin.min()) < 0 or int(begin.max()) + nbytes > len(mapped[0].array):
+        if (
+            mapped is None
+            or int(begin.min()) < 0
+            or int(begin.max()) + nbytes > len(mapped[0].array)
+            or not reading.is_verified(path, mapped, begin, nbytes)
+        ):
             unmapped.append(mine)
             continue
         count_request()

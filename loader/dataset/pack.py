@@ -88,7 +88,7 @@ class _Stored:
             raise InvalidPlan("pack: the view has no samples")
         where = view.version_ordinals(np.zeros(1, np.int64))
         (address,) = view.version.address(where, asked.fields)
-        (found,) = read_fields(view.version.store, [address])
+        (found,) = read_fields(view.version.shard_store, [address])
         stored = {field: layout_of(found[field]) for field in asked.fields}
         for field, one in stored.items():
             if len(one.shape) != 1:

@@ -54,11 +54,9 @@ def table_bytes(
 ) -> bytes:
     """The table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata. facts: what stands
     there too, each as `penstock.<name>`; `table_facts` reads them."""
-    named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
-    schema = table.schema.with_metadata({f"penstock.{name}": value for name, value in named.items()})
     sink = io.BytesIO()
     pq.write_table(
-        table.cast(schema),
+        with_facts(table, kind, facts),
         sink,
         row_group_size=row_group_rows,
         compression="zstd",
@@ -67,6 +65,14 @@ def table_bytes(
         **options,
     )
     return sink.getvalue()
+
+
+def with_facts(table: pa.Table, kind: str, facts: Mapping[str, str] | None) -> pa.Table:
+    """The table with its kind, the schema version and `facts` in its metadata."""
+    named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
+    return table.cast(
+        table.schema.with_metadata({f"penstock.{name}": value for name, value in named.items()})
+    )
 
 
 def put_table(

@@ -12,7 +12,8 @@ from .parquet import TableFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFile:
-    """One row of the `shards` table. `field_nbytes`: the payload bytes of each field, over all rows."""
+    """One row of the `shards` table. `field_nbytes`: the payload bytes of each field, over all rows. What has a default
+    was not there in earlier releases."""
 
     part: str
     group: str
@@ -25,6 +26,8 @@ class ShardFile:
     index_crc32c: int
     index_footer_crc32c: int
     field_nbytes: Mapping[str, int]
+    index_footer_sha256: str | None = None
+    index_pages_nbytes: int | None = None
 
 
 SHARDS_SCHEMA = pa.schema(
@@ -39,8 +42,11 @@ SHARDS_SCHEMA = pa.schema(
         ("index_nbytes", pa.int64()),
         ("index_crc32c", pa.int64()),
         ("index_footer_crc32c", pa.int64()),
+        ("index_footer_sha256", pa.string()),
+        ("index_pages_nbytes", pa.int64()),
     ]
 )
+"""Tables of earlier releases end with `index_footer_crc32c`."""
 
 SHARDS_ROW_GROUP_ROWS = 4096
 """Rows of a shards table that are decoded together when one of them is asked for: some 2 ms."""
@@ -60,8 +66,11 @@ class Part:
     samples: TableFile | None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready, for handing parts between processes."""
-        shards = [{name: getattr(shard, name) for name in ShardFile.__slots__} for shard in self.shards]
+        """JSON-ready, for handing parts between processes; what an earlier release's shards lack is left out."""
+        shards = [
+            {name: value for name in ShardFile.__slots__ if (value := getattr(shard, name)) is not None}
+            for shard in self.shards
+        ]
         samples = self.samples.to_json() if self.samples else None
         return {"id": self.id, "txn": self.txn, "n_rows": self.n_rows, "shards": shards, "samples": samples}
 

@@ -144,6 +144,8 @@ def _place(shard: ShardFile) -> IndexPlace:
         nbytes=shard.index_nbytes,
         crc32c=shard.index_crc32c,
         footer_crc32c=shard.index_footer_crc32c,
+        footer_sha256=shard.index_footer_sha256 or "",
+        pages_nbytes=shard.index_pages_nbytes or 0,
     )
 
 

@@ -13,9 +13,11 @@ from ..errors import EmptyVersion, FieldMismatch, InvalidField, InvalidSample
 from ..modalities import encode
 from ..storage import Store
 from ..storage.scratch import default_place
+from ..storage.threads import beside
 from . import columns
 from .index import IndexPlace, index_bytes
 from .member_names import check_field, check_group, check_key, member_name
+from .page_hashes import hash_pages
 from .parquet import put_table
 from .part import Part, ShardFile
 from .shard import ShardWriter, check_field_bytes
@@ -142,10 +144,12 @@ class PartWriter:
 
     def _upload(self, group: str, shard: "_OpenShard") -> ShardFile:
         sha256 = shard.finish()
-        index = index_bytes(self._keys, shard.spans())
         stem = f"{self._prefix}/{group}-{self._name}"
-        self._store.put_file(f"{stem}.tar", shard.path)
-        place = IndexPlace.measure(f"{stem}.index.parquet", index)
+        with beside(shard.hash_pages) as hashing:
+            self._store.put_file(f"{stem}.tar", shard.path)
+            pages = hashing.result()
+        index = index_bytes(self._keys, shard.spans(), pages)
+        place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
         self._store.put_if_absent(place.path, index)
         return ShardFile(
             part=self.id,
@@ -154,11 +158,8 @@ class PartWriter:
             nbytes=shard.tar.nbytes,
             sha256=sha256,
             n_rows=self.n_rows,
-            index_path=place.path,
-            index_nbytes=place.nbytes,
-            index_crc32c=place.crc32c,
-            index_footer_crc32c=place.footer_crc32c,
             field_nbytes=shard.field_nbytes,
+            **place.row(),
         )
 
 
@@ -191,6 +192,13 @@ class _OpenShard:
             return self.tar.finish()
         except OSError as error:
             raise scratch_error("a shard was finished", self.path, error) from error
+
+    def hash_pages(self) -> bytes:
+        """As `page_hashes.hash_pages`, once it is finished."""
+        try:
+            return hash_pages(self.path)
+        except OSError as error:
+            raise scratch_error("a shard was hashed", self.path, error) from error
 
     def spans(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
         """field -> int64 [rows, 3] of offset, nbytes, crc32c."""

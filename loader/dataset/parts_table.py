@@ -145,11 +145,17 @@ class PartsTable:
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
         """(SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
-        wanted = text(path)
-        for table in self._shards.tables("path", "sha256", "nbytes"):
+        row = self.shard_at(path)
+        return None if row is None else (row["sha256"], row["nbytes"])
+
+    def shard_at(self, path: str) -> dict[str, Any] | None:
+        """The `shards` row of the shard at a path; None when the version has no such shard. O(shards)."""
+        wanted, before = text(path), 0
+        for table in self._shards.tables("path"):
             at = pc.index(table["path"], wanted).as_py()
             if at >= 0:
-                return table["sha256"][at].as_py(), table["nbytes"][at].as_py()
+                return self._shards.row(before + at)
+            before += table.num_rows
         return None
 
     def shard_nbytes(self, group: str) -> list[int]:

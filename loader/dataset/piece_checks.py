@@ -93,7 +93,9 @@ def _of_documents(
 ) -> list[Int64s]:
     field, packing = packed.packing.field, packed.packing
     addresses = view.version.address(documents, [field], pool.map)
-    read = read_fields(view.version.store, addresses, run=pool.map, on_corrupt=lambda number, error: None)
+    read = read_fields(
+        view.version.shard_store, addresses, run=pool.map, on_corrupt=lambda number, error: None
+    )
     out: list[Int64s] = []
     for address, fields, n in zip(addresses, read, tokens.tolist(), strict=True):
         try:

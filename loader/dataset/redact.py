@@ -21,6 +21,7 @@ from ..storage.scratch import on_scratch
 from .index import IndexFile, IndexPlace, Int64s, index_bytes
 from .manifest import SamplesFile
 from .member_names import member_name
+from .page_hashes import hash_pages
 from .parquet import TableFile, get_table, get_tables, put_named_table, table_facts
 from .part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
 from .shard import member_header
@@ -56,18 +57,15 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
     if not patches:
         return dict(shard)
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
-    sha256 = _copy(store, shard, f"{stem}.tar", sorted(patches, key=lambda patch: patch[0]))
-    index = index_bytes(keys, places)
-    place = IndexPlace.measure(f"{stem}.index.parquet", index)
+    sha256, pages = _copy(store, shard, f"{stem}.tar", sorted(patches, key=lambda patch: patch[0]))
+    index = index_bytes(keys, places, pages)
+    place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
     store.put_if_absent(place.path, index)
     return {
         **shard,
         "path": f"{stem}.tar",
         "sha256": sha256,
-        "index_path": place.path,
-        "index_nbytes": place.nbytes,
-        "index_crc32c": place.crc32c,
-        "index_footer_crc32c": place.footer_crc32c,
+        **place.row(),
     }
 
 
@@ -159,8 +157,11 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
     return keys, {field: whole[:, number].copy() for number, field in enumerate(fields)}
 
 
-def _copy(store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]) -> str:
-    """The shard with what patches say: (offset, bytes) to write, or (offset, so many zeros). Returns its SHA-256."""
+def _copy(
+    store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
+) -> tuple[str, bytes]:
+    """The shard with what patches say: (offset, bytes) to write, or (offset, so many zeros). Returns its SHA-256, and
+    the hashes of its pages."""
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),
@@ -170,7 +171,7 @@ def _copy(store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, by
             sha256 = _patched(source, out.write, patches, shard, f"{store.url}/{shard['path']}")
         out.flush()
         store.put_file(path, out.name)
-    return sha256
+        return sha256, hash_pages(out.name)
 
 
 def _patched(

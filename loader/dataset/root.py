@@ -3,9 +3,9 @@
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from ..errors import Conflict, InvalidStore, VersionNotFound
+from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
 from ..storage.mirrored import MirroredStore, primary_of
 from ..storage.threads import beside
@@ -20,7 +20,7 @@ from .marker import Marker, root_id
 from .names import check_dataset_name, resolve
 from .part import Part
 from .publish import open_record
-from .version import Version
+from .version import Verify, Version
 from .watch import Watch, unwatched
 from .writer import DEFAULT_SHARD_BYTES, Writer
 
@@ -36,6 +36,8 @@ class Root:
     at the first write; reading a place that is not a root raises NotARoot.
     mirrors: other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the nearest
     store that is up and to the next where it lacks something; all writes go to `url`.
+    verify: what samples are held against: each field's "crc32c", which shows accidents; or "sha256" of the pages of
+    shards too, when they are first used, which a replaced shard does not pass (docs/security.md).
     """
 
     def __init__(
@@ -44,23 +46,27 @@ class Root:
         *,
         options: Mapping[str, Any] | None = None,
         mirrors: Sequence[Mirror] = (),
+        verify: Verify = "crc32c",
     ) -> None:
+        if verify not in (known := get_args(Verify)):
+            raise InvalidRuntime(f"verify = {verify!r}; accepted: {', '.join(map(repr, known))}")
         if url is None:
             url = os.environ.get("PENSTOCK_ROOT")
             if not url:
                 raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
         primary = open_store(url, options)
-        self._use(MirroredStore([primary, *map(_opened, mirrors)], root_id) if mirrors else primary)
+        store = MirroredStore([primary, *map(_opened, mirrors)], root_id) if mirrors else primary
+        self._use(store, verify)
 
-    def _use(self, store: Store) -> None:
-        self.store = store
+    def _use(self, store: Store, verify: Verify = "crc32c") -> None:
+        self.store, self.verify = store, verify
         self._marker = Marker(store)
         self._log = Log(store, self._marker.check, self._marker.writable)
         self._lease = Lease(store)
         weakref.finalize(self, self._lease.close)  # also at the end of the process
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.store,)
+        return _rebuild, (self.store, self.verify)
 
     def __repr__(self) -> str:
         return f"Root({self.store.url!r})"
@@ -80,7 +86,7 @@ class Root:
     def alone(self) -> "Root":
         """The root at `url` without its mirrors: what it has itself, and its own errors. Itself, where it has none."""
         store = primary_of(self.store)
-        return self if store is self.store else _rebuild(store)
+        return self if store is self.store else _rebuild(store, self.verify)
 
     @property
     def log(self) -> Log:
@@ -103,7 +109,7 @@ class Root:
         """
         record = self.record(ref)
         # What is read beside the lease is checked against its sha256, and nobody has it before the lease is good.
-        with beside(_read, self.store, record) as reading:
+        with beside(_read, self, record) as reading:
             if self._lease.add(record.id):  # the first of several threads leaves one
                 # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
                 resolve(self.state, record.id)
@@ -221,8 +227,10 @@ class Root:
         something else; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
         meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
-        return publish_parts(
-            self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict
+        return self._verifying(
+            publish_parts(
+                self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict
+            )
         )
 
     def add_group(
@@ -240,7 +248,7 @@ class Root:
         that have the group already are left alone; with `inputs`, so are parts that lack one of these fields.
         Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
         """
-        return publish_group(self, ref, group, compute, inputs, producer)
+        return self._verifying(publish_group(self, ref, group, compute, inputs, producer))
 
     def annotate(
         self,
@@ -282,7 +290,9 @@ class Root:
             last_wins=last_wins,
             watch=watch,
         )
-        return publish_annotation(self, ref, rows, how, producer)
+        done = publish_annotation(self, ref, rows, how, producer)
+        self._verifying(done.version)
+        return done
 
     def exclude(
         self, ref: str, keys: Sequence[str], *, reason: str, producer: Mapping[str, Any] | None = None
@@ -292,7 +302,7 @@ class Root:
         Raises: VersionNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
         text; Conflict when somebody excluded one meanwhile.
         """
-        return publish_exclusions(self, ref, keys, reason, producer)
+        return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 
     def retire(self, ref: str, *, reason: str) -> None:
         """Take a version out of use: opening it raises VersionRetired with this reason. It cannot be undone. Raises:
@@ -335,6 +345,10 @@ class Root:
         at most, as long as this root or one of them is there."""
         self._lease.beat()
 
+    def _verifying(self, version: Version) -> Version:
+        version.verify = self.verify
+        return version
+
     def _ref(self, ref: str, name: str, kind: RefKind) -> None:
         state = self.state
         record = resolve(state, ref)
@@ -342,9 +356,9 @@ class Root:
         self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
 
 
-def _rebuild(store: Store) -> Root:
+def _rebuild(store: Store, verify: Verify) -> Root:
     root = Root.__new__(Root)
-    root._use(store)
+    root._use(store, verify)
     return root
 
 
@@ -354,8 +368,8 @@ def _opened(mirror: Mirror) -> Store:
     return open_store(url, options)
 
 
-def _read(store: Store, record: VersionRecord) -> Version:
+def _read(root: Root, record: VersionRecord) -> Version:
     """The version, with what whoever reads samples needs next."""
-    version = open_record(store, record)
+    version = root._verifying(open_record(root.store, record))
     version.prepare()
     return version

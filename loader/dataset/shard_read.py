@@ -5,14 +5,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ..storage import RangeReader, Span
 from ..storage.disk import disk_of
 from ..storage.doubt import sound
-from ..storage.mapped import MappedFiles
+from ..storage.mapped import Mapped, MappedFiles
 from ..storage.traffic import count_request
 from .address import FieldAddress, SampleAddress
 from .shard import crc32c
+from .verified_store import Int64s, VerifiedStore
 
 MAPPED_BYTES = 128 * 2**10
 """Of a span at most, on average, that are copied out of a map: the interpreter's lock is held meanwhile."""
@@ -76,9 +79,21 @@ class Reading(NamedTuple):
         with self.maps.using(path, etag) as mapped:
             if mapped is None or max(offset + nbytes for offset, nbytes in spans) > len(mapped[0].data):
                 return None
+            if not self.is_verified(path, mapped, *np.array(spans, np.int64).T):
+                return None
             count_request()
             data = mapped[0].data
             return [data[offset : offset + nbytes] for offset, nbytes in spans], mapped[1]
+
+    def is_verified(
+        self, path: str, mapped: tuple[Mapped, str], offset: Int64s, nbytes: Int64s | int
+    ) -> bool:
+        """Whether ranges of a mapped shard may be used as far as its SHA-256 goes, looked at now where they were not
+        before; always where nobody asks for it. Else a read says for which sample they may not."""
+        if not isinstance(self.store, VerifiedStore):
+            return True
+        each = np.broadcast_to(np.asarray(nbytes, np.int64), offset.shape)
+        return self.store.is_verified(path, mapped[1], offset, each, mapped[0].array)
 
     @contextmanager
     def told(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
@@ -114,7 +129,7 @@ class Reading(NamedTuple):
         try:
             blob = self.store.get_range(place.path, place.offset, place.nbytes, self.pins.get(place.path))
         except Corrupt as error:
-            raise Corrupt(f"{address.describe(place.field)} is cut off: {error}. {advice}") from error
+            raise Corrupt(f"{address.describe(place.field)} cannot be read: {error}. {advice}") from error
         self.pin(place.path, blob.etag)
         found = crc32c(blob.data)
         if found != place.crc32c:

@@ -48,8 +48,9 @@ class ShardRows:
         return table[name][local].as_py()
 
     def columns(self, *names: str) -> pa.Table:
-        """These columns of all rows, or every column. Raises: Corrupt."""
-        return pa.concat_tables(list(self.tables(*names)))
+        """These columns of all rows, or every column, null where a table of an earlier release does not have it.
+        Raises: Corrupt."""
+        return pa.concat_tables(list(self.tables(*names)), promote_options="default")
 
     def tables(self, *names: str) -> Iterator[pa.Table]:
         """As `columns`, a row group at a time: Parquet takes three times the memory for a whole column."""

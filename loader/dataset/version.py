@@ -4,12 +4,12 @@ are small, is read until it is needed."""
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import Corrupt, FieldNotFound, PenstockError
-from ..storage import Store
+from ..errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
+from ..storage import RangeReader, Store
 from ..storage.fork import lock
 from ..storage.together import Together
 from .address import SampleAddress
@@ -17,10 +17,12 @@ from .edits import Annotation, annotations
 from .index import ROW_GROUP_ROWS, IndexPlace
 from .index_cache import IndexCache
 from .lookup import Lookup, Map, Stretch
+from .page_hashes import PageHashes
 from .parquet import TableFile, get_table, get_table_bytes
 from .parts_table import PartsTable
 from .sample_places import SamplePlaces
 from .shard_rows import ShardRows
+from .verified_store import VerifiedStore
 
 if TYPE_CHECKING:
     import polars
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from .view import View
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Verify = Literal["crc32c", "sha256"]
+"""What the bytes of samples are held against: each field's CRC-32C, or that and the SHA-256 of the shard's pages."""
 PREPARED_BYTES = 2**20
 """Tables of parts that are read when a version is opened, at most: some 5,000 shards."""
 KEPT_SHARDS = 4096
@@ -38,20 +42,30 @@ class Version:
     """One published version. Get one with `root.open(ref)`.
 
     id: "v-" + sha256 of the manifest; name: "photos@3"; fields: every field name, sorted; manifest: the parsed
-    manifest; len(): live samples.
+    manifest; verify: as the root that it was opened with has it; len(): live samples.
     """
 
-    def __init__(self, store: Store, *, dataset: str, number: int, id: str, manifest: dict[str, Any]) -> None:
-        self.store = store
+    def __init__(
+        self,
+        store: Store,
+        *,
+        dataset: str,
+        number: int,
+        id: str,
+        manifest: dict[str, Any],
+        verify: Verify = "crc32c",
+    ) -> None:
+        self.store, self.verify = store, verify
         self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
         self.reader: object = None  # whoever opened it and holds its lease; kept alive with it, not pickled
         self._lock = lock()
         self._parts: PartsTable | None = None
         self._indexes: IndexCache | None = None
         self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}
+        self._verified: VerifiedStore | None = None
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.store, self.dataset, self.number, self.id, self.manifest)
+        return _rebuild, (self.store, self.dataset, self.number, self.id, self.manifest, self.verify)
 
     def __repr__(self) -> str:
         return f"Version({self.name!r}, {len(self)} samples, {self.id[:14]})"
@@ -101,6 +115,30 @@ class Version:
                 f"{len(self)}; run penstock verify {self.name}"
             )
         return parts
+
+    @property
+    def shard_store(self) -> RangeReader:
+        """Where shards are read: the store, or with verify="sha256" what holds their pages against their hashes."""
+        if self.verify == "crc32c":
+            return self.store
+        with self._lock:
+            if self._verified is None:
+                self._verified = VerifiedStore(self.store, self._page_hashes)
+            return self._verified
+
+    def _page_hashes(self, path: str) -> PageHashes:
+        """Of one of its shards. Raises: Corrupt; ObjectNotFound; InvalidRuntime for one of an earlier release."""
+        shard = self.parts.shard_at(path)
+        if shard is None:
+            raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
+        found = self.indexes.page_hashes(IndexPlace.of(shard), shard["nbytes"])
+        if found is None:
+            raise InvalidRuntime(
+                f"{self.store.url}/{path}, a shard of {self.name}, was written by a release that kept no hashes of "
+                'pages: verify="sha256" cannot prove it. Write its samples again, or open the root with '
+                f'verify="crc32c" and run penstock verify {self.name} --full'
+            )
+        return found
 
     @property
     def indexes(self) -> IndexCache:
@@ -215,5 +253,7 @@ class Version:
         return found
 
 
-def _rebuild(store: Store, dataset: str, number: int, id: str, manifest: dict[str, Any]) -> Version:
-    return Version(store, dataset=dataset, number=number, id=id, manifest=manifest)
+def _rebuild(
+    store: Store, dataset: str, number: int, id: str, manifest: dict[str, Any], verify: Verify
+) -> Version:
+    return Version(store, dataset=dataset, number=number, id=id, manifest=manifest, verify=verify)

@@ -58,7 +58,7 @@ class NodeReads:
         run: Map,
         end: int | None = None,
     ) -> None:
-        self._stores: list[RangeReader] = [view.version.store for view in recipe.views]
+        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
         self._cache: OpenCache | MemoryPages | None = None
         self._ahead: ReadAhead[Any] | None = None
         remote = [i for i, store in enumerate(self._stores) if not is_local(store)]
@@ -193,4 +193,8 @@ def _pages(views: Sequence[View], page_bytes: int) -> int:
 
 def _content(version: Version, path: str) -> Content | None:
     found = version.parts.shard_content(path)
-    return None if found is None else Content(*found)
+    if found is None:
+        return None
+    sha256, nbytes = found
+    # Pages that were verified have names of their own: those that others of this machine keep were perhaps not.
+    return Content(sha256 if version.verify == "crc32c" else f"{sha256} verified", nbytes)

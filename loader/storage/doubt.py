@@ -4,7 +4,8 @@ No store notices a flipped bit; whoever knows the checksum does, far above it. S
 context of it, and the next try of the same read goes elsewhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,6 +24,7 @@ class _Doubt:
 
 
 _doubt: ContextVar[_Doubt | None] = ContextVar("penstock_doubt", default=None)
+_serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=None)
 
 
 def sound(read: Callable[[], T], *, again: int = 1) -> T:
@@ -60,3 +62,17 @@ def note(number: int) -> None:
     doubt = _doubt.get()
     if doubt is not None:
         doubt.serving.add(number)
+    serving = _serving.get()
+    if serving is not None:
+        serving.add(number)
+
+
+@contextmanager
+def noting_who_serves() -> Iterator[set[int]]:
+    """The numbers of the stores that serve the reads of the block; none where there is one store alone."""
+    serving: set[int] = set()
+    token = _serving.set(serving)
+    try:
+        yield serving
+    finally:
+        _serving.reset(token)

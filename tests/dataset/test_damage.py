@@ -226,7 +226,7 @@ def test_a_newer_index(made, monkeypatch):
     """Its shards table is of this format, its index of the next."""
     from loader.dataset import index, parquet
 
-    real = index.table_bytes
+    real = index.hashed_table_bytes
 
     def newer(*args, **kwargs):
         monkeypatch.setattr(parquet, "SCHEMA_VERSION", 2)
@@ -234,7 +234,7 @@ def test_a_newer_index(made, monkeypatch):
         monkeypatch.setattr(parquet, "SCHEMA_VERSION", 1)
         return data
 
-    monkeypatch.setattr(index, "table_bytes", newer)
+    monkeypatch.setattr(index, "hashed_table_bytes", newer)
     with made.write("new") as writer:
         writer.add("k", {"cls": 1})
     with pytest.raises(FormatTooNew, match=r"media-00000\.index\.parquet has table schema 2"):

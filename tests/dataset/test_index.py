@@ -4,6 +4,7 @@ import io
 import itertools
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from loader.dataset.index import (
     index_bytes,
 )
 from loader.dataset.index_cache import IndexCache
+from loader.dataset.page_hashes import PAGE_BYTES
 from loader.errors import Changed, Corrupt, Transient
 from loader.storage import open_store
 
@@ -74,12 +76,14 @@ def url_of():
 
 @pytest.fixture
 def put(url, stores):
-    def put(data, written=None):
-        """(a store that has `data`, the place of `written`): the same unless it is to be damaged."""
+    def put(data, written=None, earlier=False):
+        """(a store that has `data`, the place of `written`): the same unless it is to be damaged. earlier: as releases
+        wrote it that knew no SHA-256 of indexes."""
         store = stores.Counting(open_store(url))
         store.put("i.parquet", data)
         store.calls.clear()
-        return store, IndexPlace.measure("i.parquet", written or data)
+        place = IndexPlace.measure("i.parquet", written or data)
+        return store, replace(place, footer_sha256="") if earlier else place
 
     return put
 
@@ -130,31 +134,35 @@ def read_all(store, place):
     return [index.read_row_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
 
 
-def test_a_damaged_small_index_is_corrupt(put):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_damaged_small_index_is_corrupt(put, earlier):
     _, _, data = made(300)
     damaged = bytearray(data)
-    damaged[len(data) // 2] ^= 1
-    store, place = put(bytes(damaged), data)
-    with pytest.raises(Corrupt, match=r"memory://.*/i\.parquet: its CRC-32C is"):
+    damaged[len(data) // 4] ^= 1
+    store, place = put(bytes(damaged), data, earlier)
+    said = "its CRC-32C is" if earlier else "row group 0 has SHA-256"
+    with pytest.raises(Corrupt, match=rf"memory://.*/i\.parquet: {said}"):
         read_all(store, place)
 
 
-def test_a_flipped_page_of_a_large_index_is_corrupt(put):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_flipped_page_of_a_large_index_is_corrupt(put, earlier):
     keys, fields, data = made(60_000)
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
     column = metadata.row_group(5).column(3)
     damaged = bytearray(data)
     damaged[column.data_page_offset + column.total_compressed_size // 2] ^= 0x10
-    store, place = put(bytes(damaged), data)
+    store, place = put(bytes(damaged), data, earlier)
     index = IndexFile(store, place)
     same(index.read_row_group(4), keys, fields)
-    with pytest.raises(Corrupt, match=r"memory://.*/i\.parquet, row group 5: .*mirror"):
+    with pytest.raises(Corrupt, match=r"memory://.*/i\.parquet.* row group 5.*mirror"):
         index.read_row_group(5)
 
 
-def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch):
-    """The footer has a checksum, for a damaged one crashes Parquet readers; so have the pages, but not their
-    headers. Whatever a flip makes of those, wrong rows never come out."""
+@pytest.mark.parametrize("earlier", [False, True])
+def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch, earlier):
+    """The footer has a checksum, for a damaged one crashes Parquet readers; so have the pages, but of an earlier
+    release not their headers. Whatever a flip makes of those, wrong rows never come out."""
     monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 1)
     keys, fields, data = made(2 * ROW_GROUP_ROWS + 100, ("x", "y"))
     assert len(data) > module.TAIL_BYTES
@@ -166,14 +174,57 @@ def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch):
     for at in [*headers, *rng.integers(footer, len(data), 200).tolist()]:
         damaged = bytearray(data)
         damaged[at] ^= 1 << int(rng.integers(8))
-        store, place = put(bytes(damaged), data)
+        store, place = put(bytes(damaged), data, earlier)
         try:
             same(IndexFile(store, place).read_row_group(1), keys, fields)
         except Corrupt as error:
             refused.append((at, str(error)))
     assert all("i.parquet" in said for _, said in refused)
     assert sum(at >= footer for at, _ in refused) == 200
-    assert 50 < sum(at < footer for at, _ in refused) < len(headers)
+    found = sum(at < footer for at, _ in refused)
+    assert 50 < found < len(headers) if earlier else found == len(headers)
+
+
+def forged():
+    """An index that gives each row another one's bytes, whole as Parquet sees it."""
+    keys, fields, _ = made(300)
+    return index_bytes(keys, {name: table[::-1].copy() for name, table in fields.items()})
+
+
+def test_an_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
+    """Whoever replaces it can have any CRC-32C; by that alone, as of earlier releases, it is read."""
+    _, fields, data = made(300)
+    other = forged()
+    store, place = put(other, data)
+    crcs = IndexPlace.measure("i.parquet", other)
+    place = replace(place, nbytes=len(other), crc32c=crcs.crc32c, footer_crc32c=crcs.footer_crc32c)
+    with pytest.raises(Corrupt, match=r"i\.parquet: its footer has SHA-256 .*, the shards table says"):
+        read_all(store, place)
+    (rows,) = read_all(store, replace(place, footer_sha256=""))
+    assert rows.offset["jpg"].tolist() == fields["jpg"][::-1, 0].tolist()
+
+
+@pytest.mark.parametrize("n", [300, 60_000])
+def test_the_hashes_of_pages_are_read_by_those_who_want_them(put, n):
+    """Whoever reads rows reads no more than Parquet looks at to find its footer."""
+    keys, fields, _ = made(n)
+    pages = np.random.default_rng(1).bytes(32 * 8000)
+    data = index_bytes(keys, fields, pages)
+    store, place = put(data)
+    place = IndexPlace.measure("i.parquet", data, len(pages))
+    index = IndexFile(store, place)
+    same(index.read_row_group(0), keys, fields)
+    assert store.nbytes <= max(module.TAIL_BYTES, len(data) - len(pages))
+    assert index.page_hashes(8000 * PAGE_BYTES - 1).digests == pages
+    with pytest.raises(Corrupt, match=r"i\.parquet has 256000 bytes of hashes"):
+        index.page_hashes(8000 * PAGE_BYTES + 1)
+    same_table = pq.read_table(io.BytesIO(data))
+    assert same_table["key"].to_pylist() == keys
+    damaged = bytearray(data)
+    damaged[4 + 32 * 17] ^= 1
+    store, _ = put(bytes(damaged))
+    with pytest.raises(Corrupt, match=r"i\.parquet: its hashes of pages have SHA-256"):
+        IndexFile(store, place).page_hashes(8000 * PAGE_BYTES)
 
 
 @pytest.mark.parametrize("cut", [1, 100, 3000])

@@ -1,5 +1,7 @@
 """Raw objects of a batch cut by workers, each compared with its source: units whose bytes wait in scratch files."""
 
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +11,11 @@ from typing import Any
 from loader.errors import StoreError
 from loader.storage import Store
 from resources.compute import Compute, Progress
+from resources.store_variables import store_variables
 
 from .media.cut_audit import STAGE as CUT_AUDIT
 from .media.cutters import ALL_KINDS
-from .media.objects import CutRequest, CutResult, cut_object, refusal_row
+from .media.objects import CutRequest, CutResult, cut_object, refusal_row, stores_of
 from .media.policy import CutPolicy
 from .media.unit import Kind, Unit, dropped, rejected
 from .shelves import Shelves, segments_of
@@ -74,9 +77,18 @@ def cut_objects(
         for position, row in enumerate(wanted)
     ]
     units: list[CutUnit] = []
-    outcomes = compute.map(cut_object, work, timeout_s=spec.work_timeout_s, progress=progress)
-    for row, outcome in zip(wanted, outcomes, strict=True):
+    outcomes = compute.map(
+        cut_object,
+        work,
+        timeout_s=spec.work_timeout_s,
+        progress=progress,
+        variables=store_variables(*stores_of(work)),
+    )
+    for request, row, outcome in zip(work, wanted, outcomes, strict=True):
         result = outcome.value
+        if result is not None and not _are_own(result.units, Path(request.scratch)):
+            foreign = rejected("cut", "foreign_file", "its worker named a file that it did not make itself")
+            result = CutResult(key=row["key"], refusal=refusal_row(row["key"], row["sha256"], foreign))
         if result is None:
             code, reason = (outcome.error.code, outcome.error.summary) if outcome.error else ("exception", "")
             result = CutResult(
@@ -89,6 +101,21 @@ def cut_objects(
         elif result.kind is not None:
             units += _named(result.kind, result.units, raws[row["key"]], row, spec.policy)
     return units, refusals
+
+
+def _are_own(units: Sequence[Unit], scratch: Path) -> bool:
+    """Whether every file of the units was made in the worker's folder: no link, and nothing elsewhere. A worker that a
+    file took over would have this process read what it names."""
+    files = [value for unit in units for value in unit.fields.values() if isinstance(value, Path)]
+    return all(file.parent == scratch and _is_plain(file) for file in files)
+
+
+def _is_plain(file: Path) -> bool:
+    try:
+        found = os.lstat(file)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
 def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutPolicy) -> Iterator[CutUnit]:

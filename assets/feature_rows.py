@@ -10,6 +10,7 @@ from loader.dataset.part_extension import add_part_group
 from loader.errors import FieldMismatch, ModelFailed
 from loader.storage import Store
 from resources.compute import Compute
+from resources.store_variables import store_variables
 
 from .feature_names import Names
 from .featurizers import Featurizer
@@ -72,7 +73,8 @@ def store_part(
 
 def model_facts(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, Any]:
     """What the record says of a model and what it ran on. Raises: ModelFailed when it cannot be loaded."""
-    (outcome,) = compute.map(tried_out, [featurizer], timeout_s=timeout_s)
+    variables = store_variables(featurizer.weights)
+    (outcome,) = compute.map(tried_out, [featurizer], timeout_s=timeout_s, variables=variables)
     if outcome.value is None:
         reason = outcome.error.summary if outcome.error else ""
         raise ModelFailed(f"featurizer {featurizer.name!r} cannot be loaded: {reason}")

@@ -10,10 +10,11 @@ from typing import get_args
 
 import loader
 from loader.dataset.part_extension import read_part
-from loader.errors import InvalidWeights, MissingDependency, ModelFailed, StoreError
+from loader.errors import InvalidWeights, MissingDependency, ModelFailed, PenstockError, StoreError
 from loader.storage import Store
 from resources.compute import Compute, Outcome, Progress
 from resources.compute.contract import Code
+from resources.store_variables import store_variables
 
 from .featurizers import Features, Featurizer
 from .featurizers.models import ModelFeaturizer
@@ -25,6 +26,11 @@ STRETCH = 32
 
 GPU_STRETCH = 256
 """Of a model on a GPU: enough to fill its batches."""
+
+_FAULTS: Mapping[str, type[PenstockError]] = {
+    one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
+}
+"""What a worker may name, and is raised again; any other name is a `StoreError`."""
 
 _LOST = get_args(Code)
 """Refusals that the engine gave: nothing came back."""
@@ -57,10 +63,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """The rows of a stretch, in order, or the fault that is no sample's: a store or a model that does not answer."""
+    """The rows of a stretch, in order, or the fault that is no sample's: a store or a model that does not answer.
+
+    fault: which of `_FAULTS`, "" for none; reason: its text.
+    """
 
     rows: tuple[Row, ...] = ()
-    fault: StoreError | ModelFailed | None = None
+    fault: str = ""
+    reason: str = ""
 
 
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
@@ -94,9 +104,9 @@ def featurize(stretch: Stretch) -> Made:
     try:
         made = list(_made(stretch, samples()))
     except (StoreError, ModelFailed) as error:
-        return Made(fault=error)
+        return Made(fault=type(error).__name__, reason=str(error))
     except (InvalidWeights, MissingDependency) as error:
-        return Made(fault=ModelFailed(str(error)))
+        return Made(fault=ModelFailed.__name__, reason=str(error))
     left = iter(made)
     rows = enumerate(keys, stretch.start)
     return Made(rows=tuple(Row(key=key) if at in stretch.gone else _row(key, next(left)) for at, key in rows))
@@ -178,19 +188,29 @@ def _outcomes(
 ) -> Iterator[Outcome[Made]]:
     """Of every stretch, in order; no more than `at_once` run side by side, None: as many as there are workers."""
     size = at_once or max(1, len(work))
+    variables = store_variables(
+        *(one.store for one in work[:1]), *weights_of(*(one.featurizer for one in work[:1]))
+    )
     for first in range(0, len(work), size):
 
         def told(done: int, _: int, before: int = first) -> None:
             if progress is not None:
                 progress(before + done, len(work))
 
-        yield from compute.map(featurize, work[first : first + size], timeout_s=timeout_s, progress=told)
+        yield from compute.map(
+            featurize, work[first : first + size], timeout_s=timeout_s, progress=told, variables=variables
+        )
+
+
+def weights_of(*featurizers: Featurizer) -> list[str]:
+    """URLs of what workers read for them beside the samples."""
+    return [one.weights for one in featurizers if isinstance(one, ModelFeaturizer)]
 
 
 def _sound(made: Made) -> Sequence[Row]:
     """Raises: StoreError; ModelFailed."""
-    if made.fault is not None:
-        raise made.fault
+    if made.fault:
+        raise _FAULTS.get(made.fault, StoreError)(made.reason)
     return made.rows
 
 

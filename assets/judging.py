@@ -22,6 +22,7 @@ from loader.modalities.fields import last_word
 from loader.run.decode import decode_sample, decoders
 from loader.storage import Store
 from resources.compute import Compute, Outcome, Progress
+from resources.store_variables import store_variables
 
 from .media.audit import audit
 from .media.unit import Unusable
@@ -111,7 +112,11 @@ def judge(
     for last in (False, True):
         work = [key for key in readings if key not in made]
         outcomes = compute.map(
-            read_again, [readings[key] for key in work], timeout_s=timeout_s, progress=progress
+            read_again,
+            [readings[key] for key in work],
+            timeout_s=timeout_s,
+            progress=progress,
+            variables=store_variables(version.store),
         )
         for key, outcome in zip(work, outcomes, strict=True):
             at = addresses[key]

@@ -15,10 +15,11 @@ from loader.errors import StageNotPublished, StoreError
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Outcome, Progress
 from resources.storage import LandingResource, RootResource
+from resources.store_variables import store_variables
 
 from . import landing as landing_stage
 from .media.cutters import ALL_KINDS
-from .media.objects import AuditRequest, AuditResult, audit_object, refusal_row
+from .media.objects import AuditRequest, AuditResult, audit_object, refusal_row, stores_of
 from .media.unit import Unusable, dropped, rejected
 from .places import place_of_batch
 from .report import check_metadata, dagster_name, data_version, media_metadata
@@ -123,7 +124,13 @@ def audit_objects(
             )
             for position, row in enumerate(readable)
         ]
-        outcomes = compute.map(audit_object, work, timeout_s=spec.work_timeout_s, progress=progress)
+        outcomes = compute.map(
+            audit_object,
+            work,
+            timeout_s=spec.work_timeout_s,
+            progress=progress,
+            variables=store_variables(*stores_of(work)),
+        )
         for row, outcome in zip(readable, outcomes, strict=True):
             result = _audited(row, outcome)
             if result.refusal is not None:

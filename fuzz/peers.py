@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from resources.compute.environment import worker_environment
+
 _TIMEOUT_S = 30
 
 
@@ -53,7 +55,9 @@ def _probed(raw: Path, kind: str) -> dict[str, Any] | None:
     ]
     command += ["-of", "json", *([] if kind == "a" else ["-count_frames"]), str(raw)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, timeout=_TIMEOUT_S, check=False, env=worker_environment()
+        )
     except subprocess.TimeoutExpired:
         return None
     if done.returncode or done.stderr:

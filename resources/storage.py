@@ -67,10 +67,13 @@ def open_place(url: str, options: Mapping[str, str]) -> Store:
 
 
 class _Place:
-    """A store with secrets out of the environment. Another process has the same environment, and opens it anew."""
+    """A store with secrets out of the environment. Another process has these variables too, and opens it anew."""
 
     def __init__(self, store: Store, url: str, options: Mapping[str, str]) -> None:
         self._store, self._how = store, (url, dict(options))
+        self.variables = tuple(
+            value.env_var_name for value in (url, *options.values()) if isinstance(value, dg.EnvVar)
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

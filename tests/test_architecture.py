@@ -183,7 +183,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "loader.storage.s3",  # endpoint, region and profile, as the provider's own tools read them
         "loader.storage.gcs",
         "loader.storage.azure",
-        "resources.compute.process",  # handed on to the workers
+        "resources.compute.environment",  # what of it is handed on to the workers
     }
     readers = {
         name

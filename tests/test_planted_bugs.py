@@ -33,7 +33,7 @@ class Bug(NamedTuple):
 
 def path_of(file: str) -> Path:
     """From the repository, or a copy of it."""
-    return Path(file) if file.startswith(("penstock/", "assets/")) else Path("loader", file)
+    return Path(file) if file.startswith(("penstock/", "assets/", "resources/")) else Path("loader", file)
 
 
 def in_files(folder: str, *bugs: tuple[str, str, str, str, str], tests: str = "tests/run") -> list[Bug]:
@@ -2025,6 +2025,47 @@ TAKEDOWNS = [
     ),
 ]
 
+MEDIA_WORKERS = [
+    Bug(
+        "any size that a worker announces is waited for",
+        "resources/compute/worker.py",
+        "if nbytes > MAX_BYTES and kind in (READY, VALUE, FAILED):",
+        "if False:",
+        ("tests/resources/test_compute_answers.py::test_an_announced_size_takes_no_memory",),
+    ),
+    Bug(
+        "what a worker says is unpickled",
+        "resources/compute/answers.py",
+        "(length,) = _LENGTH.unpack_from(body)",
+        "import pickle; pickle.loads(body); (length,) = _LENGTH.unpack_from(body)",
+        (
+            "tests/resources/test_compute_answers.py::"
+            "test_a_worker_that_was_taken_over_makes_its_parent_run_nothing",
+        ),
+    ),
+    Bug(
+        "a worker gets the whole environment",
+        "resources/compute/environment.py",
+        "if _is_for(name, more)",
+        "if True",
+        ("tests/resources/test_compute_answers.py::test_a_worker_gets_a_short_list_of_variables",),
+    ),
+    Bug(
+        "a worker that knows the variables of another map is used again",
+        "resources/compute/pool.py",
+        "if one.environment == task.environment",
+        "if True",
+        ("tests/resources/test_compute_answers.py::test_a_map_names_what_its_workers_need_besides",),
+    ),
+    Bug(
+        "a unit is whatever file its worker names",
+        "assets/cutting.py",
+        "file.parent == scratch and _is_plain(file)",
+        "True",
+        ("tests/assets/test_foreign_files.py::test_a_unit_is_a_file_that_its_worker_made",),
+    ),
+]
+
 AREAS = {
     "Worker processes": WORKERS,
     "Reading ahead": AHEAD,
@@ -2041,6 +2082,7 @@ AREAS = {
     "Checkpoints and mirrors": CHECKPOINTS,
     "Merged tables": MERGES,
     "Takedowns": TAKEDOWNS,
+    "Workers of the pipeline": MEDIA_WORKERS,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 
@@ -2054,7 +2096,7 @@ def named(line: str) -> str:
 def run(tmp_path: Path):
     """run(tests) over a copy of the packages, in `copy`: its exit status and what it printed."""
     copy = tmp_path / "copy"
-    for package in ("loader", "penstock", "assets"):
+    for package in ("loader", "penstock", "assets", "resources"):
         shutil.copytree(REPOSITORY / package, copy / package, ignore=shutil.ignore_patterns("*.pyc.*"))
 
     def go(*tests: str) -> "subprocess.CompletedProcess[str]":

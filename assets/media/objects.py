@@ -1,6 +1,6 @@
 """One raw object, worked on where no other is harmed: fetched to scratch, checked, and audited or cut.
 
-Both functions are at module level and take and give plain values that pickle, so that a compute engine can run
+Both functions are at module level, take values that pickle and give plain ones, so that a compute engine can run
 them in a process of its own. What is wrong with the object comes back as a refusal row; what is wrong with
 this machine (a full disk) is raised.
 """
@@ -8,7 +8,7 @@ this machine (a full disk) is raised.
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,6 +132,11 @@ def cut_object(request: CutRequest) -> CutResult:
     except StoreError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         return CutResult(key=request.key, fault=f"{type(error).__name__}: {error}")
+
+
+def stores_of(work: Sequence[AuditRequest | CutRequest]) -> list[Store]:
+    """The stores that these requests read and write, each of which is the same in all of them."""
+    return [store for one in work[:1] for store in (one.store, one.shelf and one.shelf.store) if store]
 
 
 def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:

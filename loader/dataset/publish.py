@@ -50,8 +50,8 @@ class Pending:
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
-    """The version that a log record names, its shards read by CRC-32C. Raises: Corrupt, also where the record and the manifest disagree;
-    ObjectNotFound."""
+    """The version that a log record names, its shards read by CRC-32C. Raises: Corrupt, also where the record and the
+    manifest disagree; ObjectNotFound."""
     manifest = read_manifest(store, record.manifest, record.sha256)
     for what in differences(record, manifest):
         raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")

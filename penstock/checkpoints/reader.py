@@ -25,6 +25,7 @@ from .index import Index
 from .marker import Checkpoint
 from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums
 from .several import several
+from .torch_release import check_torch
 from .writer import check_value
 
 _SHOWN = 5
@@ -65,10 +66,13 @@ class Reader(StorageReader):
     Values that are no tensors are only unpickled after torch.load took them with weights_only=True. partial: do
     without entries that the state to fill does not have; else they are CheckpointMismatch, since an optimizer that
     was not used yet has none, and would lose its moments without a word.
+
+    Raises: MissingDependency for a release of torch whose weights_only=True can be got past.
     """
 
     def __init__(self, store: Store, checkpoint: Checkpoint, index: Index, *, partial: bool = False) -> None:
         super().__init__()
+        check_torch()
         self._store, self._checkpoint, self._index, self._partial = store, checkpoint, index, partial
         self._pieces = {
             (name, piece.offsets): piece for name, tensor in index.tensors.items() for piece in tensor.pieces

@@ -10,6 +10,10 @@ What an engine may expect of the work: the function stands at the top level of a
 units; a unit is self-contained and idempotent (it may run twice), reads and writes the store itself, takes
 seconds to minutes, and returns a small row. Its temporary files do not outlive its worker. A worker imports the
 function's module, so that module should not import dagster (a second and 60 MiB for every worker).
+
+What it returns comes back as plain data (`worker.encoded`): None, bool, int, float, str, bytes, paths, numpy arrays,
+lists, tuples, sets, dicts, and those dataclasses that its return annotation names. Nothing that a worker says is
+unpickled, and of the environment it gets a short list (`environment`), for it opens files that nobody has vouched for.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -21,8 +21,8 @@ Progress = Callable[[int, int], None]
 class Failure:
     """Why a unit has no value.
 
-    exception: the function raised, or its unit or value does not pickle; timeout: it took longer than it may;
-    crashed: its process died (signal, exit); memory: it raised MemoryError.
+    exception: the function raised, its unit does not pickle, or its value is not plain; timeout: it took longer than
+    it may; crashed: its process died (signal, exit); memory: it raised MemoryError.
     reason: the first line says it all; lines after it are the end of the traceback.
     """
 
@@ -61,12 +61,14 @@ class Compute(Protocol):
         *,
         timeout_s: float,
         progress: Progress | None = None,
+        variables: Collection[str] = (),
     ) -> Iterator[Outcome[R]]:
         """One outcome per unit, in the order of `units`, lazily: nothing runs before the first is asked for.
 
         Memory stays flat over any number of units: only so many run ahead of the consumer. Closing the
         iterator (or an exception in the consumer) cancels what runs and leaves no process of it behind.
-        timeout_s: for each unit by itself, > 0; the start of a worker and its imports do not count.
+        timeout_s: for each unit by itself, > 0; the start of a worker and its imports do not count. variables: names of
+        the environment's variables that these workers need besides the short list, or 'AWS_*' for all that begin so.
 
         Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for a timeout that is
         none, workers that cannot be started, an engine that was closed. What `progress` raises comes through.

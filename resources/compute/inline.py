@@ -1,25 +1,28 @@
 """Units in the caller's own thread, one after the other: for debugging and for tests. Isolates nothing."""
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from loader.errors import InvalidRuntime
 
+from .answers import Types, answer_types, decoded
 from .contract import Outcome, Progress, check_workers, checked, failure_of
+from .worker import encoded
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class InlineCompute:
-    """Runs a unit when its outcome is asked for. Everything still goes through pickle, as with other engines,
-    so that what works here works there. timeout_s is not kept. workers is taken for the sake of the registry.
+    """Runs a unit when its outcome is asked for. Units still go through pickle, and values through plain data, as with
+    other engines, so that what works here works there. timeout_s is not kept, and the environment is the caller's.
+    workers and variables are taken for the sake of the registry.
     """
 
     isolates = False
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, variables: Collection[str] = ()) -> None:
         check_workers(workers)
         self._closed = False
 
@@ -30,6 +33,7 @@ class InlineCompute:
         *,
         timeout_s: float,
         progress: Progress | None = None,
+        variables: Collection[str] = (),
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
         return self._outcomes(checked(function, timeout_s), units, progress)
@@ -38,10 +42,11 @@ class InlineCompute:
         self, pickled: bytes, units: Sequence[T], progress: Progress | None
     ) -> Iterator[Outcome[R]]:
         function: Callable[[T], R] = pickle.loads(pickled)  # noqa: S301 - our own
+        types = answer_types(function)
         for position, unit in enumerate(units):
             if self._closed:
                 raise InvalidRuntime("this engine was closed; open another one")
-            outcome = _outcome(function, unit)
+            outcome = _outcome(function, unit, types)
             if progress is not None:
                 progress(position + 1, len(units))
             yield outcome
@@ -51,9 +56,9 @@ class InlineCompute:
         self._closed = True
 
 
-def _outcome(function: Callable[[T], R], unit: T) -> Outcome[R]:
+def _outcome(function: Callable[[T], R], unit: T, types: Types) -> Outcome[R]:
     try:
         value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - our own
-        return Outcome(value=pickle.loads(pickle.dumps(value, protocol=5)))  # noqa: S301 - our own
+        return Outcome(value=decoded(encoded(value), types))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is the outcome
         return Outcome(error=failure_of(error))

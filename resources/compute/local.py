@@ -7,13 +7,15 @@ the process, or the timeout. What becomes of a unit whose process dies stands in
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from loader.errors import InvalidRuntime
 
+from .answers import NotAnAnswer, Types, answer_types, decoded
 from .contract import Failure, Outcome, Progress, check_workers, checked, failure_of
+from .environment import worker_environment
 from .pool import Pool, Reply, Stopped, Task
 
 T = TypeVar("T")
@@ -31,6 +33,7 @@ class _Map:
 
     task: Task
     units: Sequence[Any]
+    types: Types
     taken: int = 0  # units begun, from the first
     consumed: int = 0
     done: int = 0
@@ -62,13 +65,15 @@ class _Map:
 
 class LocalCompute:
     """An engine of local processes. workers: how many units run at once, over all its maps; None: one per core.
+    variables: of the environment, what its workers get besides the short list.
 
     Raises: InvalidRuntime.
     """
 
     isolates = True
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, variables: Collection[str] = ()) -> None:
+        self._variables = tuple(variables)
         self._n_workers = check_workers(workers) or _n_cores()
         self._changed = threading.Condition()
         self._pool = Pool(self._n_workers, self._changed)
@@ -82,10 +87,12 @@ class LocalCompute:
         *,
         timeout_s: float,
         progress: Progress | None = None,
+        variables: Collection[str] = (),
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
-        task = Task(function=checked(function, timeout_s), timeout_s=timeout_s)
-        return self._outcomes(_Map(task=task, units=units), progress)
+        environment = worker_environment((*self._variables, *variables))
+        task = Task(function=checked(function, timeout_s), environment=environment, timeout_s=timeout_s)
+        return self._outcomes(_Map(task=task, units=units, types=answer_types(function)), progress)
 
     def close(self) -> None:
         """See `Compute.close`."""
@@ -109,7 +116,7 @@ class LocalCompute:
                 thread.start()
                 work.threads.append(thread)
             for index in range(len(work.units)):
-                yield _outcome(self._next(work, index, progress))
+                yield _outcome(self._next(work, index, progress), work.types)
         finally:
             self._cancel(work)
 
@@ -178,12 +185,12 @@ class LocalCompute:
         return self._pool.run(work.task, body)
 
 
-def _outcome(reply: Reply) -> Outcome[Any]:
+def _outcome(reply: Reply, types: Types) -> Outcome[Any]:
     if isinstance(reply, Failure):
         return Outcome(error=reply)
     try:
-        return Outcome(value=pickle.loads(reply))  # noqa: S301 - from our own worker
-    except Exception as error:  # noqa: BLE001 - __setstate__ may raise anything
+        return Outcome(value=decoded(reply, types))
+    except NotAnAnswer as error:
         return Outcome(error=failure_of(error))
 
 

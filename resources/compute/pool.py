@@ -14,7 +14,7 @@ A second death is final, and so is a timeout.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ from .process import Death, Worker
 
 _GRACE_S = 2.0  # for idle workers to leave by themselves
 Reply = bytearray | Failure
-"""What came of a unit: its pickled value, or why there is none."""
+"""What came of a unit: its encoded value, or why there is none."""
 
 
 class Stopped(Exception):
@@ -34,9 +34,10 @@ class Stopped(Exception):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Task:
-    """What a map's units have in common: the pickled function, and the workers that are at it."""
+    """What a map's units have in common: the pickled function, what its workers are started with, and those at it."""
 
     function: bytes
+    environment: Mapping[str, str]
     timeout_s: float
     stopped: bool = False
     busy: set[Worker] = field(default_factory=set)
@@ -144,16 +145,23 @@ class Pool:
         return death
 
     def _take(self, task: Task, fresh: bool) -> Worker:
-        """An idle worker, one that has the function if there is one, or a new one. Raises: Stopped."""
+        """An idle worker, one that has the function if there is one, or a new one. Raises: Stopped.
+
+        Never one with another environment: what one map may know is none of another's business.
+        """
+        others: list[Worker] = []
         with self._changed:
-            idle = [] if fresh else self._idle
+            idle = [] if fresh else [one for one in self._idle if one.environment == task.environment]
             same = [worker for worker in idle if worker.function == task.function]
             if idle and not task.stopped:
                 worker = (same or idle)[-1]
-                idle.remove(worker)
+                self._idle.remove(worker)
                 task.busy.add(worker)
                 return worker
-        worker = Worker()
+            if not fresh and self._idle:
+                others.append(self._idle.pop(0))  # makes room for the new one
+        _end(others)
+        worker = Worker(task.environment)
         with self._changed:
             task.busy.add(worker)
             stopped = task.stopped

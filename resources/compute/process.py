@@ -11,22 +11,20 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from loader.errors import InvalidRuntime, Unpicklable
 
 from . import worker
+from .answers import NotAnAnswer, failure_told
 from .contract import Failure
 
 START_TIMEOUT_S = 300.0
 """For a worker to start and import what its function needs."""
 
 _SCRIPT = str(Path(worker.__file__).resolve())
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""There is a worker for every core. OpenBLAS, which numpy comes with, would start a thread for every core in each of
-them, and they wait for the next product in a loop. Who sets the variable knows better."""
-
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
@@ -43,10 +41,12 @@ class Death:
 class Worker:
     """A worker process, used by one thread at a time. Only `kill` may come from any thread.
 
-    It leads a process group: what a unit starts dies with it. Raises: InvalidRuntime when it cannot start.
+    It leads a process group: what a unit starts dies with it. environment: all of its own; it is a new program, so that
+    nothing of this one's memory is in it. Raises: InvalidRuntime when it cannot start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
         self.function: bytes | None = None
         self.alive = True
         self._n_units = 0
@@ -75,7 +75,7 @@ class Worker:
         return subprocess.Popen(
             [sys.executable, "-P", _SCRIPT, str(sock), str(life), self._scratch],
             stdin=subprocess.DEVNULL,
-            env={**_ONE_THREAD, **os.environ},
+            env=dict(self.environment),
             pass_fds=(sock, life),
             start_new_session=True,
         )
@@ -100,7 +100,7 @@ class Worker:
         kind, answer = reply
         if kind == worker.FAILED:
             self.end()
-            _, reason = pickle.loads(answer)  # noqa: S301 - from our own child
+            _, reason = _told(answer)
             raise Unpicklable(
                 f"a worker process cannot load the function: {reason}\nThe function, and all that it holds, "
                 "must stand in modules that can be imported, not in __main__, a notebook or another function"
@@ -109,7 +109,7 @@ class Worker:
         return None
 
     def run(self, unit: bytes, timeout_s: float) -> bytearray | Failure | Death:
-        """The pickled value of a pickled unit, or what became of it. After a Death, or a timeout, it is over."""
+        """The encoded value of a pickled unit, or what became of it. After a Death, or a timeout, it is over."""
         self._n_units += 1
         reply = self._ask(worker.UNIT, unit, timeout_s)
         if isinstance(reply, Death):
@@ -120,8 +120,8 @@ class Worker:
         kind, body = reply
         if kind == worker.VALUE:
             return body
-        code, reason = pickle.loads(body)  # noqa: S301 - from our own child
-        return Failure(code=code, reason=reason)
+        code, reason = _told(body)
+        return Failure(code="memory" if code == "memory" else "exception", reason=reason)
 
     def _ask(self, kind: bytes, body: bytes, timeout_s: float) -> tuple[bytes, bytearray] | Death | None:
         """Its reply; None at the timeout."""
@@ -177,3 +177,10 @@ class Worker:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _told(body: bytearray) -> tuple[str, str]:
+    try:
+        return failure_told(body)
+    except NotAnAnswer as error:
+        return "exception", str(error)

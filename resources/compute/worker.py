@@ -4,12 +4,17 @@ Run as a script and made of the standard library alone, so that a worker starts 
 and imports what its function needs, nothing of the parent's main module. `python -P worker.py <socket> <life>
 <scratch>`: two inherited file descriptors, and a folder for temporary files. A message is one letter, the
 length of its body as 8 bytes, and the body.
+
+A worker believes its parent and unpickles what it sends. The parent does not believe a worker, which may have met a
+file that took it over: what comes back is plain data (`encoded`), read by `answers`.
 """
 
 import contextlib
 import faulthandler
 import fcntl
+import json
 import os
+import pathlib
 import pickle
 import select
 import signal
@@ -20,13 +25,23 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 FUNCTION, UNIT = b"f", b"u"  # to the worker: (sys.path, pickled function); a pickled unit
-READY, VALUE, FAILED = b"r", b"v", b"x"  # from it: loaded; a pickled value; pickled (code, reason)
+READY, VALUE, FAILED = b"r", b"v", b"x"  # from it: loaded; an encoded value; encoded [code, reason]
 
+MAX_BYTES = 2**32
+"""Of one message. A unit's value is a small row, or some hundred of them."""
+
+ARRAY_KINDS = "?biufcmMSU"
+"""Of dtype: those whose bytes are all there is to them."""
+
+_SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
 _HEADER = struct.Struct(">cQ")
+_LENGTH = struct.Struct(">Q")
+_GROW_BYTES = 2**24
 _SMALL_BYTES = 2**16
 _HEADLINE_CHARS, _TRACE_CHARS = 500, 1500
 _OOM_SCORE = "500"  # of -1000..1000: when memory runs out the kernel takes a worker, not who supervises it
@@ -50,23 +65,105 @@ def receive(sock: socket.socket, deadline_s: float | None = None) -> tuple[bytes
     kind, nbytes = _HEADER.unpack(_exactly(sock, _HEADER.size, deadline_s))
     if kind not in (FUNCTION, UNIT, READY, VALUE, FAILED):
         raise ValueError(f"not a message: it begins with {kind!r}")
+    if nbytes > MAX_BYTES and kind in (READY, VALUE, FAILED):
+        raise ValueError(f"a message of {nbytes} bytes; accepted: at most {MAX_BYTES}")
     return kind, _exactly(sock, nbytes, deadline_s)
 
 
 def _exactly(sock: socket.socket, nbytes: int, deadline_s: float | None) -> bytearray:
-    body = bytearray(nbytes)
-    rest = memoryview(body)
-    while rest:
+    """The memory grows with what has come, not with what was announced."""
+    body = bytearray()
+    while len(body) < nbytes:
+        at = len(body)
+        body.extend(bytes(min(nbytes - at, max(at, _GROW_BYTES))))
+        with memoryview(body) as whole, whole[at:] as rest:
+            _fill(sock, rest, deadline_s)
+    return body
+
+
+def _fill(sock: socket.socket, rest: memoryview, deadline_s: float | None) -> None:
+    got = 0
+    while got < len(rest):
         if deadline_s is not None:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             sock.settimeout(left_s)
-        n = sock.recv_into(rest)
+        n = sock.recv_into(rest[got:])
         if not n:
             raise EOFError
-        rest = rest[n:]
+        got += n
+
+
+def encoded(value: Any) -> bytes:
+    """A value as JSON and, behind it, what is bytes: plain types, bytes, paths, numpy arrays, dataclasses of these.
+
+    The length of the JSON, 8 bytes; the JSON, [lengths of the pieces, names of the dataclasses, value]; the pieces. In
+    the value a list is a list, and an object has one name, that of what it stands for. Raises: TypeError for anything
+    else, and for what is too large.
+    """
+    pieces: list[bytes] = []
+    classes: dict[type, tuple[int, list[str]]] = {}
+    plain = _plain(value, pieces, classes)
+    names = [f"{one.__module__}:{one.__qualname__}" for one in classes]
+    head = json.dumps([[len(piece) for piece in pieces], names, plain], separators=(",", ":")).encode("ascii")
+    body = b"".join((_LENGTH.pack(len(head)), head, *pieces))
+    if len(body) > MAX_BYTES:
+        raise TypeError(
+            f"a value of {len(body)} bytes; accepted: at most {MAX_BYTES}; write it to a file or the store"
+        )
     return body
+
+
+def _plain(value: Any, pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]) -> Any:
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is list:
+        return _each(value, pieces, classes)
+    if kind is dict or isinstance(value, Mapping):
+        if _TEXT.issuperset(map(type, value)):
+            if kind is dict and _SCALARS.issuperset(map(type, value.values())):
+                return {"dict": value}
+            return {"dict": dict(zip(value, _each(value.values(), pieces, classes), strict=True))}
+        return {"pairs": [_each(pair, pieces, classes) for pair in value.items()]}
+    if kind not in classes and is_dataclass(kind):
+        classes[kind] = len(classes), [one.name for one in fields(kind) if one.init]
+    if kind in classes:
+        number, names = classes[kind]
+        return {"is": [number, _each([getattr(value, name) for name in names], pieces, classes)]}
+    if kind in (tuple, set, frozenset):
+        return {kind.__name__: _each(value, pieces, classes)}
+    return _special(value, pieces)
+
+
+def _each(
+    some: Collection[Any], pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]
+) -> list[Any]:
+    if _SCALARS.issuperset(map(type, some)):
+        return list(some)
+    return [_plain(one, pieces, classes) for one in some]
+
+
+def _special(value: Any, pieces: list[bytes]) -> Any:
+    kind = type(value)
+    if kind in (bytes, bytearray, memoryview):
+        pieces.append(bytes(value))
+        return {"bytes": len(pieces) - 1}
+    if isinstance(value, pathlib.PurePath):
+        return {"path": str(value)}
+    np = sys.modules.get("numpy")  # whoever has an array has imported it
+    if np is not None and isinstance(value, np.ndarray | np.generic) and value.dtype.kind in ARRAY_KINDS:
+        pieces.append(value.tobytes())
+        name = "array" if isinstance(value, np.ndarray) else "number"
+        return {name: [value.dtype.str, list(value.shape), len(pieces) - 1]}
+    if isinstance(value, str | int | float):  # of a class of its own, such as a version that is a text
+        return value
+    raise TypeError(
+        f"a value of {kind.__module__}.{kind.__qualname__} cannot be sent back; accepted: None, bool, int, float, str, "
+        "bytes, paths, lists, tuples, sets, dicts, numpy arrays of numbers or text, and dataclasses of these that the "
+        "function's return annotation names"
+    )
 
 
 def described(error: BaseException) -> tuple[str, str]:
@@ -108,9 +205,9 @@ def _load(body: bytearray) -> Callable[[Any], Any]:
 
 def _answer(function: Callable[[Any], Any], body: bytearray) -> tuple[bytes, bytes]:
     try:
-        return VALUE, pickle.dumps(function(pickle.loads(body)), protocol=5)  # noqa: S301 - from our parent
+        return VALUE, encoded(function(pickle.loads(body)))  # noqa: S301 - from our parent
     except BaseException as error:  # noqa: BLE001 - whatever it raises, SystemExit too, is this unit's outcome
-        return FAILED, pickle.dumps(described(error))
+        return FAILED, encoded(list(described(error)))
 
 
 def _flush() -> None:
@@ -138,7 +235,7 @@ def serve(sock: socket.socket) -> None:
                 function = _load(body)
                 reply = READY, b""
             except BaseException as error:  # noqa: BLE001 - importing its module may raise anything
-                reply = FAILED, pickle.dumps(described(error))
+                reply = FAILED, encoded(list(described(error)))
         else:
             reply = _answer(function, body)
         _flush()

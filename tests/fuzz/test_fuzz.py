@@ -139,10 +139,10 @@ def hang(case):
 def bug(case):
     raise ZeroDivisionError("a bug")
 
-def greedy(case):
+def greedy(case) -> Report:
     return Report(number=case.number, source="x", damage=(), nbytes=0, outcome="admitted", peak_rss_mib=1e9)
 
-def litter(case):
+def litter(case) -> Report:
     import tempfile
     open(os.path.join(os.path.dirname(tempfile.gettempdir()), "litter"), "w").close()
     return Report(number=case.number, source="x", damage=(), nbytes=0, outcome="admitted")

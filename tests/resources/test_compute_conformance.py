@@ -77,8 +77,8 @@ def test_what_is_raised_is_the_units_outcome(compute, units) -> None:
         ("memory", "memory", "MemoryError: too much of it"),
         ("exit", "exception", "SystemExit: leaving"),
         ("recursion", "exception", "RecursionError: maximum recursion depth"),
-        ("result", "exception", "cannot pickle '_thread.lock' object"),
-        ("unsendable", "exception", "ValueError: not from bytes"),
+        ("result", "exception", "a value of _thread.lock cannot be sent back; accepted: None, bool"),
+        ("unsendable", "exception", "a value of compute_units.Unsendable cannot be sent back"),
     ],
 )
 def test_every_way_to_fail(compute, units, how, code, says) -> None:

@@ -1,6 +1,7 @@
 """Functions that workers run in the tests of compute. Standard library only; some of them end badly."""
 
 import ctypes
+import dataclasses
 import fcntl
 import hashlib
 import os
@@ -202,3 +203,34 @@ def threads_for_products(side):
     square = numpy.ones((side, side))
     assert (square @ square)[0, 0] == side
     return len(os.listdir("/proc/self/task")) - before
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """Stands in an annotation below."""
+
+    held: tuple = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Unnamed:
+    """Stands in none."""
+
+    held: tuple = ()
+
+
+def answer(what) -> Named | None:
+    return {"named": Named((1, (Named(),))), "unnamed": Unnamed(), "inside": Named((Unnamed(),))}[what]
+
+
+def environment(_):
+    """Of this process, as it sees it and as it was started."""
+    started = Path("/proc/self/environ").read_bytes().decode().split("\0")
+    return dict(os.environ), dict(one.split("=", 1) for one in started if one)
+
+
+def taken_over(header_and_body):
+    """What a file might make a decoder do: speak in the worker's place."""
+    sock = sys.modules["__main__"].SOCKET
+    sock.sendall(b"".join(header_and_body))
+    die("hang")

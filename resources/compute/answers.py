@@ -1,0 +1,148 @@
+"""What a worker answered, read as plain data: nothing in it can name code to run, or a class that was not expected.
+
+The dataclasses that may come are those that the function's return annotation names, itself or in their fields.
+"""
+
+import functools
+import inspect
+import json
+import struct
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from .worker import ARRAY_KINDS
+
+Types = Mapping[str, type]
+"""'module:name' -> the dataclass."""
+
+_LENGTH = struct.Struct(">Q")
+_HOLDERS = frozenset({list, dict})
+
+
+class NotAnAnswer(ValueError):
+    """A worker said what no sound worker says."""
+
+
+def answer_types(function: Callable[..., Any]) -> Types:
+    """The dataclasses that the function may return, by its annotation; none where it has none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        returned = typing.get_type_hints(function).get("return")
+    except (NameError, TypeError, AttributeError):  # a name that is there for type checkers alone
+        return {}
+    found: dict[str, type] = {}
+    _collect(returned, found)
+    return found
+
+
+def _collect(hint: Any, found: dict[str, type]) -> None:
+    for one in typing.get_args(hint):
+        _collect(one, found)
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return
+    name = f"{hint.__module__}:{hint.__qualname__}"
+    if name not in found:
+        found[name] = hint
+        for of_field in typing.get_type_hints(hint).values():
+            _collect(of_field, found)
+
+
+def decoded(body: bytes | bytearray, types: Types) -> Any:
+    """The value of `worker.encoded`. types: the dataclasses that may be in it. Raises: NotAnAnswer."""
+    try:
+        (length,) = _LENGTH.unpack_from(body)
+        start = _LENGTH.size + length
+        sizes, names, plain = json.loads(bytes(body[_LENGTH.size : start]).decode("ascii"))
+        pieces = list(_pieces(memoryview(body)[start:], sizes))
+        return _Reader([_known(name, types) for name in names], pieces).value(plain)
+    except NotAnAnswer:
+        raise
+    except Exception as error:
+        raise NotAnAnswer(f"a worker's answer cannot be read: {type(error).__name__}: {error}") from error
+
+
+def failure_told(body: bytes | bytearray) -> tuple[str, str]:
+    """(code, reason) that a worker gave. Raises: NotAnAnswer."""
+    told = decoded(body, {})
+    if not (isinstance(told, list) and len(told) == 2 and all(isinstance(one, str) for one in told)):
+        raise NotAnAnswer("a worker failed, and did not say of what")
+    return told[0], told[1]
+
+
+def _pieces(rest: memoryview, sizes: Any) -> Iterator[bytes]:
+    at = 0
+    for size in sizes:
+        if type(size) is not int or size < 0 or at + size > len(rest):
+            raise NotAnAnswer("a worker's answer is shorter than it says")
+        yield bytes(rest[at : at + size])
+        at += size
+    if at != len(rest):
+        raise NotAnAnswer("a worker's answer is longer than it says")
+
+
+def _known(name: str, types: Types) -> type:
+    if name not in types:
+        raise NotAnAnswer(
+            f"a worker's answer holds {name}; accepted: plain values and the dataclasses that the function's return "
+            f"annotation names ({', '.join(sorted(types)) or 'none'})"
+        )
+    return types[name]
+
+
+class _Reader:
+    """classes: by number, those of the answer's dataclasses; pieces: its bytes, by number."""
+
+    def __init__(self, classes: Sequence[type], pieces: Sequence[bytes]) -> None:
+        self._classes = [(one, [of.name for of in fields(one) if of.init]) for one in classes]
+        self._pieces = pieces
+        self._kinds: Mapping[str, Callable[[Any], Any]] = {
+            "dict": self._mapping,
+            "pairs": lambda held: dict(self._each(pair) for pair in held),
+            "is": self._made,
+            "tuple": lambda held: tuple(self._each(held)),
+            "set": lambda held: set(self._each(held)),
+            "frozenset": lambda held: frozenset(self._each(held)),
+            "bytes": lambda held: self._pieces[held],
+            "path": Path,
+            "array": self._array,
+            "number": lambda held: self._array(held)[()],
+        }
+
+    def value(self, plain: Any) -> Any:
+        """What the JSON stands for."""
+        if isinstance(plain, list):
+            return self._each(plain)
+        if not isinstance(plain, dict):
+            return plain
+        ((name, held),) = plain.items()
+        if name not in self._kinds:
+            raise NotAnAnswer(f"a worker's answer has a value of kind {name!r}, which there is not")
+        return self._kinds[name](held)
+
+    def _each(self, some: Iterable[Any]) -> list[Any]:
+        return [self.value(one) if type(one) in _HOLDERS else one for one in some]
+
+    def _mapping(self, held: dict[str, Any]) -> dict[str, Any]:
+        if _HOLDERS.isdisjoint(map(type, held.values())):
+            return held
+        return dict(zip(held, self._each(held.values()), strict=True))
+
+    def _made(self, held: Any) -> Any:
+        number, values = held
+        made, names = self._classes[number]
+        return made(**dict(zip(names, self._each(values), strict=True)))
+
+    def _array(self, held: Any) -> Any:
+        import numpy as np
+
+        dtype, shape, piece = held
+        kind = np.dtype(dtype)
+        if kind.kind not in ARRAY_KINDS or any(n < 0 for n in shape):
+            raise NotAnAnswer(f"a worker's answer holds an array of {dtype!r} {shape}")
+        return np.frombuffer(self._pieces[piece], kind).reshape(shape).copy()

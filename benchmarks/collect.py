@@ -23,7 +23,7 @@ from loader.dataset.parquet import put_table
 from loader.dataset.part import SHARDS_SCHEMA
 from loader.dataset.publish import Pending, commit
 from loader.storage.store import ObjectInfo
-from penstock.collect import Options, collect
+from penstock.collect import Moment, Options, collect
 
 OBJECTS = 1_000_000
 SHARD_BYTES, INDEX_BYTES = 2**28, 2**16
@@ -132,7 +132,8 @@ def measure(objects: int, folder: Path | None) -> Iterator[str]:
     where = "made up" if folder is None else "on a disk"
     for what, hour, apply in (("first plan", 0, False), ("plan", 80, False), ("sweep", 81, True)):
         store.requests, start, spent = 0, time.perf_counter(), time.process_time()
-        report = collect(root, options, apply=apply, now_us=hour * HOUR_US)
+        at = Moment(at_us=hour * HOUR_US, run="one", run_us=hour * HOUR_US)
+        report = collect(root, options, apply=apply, at=at)
         took, cpu = time.perf_counter() - start, time.process_time() - spent
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         due = sum(n for n, _ in report.due.values())

@@ -1805,9 +1805,23 @@ COLLECTING = in_files(
     (
         "what a killed writer had not finished stays",
         "listing.py",
-        "list_with_unfinished(store, prefix)",
-        "store.list(prefix)",
+        "list_in_place(store, prefix)",
+        "(info, False) for info in store.list(prefix)",
         "test_collect.py::test_what_a_killed_writer_had_not_finished_goes",
+    ),
+    (
+        "what lies behind a link is listed",
+        "listing.py",
+        "list_in_place(store, prefix)",
+        "(info, False) for info in store.list(prefix)",
+        "test_collect.py::test_nothing_behind_a_link_goes",
+    ),
+    (
+        "a link to a file is a file",
+        "sort_out.py",
+        'fate[batch.column("link").to_numpy(zero_copy_only=False)] = FOREIGN',
+        "pass",
+        "test_collect.py::test_nothing_behind_a_link_goes",
     ),
     (
         "what was never copied ends every look",
@@ -1877,6 +1891,20 @@ CHECKPOINTS = [
             "tests/penstock/checkpoints/test_files.py::"
             "test_a_marker_that_is_listed_and_not_there_takes_the_place_of_none",
         ),
+    ),
+    Bug(
+        "a link that is laid meanwhile is followed",
+        "storage/disk_in_place.py",
+        "if stat.S_ISLNK(",
+        "if not stat.S_ISLNK(",
+        ("tests/storage/test_local.py::test_nothing_behind_a_link_is_deleted_in_place",),
+    ),
+    Bug(
+        "parts of a checkpoint that a link leads to are deleted",
+        "penstock/checkpoints/retention.py",
+        "if not link and not is_unfinished(info.key))",
+        "if not is_unfinished(info.key) for info in store.list(info.key))",
+        ("tests/penstock/checkpoints/test_files.py::test_no_parts_go_that_a_link_leads_to",),
     ),
     Bug(
         "what a listing lacks once nobody else needs",

@@ -10,6 +10,7 @@ Symbolic links are followed. A file whose name begins with `.tmp-` is one that a
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from .disk_errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
+from .disk_in_place import unlink_in_place
 from .disk_runs import Piece, Run, cut, neighbours, runs_of
 from .disk_walk import walk
 from .keys import TEMPORARY, check_key, check_prefix, check_span, unfinished_name
@@ -178,19 +180,21 @@ class LocalStore(Opened):
         for key, status in walk(self._base, check_prefix(prefix), None, unfinished=True):
             yield _info(key, status)
 
-    def delete_unfinished(self, path: str) -> None:
-        """Delete a file that a writer has not finished; none is no error. Raises: InvalidStore where the path names
-        something else; as `delete_many`."""
-        folder, _, name = path.rpartition("/")
-        if not name.startswith(TEMPORARY):
-            raise InvalidStore(f"{path!r} is no unfinished file, whose name begins with {TEMPORARY!r}")
-        target = f"{self._base}{check_key(folder)}/{name}"
-        try:
-            os.unlink(target)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise disk_error("delete", target, error) from error
+    def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
+        """What `list_with_unfinished` gives, but for what lies behind a symbolic link below the folder `top`; and each
+        such link itself, which is told by True, and may be one on the way to `prefix`. Raises: as `list`."""
+        for key, status in walk(
+            self._base, check_prefix(prefix), None, unfinished=True, top=check_prefix(top)
+        ):
+            yield _info(key, status), stat.S_ISLNK(status.st_mode)
+
+    def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
+        """Delete what `list_in_place` gave, but no links; none is no error. Raises: InvalidStore for what is no such
+        path, or is a link or lies behind one; as `delete_many`."""
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            check_key(folder if name.startswith(TEMPORARY) else path)
+            unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -3,7 +3,7 @@
 Buckets have uploads that were never ended, which their own APIs list (`penstock doctor`, `penstock takedown`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from .keys import TEMPORARY
 from .local import LocalStore
@@ -21,11 +21,18 @@ def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
     return store.list_with_unfinished(prefix) if isinstance(store, LocalStore) else store.list(prefix)
 
 
-def delete_with_unfinished(store: Store, paths: Sequence[str]) -> None:
-    """Delete what `list_with_unfinished` named. Raises: as `Store.delete_many`, which stops where it may."""
-    if not isinstance(store, LocalStore):
+def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
+    """For whoever deletes: what `list_with_unfinished` gives, without what lies behind a symbolic link below the folder
+    `top`, and True beside each such link. Raises: as `Store.list`."""
+    if isinstance(store, LocalStore):
+        return store.list_in_place(prefix, top)
+    return ((info, False) for info in store.list(prefix))
+
+
+def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
+    """Delete what `list_in_place` named, but no link, and nothing behind one. Raises: InvalidStore for these; as
+    `Store.delete_many`, which stops where it may."""
+    if isinstance(store, LocalStore):
+        store.delete_in_place(paths, top)
+    else:
         store.delete_many(paths)
-        return
-    store.delete_many(path for path in paths if not is_unfinished(path))
-    for path in filter(is_unfinished, paths):
-        store.delete_unfinished(path)

@@ -13,6 +13,7 @@ from itertools import groupby
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidRuntime, StoreError
 from loader.storage import ObjectInfo, Store, is_there
+from loader.storage.unfinished import delete_in_place, is_unfinished, list_in_place
 
 from .marker import Checkpoint, marker_key, part_key, read, steps
 
@@ -72,18 +73,27 @@ def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
             # One that was deleted, and is listed still, takes the place of none.
             kept = retention.kept(_without_deleted(store, newest.run, committed, retention.keep_last or 0))
         store.delete_many(marker_key(newest.run, step) for step in committed if step not in kept)
-        store.delete_many(_leftovers(store, newest, kept))
+        delete_in_place(store, _leftovers(store, newest, kept), _parts(newest.run))
     except StoreError as error:
         _log.warning("old checkpoints of run %s in %s were not deleted: %s", newest.run, store.url, error)
 
 
 def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
     """(step, object) of everything under a run's parts, by step."""
-    prefix = part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
-    for one in store.list(prefix):
-        step = one.key.removeprefix(prefix).partition("/")[0]
+    return _by_step(run, store.list(_parts(run)))
+
+
+def _by_step(run: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[int, ObjectInfo]]:
+    for one in objects:
+        step = one.key.removeprefix(_parts(run)).partition("/")[0]
         if len(step) == 12 and step.isdecimal():
             yield int(step), one
+
+
+def _parts(run: str) -> str:
+    """The folder of a run's parts, which may be a link, or lie behind one. What a link in it leads to is not this
+    run's to delete: a checkpoint that was laid there from another one."""
+    return part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
 
 
 def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
@@ -105,7 +115,9 @@ def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str
     before = max((step for step in kept if step < newest.step), default=None)
     named = {one.step: one for one in (newest, _marker(store, newest.run, before)) if one is not None}
     own = {one.key(part) for one in named.values() for part in one.objects}
-    for step, objects in groupby(remains(store, newest.run), lambda one: one[0]):
+    here = list_in_place(store, _parts(newest.run), _parts(newest.run))
+    objects_here = (info for info, link in here if not link and not is_unfinished(info.key))
+    for step, objects in groupby(_by_step(newest.run, objects_here), lambda one: one[0]):
         if step > newest.step:
             return
         if step in named:

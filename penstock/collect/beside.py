@@ -10,6 +10,7 @@ from loader.dataset.history import State
 from loader.dataset.marker import PROBES
 from loader.storage import Store
 from loader.storage.store import ObjectInfo
+from loader.storage.unfinished import is_unfinished, list_in_place
 
 from .life import Life
 from .sort_out import Tally
@@ -22,7 +23,7 @@ Gone = tuple[ObjectInfo, str, str, str]
 
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[Gone]:
     """Of versions that do not stay. A listing. What is no card of a version of this root is counted as foreign."""
-    for info in store.list("cards/"):
+    for info in _in_place(store, "cards/", tally):
         found = _CARD.fullmatch(info.key)
         record = state.by_id(found[2]) if found else None
         if record is None:
@@ -34,7 +35,7 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
 def signs_of_the_dead(store: Store, state: State, life: Life, tally: Tally) -> Iterator[Gone]:
     """Heartbeats of transactions that are over, what probes of the store left behind, and leases that have long been
     silent. Two listings."""
-    for info in store.list("heartbeats/"):
+    for info in _in_place(store, "heartbeats/", tally):
         txn = state.txns.get(info.key.removeprefix("heartbeats/").removesuffix(".json"))
         if txn is not None and txn.status != "open":
             yield info, txn.dataset, txn.txn, "heartbeat of a transaction that is over"
@@ -43,15 +44,25 @@ def signs_of_the_dead(store: Store, state: State, life: Life, tally: Tally) -> I
         elif txn is None:
             tally.add_foreign([info.key], info.nbytes)
     dead = {one.key for one in life.dead()}
-    for info in store.list("leases/"):
+    for info in _in_place(store, "leases/", tally):
         if info.key in dead:
             yield info, "", "", "lease of a silent reader"
 
 
-def hints(store: Store) -> Iterator[Gone]:
-    """All but the newest few. A listing."""
-    for info in old_hints(store):
-        yield info, "", "", "old hint"
+def hints(store: Store, tally: Tally) -> Iterator[Gone]:
+    """All but the newest few. A listing, and another one where there are more."""
+    if old := old_hints(store):
+        here = {info.key for info in _in_place(store, "log/state-", tally)}
+        yield from ((info, "", "", "old hint") for info in old if info.key in here)
+
+
+def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
+    """A listing; links are counted as foreign, and what lies behind them is not looked at."""
+    for info, link in list_in_place(store, prefix):
+        if link:
+            tally.add_foreign([info.key])
+        elif not is_unfinished(info.key):
+            yield info
 
 
 def as_table(gone: Iterable[Gone]) -> pa.Table:

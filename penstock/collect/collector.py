@@ -7,7 +7,6 @@ meanwhile is taken for nobody's; and leases are read after the log, so that whoe
 retired is seen. Nothing is decided on another machine's clock.
 """
 
-import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from loader.dataset.marker import is_primary
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
 
 from .beside import as_table, cards, hints, signs_of_the_dead
+from .clock import Moment, now
 from .life import Life, look
 from .listing import listed
 from .live import References, owners, protected, references
@@ -45,7 +45,7 @@ MOST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """name: the collector's, which stands for a clock; None: this machine's. grace_s: how long something has to be
+    """name: the collector's, which stands for a machine; None: this one's. grace_s: how long something has to be
     condemned before it is deleted; silence_s: how long a heartbeat or lease may say the same before whoever left it is
     dead, two renewals at least; max_objects, max_bytes: of one sweep; any of these numbers may be infinite; dataset:
     sweep what was this one's alone, and abort its transactions alone; condemned: ids of versions
@@ -82,27 +82,33 @@ class Options:
 
 
 def collect(
-    root: Root, options: Options | None = None, *, apply: bool = False, now_us: int | None = None
+    root: Root,
+    options: Options | None = None,
+    *,
+    apply: bool = False,
+    now_us: int | None = None,
+    at: Moment | None = None,
 ) -> Report:
     """Look at a root and note what is seen; with `apply`, abort the transactions of the dead, and delete what has been
     condemned for `grace_s`. Any number of collectors may work on a root at once. Of a mirror nothing is deleted but
     what the primary's record says was deleted there. Of a root with mirrors the primary is used alone.
 
-    now_us: what the collector's clock says. Costs a listing of `data/` and five of small folders, a request per version
-    that stays, per open transaction, lease and table of shards; memory 0.2 KB per object that is referenced or
-    condemned. Raises: NotARoot; VersionNotFound where the root has no such dataset; Corrupt, ObjectNotFound where it
-    cannot be told what a version is made of; Conflict where the root was moved elsewhere meanwhile; StoreError.
+    at: what clocks say, by default this machine's; now_us: what a wall clock says, where there is no other. Costs a
+    listing of `data/` and five of small folders, a request per version that stays, per open transaction, lease and
+    table of shards; memory 0.2 KB per object that is referenced or condemned. Raises: NotARoot; VersionNotFound where
+    the root has no such dataset; Corrupt, ObjectNotFound where it cannot be told what a version is made of; Conflict
+    where the root was moved elsewhere meanwhile; StoreError.
     """
     options = options or Options()
     root = root.alone  # mirrors have notes, leases and copies of the log of their own
     name = str(options.name)
-    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    at = at or (now() if now_us is None else Moment(at_us=now_us))
     grace_us, silence_us = int(options.grace_s * 1e6), int(options.silence_s * 1e6)
     with ExitStack() as stack:
         _check_dataset(root, root.log.refresh(), options.dataset)  # of a root, of a format that we know
         listing = stack.enter_context(listed(root.store, "data/"))
         state, leases = root.log.refresh(), Leases(root.store)
-        life = look(root.store, name, state, leases, now_us, silence_us)
+        life = look(root.store, name, state, leases, at, silence_us)
         mirror = not is_primary(root.store, state)
         # No signs of life are copied to a mirror, and no transaction is aborted there.
         mine = (txn for txn in life.silent_txns(state) if options.dataset in (None, state.txns[txn].dataset))
@@ -122,14 +128,14 @@ def collect(
             pieces = map(sorter(state, kept, live, tally), listing.batches())
             yield from map(gone, pieces) if gone else pieces
             yield _counted(as_table(signs_of_the_dead(root.store, state, life, tally)), tally)
-            yield _counted(as_table(hints(root.store)), tally)
+            yield _counted(as_table(hints(root.store, tally)), tally)
 
-        plan = stack.enter_context(planned(root.store, name, condemned(), now_us))
+        plan = stack.enter_context(planned(root.store, name, condemned(), at, grace_us))
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
         check = last_look(root, life, leases, kept, options.condemned, mirror=mirror)
         record = (PrimaryRecord() if mirror else Record(root, name)) if apply else None
-        swept = sweep(root, plan, caps, grace_us, check, record, now_us)
+        swept = sweep(root, plan, caps, grace_us, check, record, at.at_us)
     return Report(
         url=root.url,
         collector=name,

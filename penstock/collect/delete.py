@@ -1,4 +1,4 @@
-"""Deletes a piece of a plan, past what cannot be deleted: held, locked, in a folder of another user."""
+"""Deletes a piece of a plan, past what cannot be deleted: held, locked, in a folder of another user, behind a link."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from functools import partial
 
 from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
-from loader.storage.unfinished import delete_with_unfinished
+from loader.storage.unfinished import delete_in_place
 
 AT_ONCE = 16
 
@@ -29,7 +29,7 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
 def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
     """Delete; why not, where it cannot be."""
     try:
-        delete_with_unfinished(store, keys)
+        delete_in_place(store, keys)
     except (Throttled, Transient):
         raise
     except StoreError as error:

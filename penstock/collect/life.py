@@ -11,6 +11,7 @@ from loader.dataset.lease import LeaseRecord, Leases
 from loader.errors import InvalidName
 from loader.storage import Store
 
+from .clock import Moment, passed
 from .notes import Said, Signs, read_signs, write_signs
 
 READ_AHEAD = 32
@@ -51,7 +52,7 @@ def open_txns(state: State) -> list[str]:
     return [txn.txn for txn in state.txns.values() if txn.status == "open"]
 
 
-def look(store: Store, name: str, state: State, leases: Leases, now_us: int, silence_us: int) -> Life:
+def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Life:
     """See who is alive, after `state` was read, and note it under the collector's name. A lease that was seen at the
     look before is asked for, listed or not. A request per open transaction, per lease, and three more. Raises:
     StoreError."""
@@ -61,18 +62,18 @@ def look(store: Store, name: str, state: State, leases: Leases, now_us: int, sil
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
     said: dict[str, Said] = {one.key: _said(one) for one in there}
     said |= dict(zip(map(_key, txns), beats, strict=True))
-    life = Life(signs=before.after(said, now_us), leases=there, silence_us=silence_us)
+    life = Life(signs=before.after(said, at, silence_us // 2), leases=there, silence_us=silence_us)
     write_signs(store, name, life.signs)
     return life
 
 
-def silent_s(signs: Signs, lease: LeaseRecord, now_us: int) -> float | None:
+def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
     """For how long a collector has not seen a lease move; 0 when it moved since its last look, None when it never saw
     it."""
     known = signs.said.get(lease.key)
-    if known is None or signs.at_us is None:
+    if known is None:
         return None
-    return 0.0 if known[0] != _said(lease) else (known[1] + max(now_us - signs.at_us, 0)) / 1e6
+    return 0.0 if known[0] != _said(lease) else (known[1] + (passed(signs.at, now, 2**63) or 0)) / 1e6
 
 
 def _said(lease: LeaseRecord) -> Said:

@@ -11,11 +11,11 @@ import pyarrow as pa
 from loader.storage import Store
 from loader.storage.scratch import on_scratch
 from loader.storage.store import ObjectInfo
-from loader.storage.unfinished import list_with_unfinished
+from loader.storage.unfinished import list_in_place
 
 ROWS = 65_536
 """Objects looked at together."""
-SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64())])
+SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64()), ("link", pa.bool_())])
 
 
 def scratch() -> AbstractContextManager[None]:
@@ -35,22 +35,23 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
-    """A listing, as it is now, in a folder with the files that writers have not finished; its file is deleted at the
-    end. Memory: of `ROWS` objects. Raises: StoreError."""
+    """A listing, as it is now, in a folder with the files that writers have not finished, and with links in place of
+    what lies behind them; its file is deleted at the end. Memory: of `ROWS` objects. Raises: StoreError."""
     with scratch_folder() as folder:
         path = folder / "listing.arrow"
         with scratch(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            infos = iter(list_with_unfinished(store, prefix))
+            infos = iter(list_in_place(store, prefix))
             while rows := list(islice(infos, ROWS)):
                 writer.write_batch(as_batch(rows))
         yield Listing(path)
 
 
-def as_batch(infos: Iterable[ObjectInfo]) -> pa.RecordBatch:
-    """Keys and sizes."""
-    rows = [(info.key, info.nbytes) for info in infos]
-    keys, sizes = zip(*rows, strict=True) if rows else ((), ())
-    return pa.record_batch([pa.array(keys, pa.large_string()), pa.array(sizes, pa.int64())], schema=SCHEMA)
+def as_batch(infos: Iterable[tuple[ObjectInfo, bool]]) -> pa.RecordBatch:
+    """Keys, sizes, and which of them are links."""
+    rows = [(info.key, 0 if link else info.nbytes, link) for info, link in infos]
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
 
 
 class Listing:

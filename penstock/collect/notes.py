@@ -1,11 +1,10 @@
 """What a collector has seen, and for how long, on its own clock and no other.
 
-    collect/<name>/signs.json      {"at_us", "format", "signs": {key: [what it said, silent_us]}}
+    collect/<name>/signs.json      {"at_us", "format", "run", "run_us", "signs": {key: [what it said, silent_us]}}
     collect/<name>/plan.parquet    what is condemned, and for how long; see `plan.py`
 
 A name stands for a clock: a collector that runs on several machines has a name on each, and begins with nothing there.
-Durations are added up from look to look. A look that comes before the last one - the clock was put back, or another
-clock uses the name - makes every duration begin again; more than a month between two counts as nothing.
+Durations are added up from look to look; `clock.py` says how much of what lies between two counts.
 """
 
 import logging
@@ -19,12 +18,10 @@ from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
+from .clock import Moment, passed
+
 FORMAT = 1
 FOLDER = "collect/"
-LONGEST_US = 31 * 86_400_000_000
-"""Between two looks: a clock that was a year off and is put right must not end every grace at once."""
-SLACK_US = 1_000_000
-"""What a clock may be put back without a word: daily corrections."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 logger = logging.getLogger(__name__)
 
@@ -46,44 +43,27 @@ def check_name(name: str) -> str:
     return name
 
 
-def passed(before_us: int | None, now_us: int) -> int | None:
-    """How much of the time between two looks counts; None when what was seen before does not count any more."""
-    if before_us is None or now_us - before_us < -SLACK_US:
-        if before_us is not None:
-            logger.warning(
-                "the clock stands %d s before the last look: every grace begins again",
-                (before_us - now_us) // 10**6,
-            )
-        return None
-    if now_us - before_us > LONGEST_US:
-        logger.warning(
-            "%d days since the last look: they do not count", (now_us - before_us) // 86_400_000_000
-        )
-        return 0
-    return max(now_us - before_us, 0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """Signs of life, as they were at a look. at_us: of it; said: key -> (what it said, for how long it has)."""
+    """Signs of life, as they were at a look. at: when it was; said: key -> (what it said, for how long it has)."""
 
-    at_us: int | None = None
+    at: Moment | None = None
     said: Mapping[str, tuple[Said, int]] = field(default_factory=dict)
 
     def silent_us(self, key: str) -> int:
         """How long it has said the same; 0 for one that was not there."""
         return self.said[key][1] if key in self.said else 0
 
-    def after(self, now: Mapping[str, Said], now_us: int) -> "Signs":
-        """These, and what is seen now."""
-        step = passed(self.at_us, now_us)
+    def after(self, now: Mapping[str, Said], at: Moment, most_us: int) -> "Signs":
+        """These, and what is seen now. most_us: as for `passed`."""
+        step = passed(self.at, at, most_us)
         silent = {
             key: self.said[key][1] + step
             if step is not None and key in self.said and self.said[key][0] == said
             else 0
             for key, said in now.items()
         }
-        return Signs(at_us=now_us, said={key: (said, silent[key]) for key, said in now.items()})
+        return Signs(at=at, said={key: (said, silent[key]) for key, said in now.items()})
 
 
 def read_signs(store: Store, name: str) -> Signs:
@@ -96,7 +76,7 @@ def read_signs(store: Store, name: str) -> Signs:
                 f"{store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}"
             )
         said = {str(sign): (str(what), int(silent)) for sign, (what, silent) in body["signs"].items()}
-        return Signs(at_us=int(body["at_us"]), said=said)
+        return Signs(at=Moment.from_json(body), said=said)
     except ObjectNotFound:
         return Signs()
     except FormatTooNew:
@@ -109,5 +89,6 @@ def read_signs(store: Store, name: str) -> Signs:
 def write_signs(store: Store, name: str, signs: Signs) -> None:
     """For the next look. Raises: StoreError."""
     said = {key: [what, silent] for key, (what, silent) in signs.said.items()}
-    body = {"format": FORMAT, "at_us": signs.at_us, "signs": said}
+    assert signs.at is not None
+    body = {"format": FORMAT, **signs.at.to_json(), "signs": said}
     store.put(f"{FOLDER}{name}/signs.json", canonical(body))

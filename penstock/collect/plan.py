@@ -18,8 +18,9 @@ from loader.dataset.parquet import parse_table, table_facts
 from loader.errors import FormatTooNew, ObjectNotFound
 from loader.storage import Store
 
+from .clock import Moment, passed
 from .listing import scratch, scratch_folder, stretch
-from .notes import FOLDER, passed
+from .notes import FOLDER
 
 ROWS = 10_000
 """Condemned objects that are checked again, recorded and deleted together."""
@@ -37,9 +38,9 @@ class Before:
         self._keys, self._ages = keys, ages
 
     @staticmethod
-    def read(store: Store, name: str, now_us: int) -> "Before":
-        """Of the collector's plan, older by the time that passed. Nothing, where there is none or it is damaged.
-        Raises: FormatTooNew; StoreError."""
+    def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
+        """Of the collector's plan, older by the time that passed, of which `most_us` counts as for `passed`. Nothing,
+        where there is none or it is damaged. Raises: FormatTooNew; StoreError."""
         nothing = Before(pa.array([], _TEXT), pa.array([], pa.int64()))
         key = f"{FOLDER}{name}/plan.parquet"
         try:
@@ -48,7 +49,7 @@ class Before:
             return nothing
         try:
             table = parse_table(data, f"{store.url}/{key}", ["key", "age_us"]).combine_chunks()
-            step = passed(int(table_facts(table)["at_us"]), now_us)
+            step = passed(Moment.from_json(table_facts(table)), at, most_us)
             if step is None or not table.num_rows:
                 return nothing
             keys, ages = (column.chunk(0) for column in table.columns)
@@ -82,11 +83,14 @@ class Plan:
 
 
 @contextmanager
-def planned(store: Store, name: str, condemned: Iterable[pa.Table], now_us: int) -> Iterator[Plan]:
+def planned(
+    store: Store, name: str, condemned: Iterable[pa.Table], at: Moment, grace_us: int
+) -> Iterator[Plan]:
     """Write the plan, under the root for the next look, and into a file that is deleted at the end. condemned: tables
     of `CONDEMNED`, keys ascending over all. Raises: StoreError."""
-    before = Before.read(store, name, now_us)
-    facts = {"penstock.table": "condemned", "penstock.schema": "1", "penstock.at_us": str(now_us)}
+    before = Before.read(store, name, at, grace_us // 2)
+    facts = {"penstock.table": "condemned", "penstock.schema": "1"}
+    facts |= {f"penstock.{fact}": str(value) for fact, value in at.to_json().items()}
     schema = CONDEMNED.append(pa.field("age_us", pa.int64())).with_metadata(facts)
     with scratch_folder() as folder:
         path = folder / "plan.parquet"

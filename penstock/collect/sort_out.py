@@ -45,7 +45,8 @@ def sorter(
     state: State, kept: Mapping[str, object], live: References, tally: Tally
 ) -> Callable[[pa.RecordBatch], pa.Table]:
     """A function of a piece of a listing that counts what is in it and gives what is condemned: key, nbytes, dataset,
-    txn, why. kept: ids of the versions that stay. Takes 1 s per million objects."""
+    txn, why. What is a link is foreign. kept: ids of the versions that stay.
+    Takes 1 s per million objects."""
     fates: dict[str, tuple[str, int]] = {}
 
     def fate_of(txn: str) -> tuple[str, int]:
@@ -62,6 +63,7 @@ def sorter(
         found = [fate_of(name) for name in names]
         at = txns.indices.fill_null(len(names)).to_numpy()
         fate = np.array([what for _, what in found] + [FOREIGN], np.int8)[at]
+        fate[batch.column("link").to_numpy(zero_copy_only=False)] = FOREIGN
         fate[(fate != FOREIGN) & live.within(keys).to_numpy(zero_copy_only=False)] = LIVE
         numbers: dict[str, int] = {}
         of = np.array([numbers.setdefault(dataset, len(numbers)) for dataset, _ in [*found, _NOBODYS]])[at]

@@ -1,6 +1,5 @@
 """`penstock lease ls`."""
 
-import time
 from argparse import ArgumentParser, Namespace
 
 import loader
@@ -19,6 +18,7 @@ def ls(arguments: Namespace) -> Answer:
     """Who holds which version open, and for how long no sign of life was seen."""
     from loader.dataset.lease import list_leases
 
+    from ..collect.clock import now
     from ..collect.life import silent_s
     from ..collect.notes import check_name, own_name, read_signs
     from ..words import length
@@ -26,14 +26,14 @@ def ls(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     signs = read_signs(root.store, check_name(arguments.collector or own_name()))
-    now_us = time.time_ns() // 1000
+    at = now()
     body = [
         {
             "version": names.get(id, id),
             "holder": one.holder,
             "host": one.host,
             "beat": one.beat,
-            "silent_s": silent_s(signs, one, now_us),
+            "silent_s": silent_s(signs, one, at),
         }
         for one in list_leases(root.store)
         for id in one.versions

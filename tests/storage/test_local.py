@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
-from loader.storage.unfinished import delete_with_unfinished, is_unfinished, list_with_unfinished
+from loader.storage.unfinished import delete_in_place, is_unfinished, list_in_place, list_with_unfinished
 
 
 def files_below(root: Path) -> list[str]:
@@ -76,12 +76,65 @@ def test_what_was_not_finished_is_listed_and_deleted_by_its_own_verbs(tmp_path):
     assert [info.key for info in list_with_unfinished(store, "data/a/")] == ["data/a/.tmp-1", "data/a/x.tar"]
     assert [info.key for info in store.list()] == ["data/a/x.tar", "data/b.tar", "log/1"]
     assert {info.nbytes for info in list_with_unfinished(store, "") if is_unfinished(info.key)} == {4}
-    for wrong in ("data/b.tar", "../.tmp-1", "/.tmp-1"):
+    for wrong in ("../b.tar", "../.tmp-1", "/.tmp-1", "/data/b.tar", "data/../b.tar"):
         with pytest.raises(InvalidStore):
-            store.delete_unfinished(wrong)
+            delete_in_place(store, [wrong])
     for _ in range(2):
-        delete_with_unfinished(store, ["data/a/.tmp-1", "data/b.tar", "log/.tmp-2"])
+        delete_in_place(
+            store, ["data/a/.tmp-1", "data/b.tar", "log/.tmp-2", "data/b.tar/x", "none/x", "data/a"]
+        )
     assert [info.key for info in list_with_unfinished(store, "")] == ["data/.tmp-0", "data/a/x.tar", "log/1"]
+
+
+def linked(tmp_path):
+    """A store behind a link, with links in it: to a folder, to a file, to nothing, to the folder of a prefix."""
+    for name in ("away/a/x.tar", "away/y.tar", "true/data/t/b/z.tar", "true/data/u.tar"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "root").symlink_to("true")
+    for link, to in (
+        ("data/t/a", "away/a"),
+        ("data/t/b/y.tar", "away/y.tar"),
+        ("data/t/b/gone.tar", "nothing"),
+        ("cards", "away"),
+    ):
+        (tmp_path / "true" / link).symlink_to(tmp_path / to)
+    return open_store(tmp_path / "root")
+
+
+def test_what_lies_behind_links_is_read_and_not_listed_in_place(tmp_path):
+    store = linked(tmp_path)
+    every = [
+        "cards/a/x.tar",
+        "cards/y.tar",
+        "data/t/a/x.tar",
+        "data/t/b/y.tar",
+        "data/t/b/z.tar",
+        "data/u.tar",
+    ]
+    assert [info.key for info in store.list()] == every
+    here = {"data/t/b/z.tar": False, "data/u.tar": False}
+    links = {"data/t/a": True, "data/t/b/gone.tar": True, "data/t/b/y.tar": True}
+    found = [(info.key, link) for info, link in list_in_place(store, "data/")]
+    assert found == sorted((here | links).items())
+    assert {info.key: link for info, link in list_in_place(store, "")} == here | links | {"cards": True}
+    assert [(info.key, link) for info, link in list_in_place(store, "cards/a/")] == [("cards", True)]
+    assert [(info.key, link) for info, link in list_in_place(store, "car")] == [("cards", True)]
+    assert [info.key for info, _ in list_in_place(store, "cards/a/", "cards/a/")] == ["cards/a/x.tar"]
+    assert [(info.key, link) for info, link in list_in_place(store, "data/t/a/", "data/t/")] == [
+        ("data/t/a", True)
+    ]
+
+
+@pytest.mark.parametrize("path", ["cards/a/x.tar", "data/t/a/x.tar", "data/t/b/y.tar", "data/t/b/gone.tar"])
+def test_nothing_behind_a_link_is_deleted_in_place(tmp_path, path):
+    store = linked(tmp_path)
+    with pytest.raises(InvalidStore, match="is a symbolic link"):
+        delete_in_place(store, ["data/u.tar", path])
+    assert (tmp_path / "true" / path).is_symlink() or store.get(path).data == b"x"
+    assert [info.key for info in store.list("data/u")] == []
+    delete_in_place(store, ["cards/y.tar"], "cards/")  # what the caller vouches for
+    assert [info.key for info in store.list("cards/")] == ["cards/a/x.tar"]
 
 
 @pytest.mark.parametrize("verb", ["put", "put_if_absent"])

@@ -240,6 +240,28 @@ def test_a_marker_that_is_listed_and_not_there_takes_the_place_of_none():
     assert marker.steps(store, "run") == [2, 3, 6]
 
 
+def test_no_parts_go_that_a_link_leads_to(tmp_path):
+    """A checkpoint of another run, laid into this one; its folder as a whole may lie on another disk."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "checkpoints").symlink_to(tmp_path / "disk")
+    store = open_store(tmp_path / "root")
+    for run, step in (("run", 1), ("run", 2), ("run", 3), ("good", 9)):
+        made = checkpoint(step, f"{step}-index.json", run=run)
+        store.put(made.key(made.index), b"abc")
+        store.put(marker.marker_key(run, step), marker.encode(made))
+    parts = tmp_path / "disk" / "run" / "parts"
+    (parts / f"{0:012d}").symlink_to(tmp_path / "disk" / "good" / "parts" / f"{9:012d}")
+    (parts / f"{2:012d}" / "x").symlink_to(parts / f"{3:012d}")
+    retention.apply(store, Retention(keep_last=1), checkpoint(3, "3-index.json"))
+    assert marker.steps(store, "run") == [3]
+    left = sorted(path.relative_to(tmp_path / "disk") for path in (tmp_path / "disk").rglob("*-index.json"))
+    assert [str(path) for path in left] == [
+        f"good/parts/{9:012d}/9-index.json",
+        f"run/parts/{3:012d}/3-index.json",
+    ]
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", None])
 def test_beside_a_marker_that_says_nothing_everything_stays(data, caplog):
     store = open_store("memory://retention-beside-a-damaged-marker")

@@ -4,11 +4,13 @@ the store."""
 from forks import Mortal
 
 import loader
-from penstock.collect import Options, collect, plan
+from penstock.collect import Moment, Options, collect, plan
 
 
 def run(url, options, at, when="before"):
     plan.ROWS = 2
     root = loader.Root(url, options=options)
     root._use(Mortal(root.store, at, when))
-    return collect(root, Options(name="c"), apply=True, now_us=80 * 3_600_000_000).swept.objects
+    later_us = 80 * 3_600_000_000  # than a look of properties.py
+    moment = Moment(at_us=later_us, run="one", run_us=later_us)
+    return collect(root, Options(name="c"), apply=True, at=moment).swept.objects

@@ -153,11 +153,13 @@ def machine(properties):
         @rule(
             hours=st.lists(st.sampled_from([24, 48, 71, 72]), min_size=1, max_size=3),
             names=st.sampled_from(["a", "b", "ab"]),
+            jump=st.sampled_from([0, 0, 100, 700, -100]),
             apply=st.sampled_from([True, True, False]),
             most=st.sampled_from([5, 10**6, 10**6]),
         )
-        def time_passes(self, hours, names, apply, most):
-            """Whoever is alive shows it, then collectors look, at each of these hours."""
+        def time_passes(self, hours, names, jump, apply, most):
+            """Whoever is alive shows it, then collectors look, at each of these hours. jump: hours by which somebody
+            sets their clocks between two looks at once."""
             for some in hours:
                 self.hours += some
                 for reader in self.readers:
@@ -167,11 +169,13 @@ def machine(properties):
                     if alive:
                         beat.beat()
                 for name in names:
-                    self.look(name, apply=apply, max_objects=most)
-                    self.what_is_needed_is_whole()
+                    for wall in {0, jump}:
+                        self.look(name, wall=wall, apply=apply, max_objects=most)
+                        self.what_is_needed_is_whole()
 
-        def look(self, name, **options):
-            properties.look(self.root, self.hours + CLOCKS[name], name=name, **options)
+        def look(self, name, wall=0, **options):
+            wall += CLOCKS[name]
+            properties.look(self.root, self.hours, wall=wall, run=name, name=name, **options)
 
         def needed(self):
             """Numbers of the versions that somebody can open, holds, has named, reads or builds on."""

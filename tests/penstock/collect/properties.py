@@ -11,7 +11,7 @@ from loader.dataset.publish import open_record
 from loader.dataset.read import read_fields
 from loader.dataset.references import references
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
-from penstock.collect import Options, collect
+from penstock.collect import Moment, Options, collect
 from penstock.collect.swept import read_swept
 
 HOUR_US = 3_600_000_000
@@ -44,10 +44,13 @@ def two_versions(root):
     return one, two
 
 
-def look(root, hours, **options):
-    """What a collector does at this hour, deleting what is due."""
+def look(root, hours, *, wall=0, run="one", **options):
+    """What a collector does at this hour, deleting what is due. wall: hours that its wall clock is off; run: the name
+    of its machine's run."""
     apply = options.pop("apply", True)
-    return collect(root, Options(**{"name": "c", **options}), apply=apply, now_us=round(hours * HOUR_US))
+    at_us = round(hours * HOUR_US)
+    at = Moment(at_us=at_us + round(wall * HOUR_US), run=run, run_us=at_us)
+    return collect(root, Options(**{"name": "c", **options}), apply=apply, at=at)
 
 
 def is_whole(root, record):
@@ -519,19 +522,60 @@ def each_clock_waits_for_its_own_grace():
     assert is_gone(root, one)
 
 
-def a_clock_that_jumps_ends_no_grace():
+def a_clock_that_is_set_ends_no_grace():
+    """While the machine runs its wall clock counts nothing, put forward or back."""
     root = fresh()
     one, _ = two_versions(root)
     year = 366 * 24
-    look(root, 0)
-    look(root, year)  # put forward: the year does not count
-    look(root, year + 71)
-    assert is_whole(root, one)
-    look(root, 10)  # put back: the grace begins again
-    look(root, 81)
-    assert is_whole(root, one)
-    look(root, 83)
+    for hour, wall in ((0, 0), (1, 100), (2, year), (3, -year), (71.9, 0)):
+        look(root, hour, wall=wall)
+        assert is_whole(root, one)
+    look(root, 72, wall=700)
     assert is_gone(root, one)
+
+
+def a_clock_that_jumps_between_two_runs_ends_no_grace():
+    """Another machine, or this one started again: of what the wall clock says half a grace counts at once, and nothing
+    where it was put back."""
+    root = fresh()
+    one, _ = two_versions(root)
+    look(root, 0)
+    look(root, 1, wall=366 * 24, run="two")
+    look(root, 36.9, wall=366 * 24, run="two")
+    assert is_whole(root, one)
+    look(root, 38, run="three")  # put back: the grace begins again
+    look(root, 109.9, run="three")
+    assert is_whole(root, one)
+    look(root, 110, run="three")
+    assert is_gone(root, one)
+    root = fresh()
+    one, _ = two_versions(root)
+    for day in range(3):
+        look(root, 24 * day, run=str(day))
+        assert is_whole(root, one)
+    look(root, 72, run="3")  # a machine that is switched off every day
+    assert is_gone(root, one)
+
+
+def a_clock_that_is_set_aborts_nobody():
+    """Between two looks that follow so soon that nobody's counter has moved."""
+    for run, silence_s in (("one", 72 * 3600), ("two", 72 * 3600), ("one", 600), ("two", 600)):
+        root, one, reader = retired_while_read()
+        txn = root.begin("d")
+        beat = root.heartbeat(txn)
+        for number, jump in enumerate((73, 200, 744)):
+            now = 10 * number
+            beat.beat()
+            reader.renew_leases()
+            look(root, now, silence_s=silence_s, grace_s=0)
+            found = look(root, now + 0.001, wall=jump, run=run, silence_s=silence_s, grace_s=0)
+            assert not found.silent
+            assert root.state.txns[txn].status == "open"
+            assert is_whole(root, one)
+            beat.beat()
+            reader.renew_leases()
+            look(root, now + 0.01, wall=jump, run=run, silence_s=silence_s, grace_s=0)
+        reader.close()
 
 
 def a_takedown_passes_names_and_leases_and_no_hold():
@@ -666,7 +710,9 @@ ALL = [
     what_cannot_be_deleted_is_passed_over_and_named,
     every_deletion_is_on_record_before_it_is_done,
     each_clock_waits_for_its_own_grace,
-    a_clock_that_jumps_ends_no_grace,
+    a_clock_that_is_set_ends_no_grace,
+    a_clock_that_jumps_between_two_runs_ends_no_grace,
+    a_clock_that_is_set_aborts_nobody,
     a_takedown_passes_names_and_leases_and_no_hold,
     a_writer_may_be_called_probe,
     one_dataset_alone_is_swept,

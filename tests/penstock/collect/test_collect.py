@@ -14,8 +14,9 @@ from benchmarks.collect import HOUR_US, root_of
 from loader.dataset import renewal
 from loader.dataset.lease import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
-from penstock.collect import Options, collect, listing, notes, sweep
-from penstock.collect.notes import Signs, passed, read_signs
+from penstock.collect import Moment, Options, collect, listing, notes, sweep
+from penstock.collect.clock import now, passed
+from penstock.collect.notes import Signs, read_signs
 from penstock.collect.plan import Before
 from penstock.collect.sort_out import ABORTED, FOREIGN, Tally, _count
 from penstock.collect.swept import read_swept
@@ -28,10 +29,10 @@ def test_what_a_look_costs_does_not_grow_with_the_objects(monkeypatch):
     requests, peaks = [], []
     for objects in (4_000, 16_000):
         root, store = root_of(objects, f"costs-{objects}")
-        collect(root, Options(name="c"), now_us=0)
+        collect(root, Options(name="c"), at=moment(0))
         store.requests = 0
         tracemalloc.start()
-        report = collect(root, Options(name="c"), now_us=80 * HOUR_US)
+        report = collect(root, Options(name="c"), at=moment(80 * HOUR_US))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         requests.append(store.requests)
@@ -40,22 +41,51 @@ def test_what_a_look_costs_does_not_grow_with_the_objects(monkeypatch):
     assert peaks[1] - peaks[0] < 12_000 * 250
 
 
+def moment(us, run="one", wall_us=0):
+    """`us` since the machine's start."""
+    return Moment(at_us=us + wall_us, run=run, run_us=us)
+
+
 def test_time_that_passed(caplog):
     day = 86_400_000_000
-    assert passed(None, 5) is None
-    assert passed(5, 5 + day) == day
-    assert passed(day, day - 1) == 0
-    assert passed(day, 0) is None
-    assert passed(0, 32 * day) == 0
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert passed(None, moment(5), day) is None
+    assert passed(moment(5), moment(5 + 90 * day), day) == 90 * day  # it ran meanwhile, or slept
+    for wall_us in (-40 * day, 40 * day):
+        assert passed(moment(5), moment(7, wall_us=wall_us), day) == 2
+    assert passed(moment(5), moment(4), day) == 0
+    assert caplog.records == []
+    for before, after in (("one", "two"), ("", "one"), ("", "")):  # none: notes of an earlier release
+        assert passed(moment(5, before), moment(5 + day, after), day) == day
+        assert passed(moment(day, before), moment(day - 1, after), day) == 0
+        assert caplog.records == []
+        assert passed(moment(day, before), moment(0, after), day) is None
+        assert passed(moment(0, before), moment(32 * day, after), day) == day
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+        caplog.clear()
+
+
+def test_this_machines_clocks_and_their_notes():
+    before, after = now(), now()
+    assert 0 <= passed(before, after, 0) < 60_000_000
+    assert Moment.from_json(json.loads(json.dumps(before.to_json()))) == before
+    assert Moment.from_json({"at_us": 7}) == Moment(at_us=7)
 
 
 def test_signs_of_life():
-    first = Signs().after({"a": "1", "b": "1"}, 0)
-    second = first.after({"a": "1", "b": "2", "c": "1"}, 10)
-    third = second.after({"a": "1", "b": "2", "c": "1"}, 30)
+    first = Signs().after({"a": "1", "b": "1"}, moment(0), 0)
+    second = first.after({"a": "1", "b": "2", "c": "1"}, moment(10), 0)
+    third = second.after({"a": "1", "b": "2", "c": "1"}, moment(30), 0)
     assert {key: third.silent_us(key) for key in "abcd"} == {"a": 30, "b": 20, "c": 20, "d": 0}
-    assert third.after({"a": "2"}, 40).silent_us("a") == 0
+    assert third.after({"a": "2"}, moment(40), 0).silent_us("a") == 0
+
+
+def test_notes_of_an_earlier_release_count_with_a_bound(properties):
+    """They have the wall clock alone."""
+    root = properties.fresh()
+    one, _ = properties.two_versions(root)
+    for hour, whole in ((0, True), (72, True), (144, False)):
+        collect(root, Options(name="c"), apply=True, now_us=hour * HOUR_US)
+        assert properties.is_whole(root, one) == whole
 
 
 @pytest.mark.parametrize(
@@ -117,7 +147,7 @@ def test_a_plan_whose_bytes_were_flipped_begins_every_grace_again(properties, ca
 
     for at in range(0, len(whole), 41):
         flip(at)
-        Before.read(root.store, "c", 80 * HOUR_US)
+        Before.read(root.store, "c", moment(80 * HOUR_US), 0)
     caplog.clear()
     flip(60)  # of the first page, whose checksum tells
     properties.look(root, 80)
@@ -136,7 +166,7 @@ def test_a_plan_that_may_not_be_read_is_not_taken_for_a_damaged_one(properties):
         raise Forbidden("no")
 
     with pytest.raises(Forbidden):
-        Before.read(properties.Meanwhile(root.store, "get", refused), "c", 0)
+        Before.read(properties.Meanwhile(root.store, "get", refused), "c", moment(0), 0)
 
 
 def test_notes_of_a_newer_release_are_refused(properties):
@@ -300,6 +330,71 @@ def test_what_a_killed_writer_had_not_finished_goes(properties, tmp_path):
     assert properties.is_whole(root, root.record("d@1"))
 
 
+def test_nothing_behind_a_link_goes(properties, tmp_path):
+    """A transaction, an attempt, a file, cards and hints elsewhere, of a root that is a link itself."""
+    (tmp_path / "true").mkdir()
+    (tmp_path / "root").symlink_to("true")
+    root, away = loader.Root(tmp_path / "root"), tmp_path / "away"
+    one, _ = properties.two_versions(root)
+    card = f"cards/d/000001-{one.id}/card.json"
+    root.store.put(card, b"{}")
+    for n in range(6):
+        root.store.put(f"log/state-{256 * n:012d}.json", b"{}")
+    root.store.put("leases/x.json", b'{"beat":1,"versions":[]}')
+    root.store.put("heartbeats/probe-0", b"")
+    links = [tmp_path / "true" / "cards" / "d", tmp_path / "true" / "log" / f"state-{0:012d}.json"]
+    links += [tmp_path / "true" / "leases", tmp_path / "true" / "heartbeats"]
+    attempts = sorted((tmp_path / "true" / "data" / one.txn).iterdir())
+    shard = next(path for path in attempts[0].iterdir())
+    links += [shard, *attempts[1:]]
+    gone = tmp_path / "true" / "data" / root.begin("d", txn="given-up") / "a" / "x.tar"
+    gone.parent.mkdir(parents=True)
+    gone.write_bytes(b"x")
+    root.abort("given-up", "no")
+    links.append(gone.parent.parent)
+    for number, link in enumerate(links):
+        away.joinpath(str(number)).parent.mkdir(exist_ok=True)
+        link.rename(away / str(number))
+        link.symlink_to(away / str(number))
+    root.close()
+    before = sorted(path for path in away.rglob("*"))
+    for hour in (0, 80, 160):
+        found = properties.look(root, hour)
+        assert found.swept.n_refused == 0
+    assert sorted(path for path in away.rglob("*")) == before
+    assert all(link.is_symlink() for link in links)
+    told = {str(link.relative_to(tmp_path / "true")) for link in links}
+    assert told <= set(found.tally.foreign)
+    assert set(properties.there(root, f"data/{one.txn}/")) == {
+        str(path.relative_to(tmp_path / "true"))
+        for link in links
+        if one.txn in str(link)
+        for path in ([link] if link.is_file() else link.rglob("*"))
+    }
+
+
+def test_a_link_that_is_laid_meanwhile_is_not_followed(properties, tmp_path):
+    root = loader.Root(tmp_path / "root")
+    one, _ = properties.two_versions(root)
+    properties.look(root, 0)
+    folder = tmp_path / "root" / "data" / one.txn
+
+    put_file = root.store.put_file
+
+    def lay(key, path):
+        put_file(key, path)
+        folder.rename(tmp_path / "away")
+        folder.symlink_to(tmp_path / "away")
+
+    n = len(list(folder.rglob("*.*")))
+    root.store.put_file = lay  # the plan is made
+    found = properties.look(root, 80)
+    assert len(list((tmp_path / "away").rglob("*.*"))) == n
+    assert found.swept.n_refused > 0
+    assert all("is a symbolic link" in why for why in found.swept.refused.values())
+    assert properties.is_whole(root, one)
+
+
 def test_what_a_disk_refuses_to_delete_is_told(cli, own, monkeypatch, caplog):
     """The rest of its piece goes; exit status 1."""
     unlink = os.unlink
@@ -308,12 +403,14 @@ def test_what_a_disk_refuses_to_delete_is_told(cli, own, monkeypatch, caplog):
     assert dry["refused"] == {"objects": 0, "some": {}}
     held = []
 
-    def refuse(path, **options):
-        if "/data/" in str(path) and not held:
+    def refuse(name, **options):
+        folder = os.readlink(f"/proc/self/fd/{options['dir_fd']}") if "dir_fd" in options else ""
+        path = os.path.join(folder, name)
+        if "/data/" in path and not held:
             held.append(path)
         if path in held:
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        unlink(path, **options)
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        unlink(name, **options)
 
     monkeypatch.setattr(os, "unlink", refuse)
     run = cli("gc", "sweep", "--grace", "0h", "--apply", "--json", root=own)

@@ -7,7 +7,7 @@ import pytest
 import loader
 from loader.errors import Conflict
 from loader.storage import open_store
-from penstock.collect import Options, Policy, collect, plan, retire_by_policy
+from penstock.collect import Moment, Options, Policy, collect, plan, retire_by_policy
 from penstock.collect.swept import read_swept
 from penstock.migrate.pace import Pace
 from penstock.migrate.promote import promote, promote_alone
@@ -144,7 +144,8 @@ def test_no_transaction_is_aborted_in_a_mirror(primary, mirror):
     txn = primary.begin("d")
     mirror = brought_up_to_date(primary, mirror)
     for hour, apply in ((0, True), (80, False), (160, True)):
-        found = collect(mirror, NOW, apply=apply, now_us=hour * 3_600_000_000)
+        at = Moment(at_us=0, run="one", run_us=hour * 3_600_000_000)
+        found = collect(mirror, NOW, apply=apply, at=at)
         assert found.silent == []
         assert txn not in found.to_text()
     assert mirror.state.txns[txn].status == "open"

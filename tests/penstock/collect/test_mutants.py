@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 import loader
 from loader.dataset import lease
 from loader.errors import PenstockError
-from penstock.collect import collector, live, lost, notes, plan, sort_out, sweep
+from penstock.collect import clock, collector, live, lost, notes, plan, sort_out, sweep
 from penstock.collect.life import Life
 
 real_protected = live.protected
@@ -154,13 +154,31 @@ def what_is_on_record_is_put_there_again(patch):
     patch.setattr(sweep.Record, "_known", lambda self: real(self) and {})
 
 
-def a_jump_of_the_clock_counts(patch):
-    patch.setattr(notes, "LONGEST_US", 2**62)
+def everywhere_passed(patch, does):
+    """does(passed, before, now, most_us) in place of `passed`."""
+    real = clock.passed
+    for module in (notes, plan):
+        patch.setattr(module, "passed", lambda *about: does(real, *about))
+
+
+def by_wall_clock(real, before, now, most_us):
+    return real(before and replace(before, run=""), now, most_us)
+
+
+def the_wall_clock_counts_while_a_machine_runs(patch):
+    everywhere_passed(patch, lambda real, before, now, _: by_wall_clock(real, before, now, 2**62))
+
+
+def a_jump_of_the_clock_counts_in_part(patch):
+    everywhere_passed(patch, by_wall_clock)
+
+
+def a_jump_between_two_runs_counts(patch):
+    everywhere_passed(patch, lambda real, before, now, _: real(before, now, 2**62))
 
 
 def a_clock_put_back_is_not_noticed(patch):
-    for module in (notes, plan):
-        patch.setattr(module, "passed", lambda before, now: None if before is None else max(now - before, 0))
+    everywhere_passed(patch, lambda real, before, *more: None if before is None else real(before, *more) or 0)
 
 
 def all_collectors_share_their_notes(patch):
@@ -218,8 +236,11 @@ CASES = [
     (what_is_too_large_is_in_the_way, "an_object_above_the_cap_is_passed_over_and_named"),
     (what_cannot_be_deleted_is_in_the_way, "what_cannot_be_deleted_is_passed_over_and_named"),
     (what_is_on_record_is_put_there_again, "what_cannot_be_deleted_is_passed_over_and_named"),
-    (a_jump_of_the_clock_counts, "a_clock_that_jumps_ends_no_grace"),
-    (a_clock_put_back_is_not_noticed, "a_clock_that_jumps_ends_no_grace"),
+    (the_wall_clock_counts_while_a_machine_runs, "a_clock_that_is_set_aborts_nobody"),
+    (a_jump_of_the_clock_counts_in_part, "a_clock_that_is_set_ends_no_grace"),
+    (a_jump_between_two_runs_counts, "a_clock_that_is_set_aborts_nobody"),
+    (a_jump_between_two_runs_counts, "a_clock_that_jumps_between_two_runs_ends_no_grace"),
+    (a_clock_put_back_is_not_noticed, "a_clock_that_jumps_between_two_runs_ends_no_grace"),
     (all_collectors_share_their_notes, "each_clock_waits_for_its_own_grace"),
     (a_broken_version_is_skipped, "a_version_that_cannot_be_read_stops_the_collector"),
     (leases_alone_keep_what_is_retired, "what_the_log_keeps_is_not_deleted_because_it_cannot_be_read"),

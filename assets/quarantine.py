@@ -8,7 +8,6 @@ the verdicts are one table, of which the newest record of the stage names the cu
 The verdicts are written before the version without the corrupt samples: killed in between, the next run publishes it.
 """
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,10 @@ from typing import Any
 import dagster as dg
 
 import loader
+from loader.dataset.entries import DAMAGED
 from loader.dataset.find import live_rows
 from loader.errors import Conflict, VersionNotFound
+from loader.json_text import parse_json_object
 from loader.storage import Store
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
@@ -40,6 +41,8 @@ MAX_LEDGERS = 1000
 ALLOWANCE = 8
 """Samples that may be taken out at once whatever their share: it says nothing about a small dataset."""
 _TRIES = 5
+_LEDGER_BYTES = 64 * 2**20
+_KEY_BYTES = 1024  # more than a member's name may have
 
 Row = dict[str, Any]
 
@@ -126,19 +129,34 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
     """A row per line of a ledger; `verdict` is "" where it has to be judged, and says else why it is not."""
-    rows = []
-    for number, line in enumerate(root.store.get(path).data.splitlines() or [b""]):
+    rows: list[Row] = []
+    info = root.store.head(path)
+    if info.nbytes > _LEDGER_BYTES:
+        reason = f"{info.nbytes} bytes; accepted are {_LEDGER_BYTES}"
+        return [{"ledger": path, "line": 0, "key": "", "verdict": "unreadable", "reason": reason}]
+    for number, line in enumerate(bytes(root.store.get(path).data).splitlines() or [b""]):
         row: Row = {"ledger": path, "line": number, "key": "", "verdict": ""}
         try:
-            body = json.loads(line)
-            dataset, _ = root.state.ids.get(body["version_id"], ("", 0))
-            row |= {"key": str(body["key"]), "source": str(body["source"]), "step": int(body["step"])}
-            row |= {"error": str(body["error"])[:500], "fields": sorted(body["fields"])}
+            row |= _told(parse_json_object(line))
+            dataset, _ = root.state.ids.get(row["version_id"], ("", 0))
             row["verdict"] = "" if dataset == spec.name else "elsewhere"
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGED as error:
             row |= {"verdict": "unreadable", "reason": f"{type(error).__name__}: {error}"[:500]}
         rows.append(row)
     return rows
+
+
+def _told(body: Mapping[str, Any]) -> Row:
+    """What a line says. Raises: those of `DAMAGED` for what a table cannot hold, or no training writes."""
+    row = {name: body[name] for name in ("version_id", "key", "source", "error")}
+    if not all(isinstance(value, str) for value in row.values()):
+        raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
+    step, fields = body["step"], sorted(body["fields"])
+    if type(step) is not int or not 0 <= step < 2**63:
+        raise ValueError(f"step={step!r:.40}; accepted are integers from 0, of 64 bits")
+    if len(row["key"].encode()) > _KEY_BYTES or not all(isinstance(name, str) for name in fields):
+        raise ValueError(f"a key of more than {_KEY_BYTES} bytes, or fields whose names are no text")
+    return row | {"error": row["error"][:500], "step": step, "fields": fields}
 
 
 def _judged(
@@ -221,7 +239,7 @@ def _too_many(spec: DatasetSpec, n_going: int, n_samples: int, allowed: int) -> 
 
 
 def _columns(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != "fields"}
+    return {name: value for name, value in row.items() if name not in ("fields", "version_id")}
 
 
 def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:

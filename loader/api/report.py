@@ -11,24 +11,30 @@ import hashlib
 import json
 import logging
 import math
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..dataset.entries import DAMAGED
 from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidRuntime, ObjectNotFound
+from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..run.recipe import stored_view
 from ..storage import Store
+from ..storage.keys import is_text
 from ..storage.spec import redact
 
 FORMAT = 1
 MAX_METRICS = 200
 MAX_TEXT_CHARS = 2000
 _DIGITS = 12
+_PLAN = re.compile("p-[0-9a-f]{64}")
+_YEAR_9999_US = 253_370_764_800_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -65,12 +71,58 @@ class Report:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Report":
-        """Of what `to_json` gave, without its format. Raises: TypeError, KeyError for another one's fields."""
-        return cls(**{**body, "versions": tuple(body["versions"])})
+        """Of what `to_json` gave, without its format. Raises: TypeError, KeyError for other fields or values."""
+        found = cls(**{**body, "versions": tuple(body["versions"])})
+        if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(found, name))]:
+            name = wrong[0]
+            raise TypeError(f"{name} = {getattr(found, name)!r:.100} is not as a training tells it")
+        if found.first_step > found.last_step:
+            raise TypeError(f"steps {found.first_step} to {found.last_step}")
+        return found
 
     def to_json(self) -> bytes:
         body = {"format": FORMAT, **asdict(self)}
         return json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _is_named(name: object) -> bool:
+    try:
+        return isinstance(name, str) and bool(check_dataset_name(name))
+    except InvalidName:
+        return False
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _are_versions(versions: object) -> bool:
+    return isinstance(versions, tuple) and all(
+        isinstance(one, dict) and one.keys() == {"source", "id", "name"} and all(map(is_text, one.values()))
+        for one in versions
+    )
+
+
+def _are_metrics(metrics: object) -> bool:
+    return (
+        isinstance(metrics, dict)
+        and len(metrics) <= MAX_METRICS
+        and all(is_text(value) or type(value) in (float, int) for value in metrics.values())
+    )
+
+
+_SOUND: Mapping[str, Callable[[object], bool]] = {
+    "dataset": _is_named,
+    "run": _is_named,
+    "plan": lambda plan: isinstance(plan, str) and _PLAN.fullmatch(plan) is not None,
+    "first_step": _is_count,
+    "last_step": _is_count,
+    "versions": _are_versions,
+    "checkpoint": is_text,
+    "metrics": _are_metrics,
+    "at_us": lambda at_us: type(at_us) is int and 0 <= at_us < _YEAR_9999_US,
+}
+"""Field -> whether it is what a training tells: who shows reports believes their types."""
 
 
 def report(
@@ -123,8 +175,8 @@ def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int,
         except ObjectNotFound:
             return
         try:
-            yield number, _read(root.store, dataset, json.loads(pointer.data)["report"])
-        except (Corrupt, FormatTooNew, ObjectNotFound, ValueError, KeyError, TypeError) as error:
+            yield number, _read(root.store, dataset, parse_json_object(pointer.data)["report"])
+        except (FormatTooNew, ObjectNotFound, *DAMAGED) as error:  # Corrupt and InvalidStore are among these
             yield number, error
         number += 1
 
@@ -248,14 +300,14 @@ def _newest(store: Store, dataset: str) -> int:
 
 def _read(store: Store, dataset: str, key: str) -> Report:
     """Raises: ObjectNotFound; Corrupt; FormatTooNew."""
-    if not key.startswith(_folder(dataset)):
+    if not isinstance(key, str) or not key.startswith(_folder(dataset)):
         raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
     data = store.get(key).data
     try:
-        body = json.loads(data)
+        body = parse_json_object(data)
         is_newer = body.pop("format") > FORMAT
         found = None if is_newer else Report.from_json(body)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise Corrupt(
             f"{store.url}/{key} is not as a training tells it ({error!r}): it was changed; restore or delete it"
         ) from error

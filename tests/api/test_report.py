@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -167,6 +168,75 @@ def test_a_newer_report_and_one_with_other_fields_are_told_apart(
         root.store.put(one.key, json.dumps({**body, **fields}).encode())
         (found,) = told(root)
         assert type(found) is error
+
+
+SPOILT = [
+    b'{"report":' * 5000,
+    rb'{"report": "\ud800"}',
+    b'{"report": 3}',
+    b'{"report": "reports/training/photos/../../x"}',
+    b'{"report": "reports/training/photos/%s"}' % (b"x" * 2000),
+    b"[]",
+]
+
+
+@pytest.mark.parametrize("data", SPOILT, ids=range(len(SPOILT)))
+def test_a_number_that_names_no_report_stops_nobody(
+    root: loader.Root, plan: loader.Plan, data: bytes
+) -> None:
+    (one,) = [
+        one
+        for one in loader.report(root, plan, run="r", steps=(0, 0), strict=True)
+        if one.dataset == "photos"
+    ]
+    root.store.put("reports/training/photos/000000000001.json", data)
+    pointer = json.dumps({"report": one.key}).encode()
+    root.store.put("reports/training/photos/000000000002.json", pointer)
+    bad, sound = told(root)
+    assert isinstance(bad, Exception)
+    assert sound == one
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"versions": [3]},
+        {"versions": [{"id": "v-1"}]},
+        {"metrics": {"loss": {}}},
+        {"metrics": [1]},
+        {"at_us": 10**18},
+        {"at_us": "now"},
+        {"first_step": 3},
+        {"last_step": 2**63},
+        {"plan": "../../penstock"},
+        {"run": "a\nb"},
+        {"checkpoint": None},
+        {"dataset": 3},
+    ],
+    ids=str,
+)
+def test_a_report_of_other_types_is_none_under_whatever_name(
+    root: loader.Root, fields: dict[str, Any]
+) -> None:
+    """Its name fits its content: who can write reports can compute that too."""
+    sound = {"run": "r", "plan": "p-" + "0" * 64, "first_step": 0, "last_step": 0, "versions": ()}
+    body = {"dataset": "photos", **sound, **fields}
+    forged = Report(**body)
+    key = f"reports/training/photos/runs/{body['run']}/{forged.identity}.json"
+    root.store.put(key.replace("\n", ""), forged.to_json())
+    root.store.put("reports/training/photos/000000000001.json", json.dumps({"report": key}).encode())
+    (found,) = told(root)
+    assert isinstance(found, Exception)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"format":' * 5000, rb'{"format": 1, "run": "\ud800"}', b'{"format": 1e999}']
+)
+def test_a_report_that_is_damaged_is_told(root: loader.Root, plan: loader.Plan, data: bytes) -> None:
+    (one, *_) = loader.report(root, plan, run="r", steps=(0, 0), strict=True)
+    root.store.put(one.key, data)
+    (found,) = told(root)
+    assert isinstance(found, Corrupt)
 
 
 def test_mlflow_is_told_the_same(root: loader.Root, plan: loader.Plan) -> None:

@@ -1,6 +1,7 @@
 """Samples that trainings met as corrupt: judged again, taken out once, kept out; a wrong report throws nothing out."""
 
 import io
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 import loader
+from assets import quarantine
 from assets.judging import judge
 from assets.quarantine import (
     MAX_LEDGERS,
@@ -218,6 +220,39 @@ def test_other_datasets_and_damaged_ledgers_stop_nobody(root: loader.Root, versi
     assert "003" in set(root.open("other@latest").samples().collect()["key"])
     assert {row["key"] for row in verdicts(root.store, "demo") if row["verdict"] == "elsewhere"} == {""}
     assert stage(root, replace(SPEC, name="other")).excluded == ("003",)
+
+
+DAMAGED_LINES = {
+    "a step beyond a float": {"step": 1e400},
+    "a step beyond 64 bits": {"step": 2**64 - 1},
+    "a large float as a step": {"step": 1e300},
+    "half a character in the key": {"key": "\ud800"},
+    "half a character in the error": {"error": "\udfff"},
+    "half a character in a field": {"fields": {"\ud800": {}}},
+    "fields that are no names": {"fields": [["jpg"], ["cls"]]},
+    "a key without an end": {"key": "k" * 100_000},
+    "a version that is a list": {"version_id": []},
+}
+
+
+@pytest.mark.parametrize("what", [*DAMAGED_LINES, "deep brackets", "too large"])
+def test_one_line_of_one_ledger_ends_nobodys_run(
+    root: loader.Root, version: loader.Version, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(root, version)
+    ledger = root.store.get(next(unjudged(root.store, "demo"))).data
+    line = json.loads(bytes(ledger).splitlines()[0]) | DAMAGED_LINES.get(what, {})
+    bad = b'{"key":' * 5000 if what == "deep brackets" else json.dumps(line).encode()
+    if what == "too large":
+        monkeypatch.setattr(quarantine, "_LEDGER_BYTES", len(ledger) + 10)
+        bad = b" " * len(ledger)
+    root.store.put("ledgers/p-1/0-of-1/0.jsonl", bad + b"\n" + ledger)
+    found = stage(root)
+    assert found.excluded == ("003",)
+    told = [row for row in verdicts(root.store, "demo") if row["verdict"] == "unreadable"]
+    assert [(row["ledger"], row["line"]) for row in told] == [("ledgers/p-1/0-of-1/0.jsonl", 0)]
+    assert told[0]["reason"]
+    assert list(unjudged(root.store, "demo")) == []
 
 
 def test_a_clip_is_decoded_to_its_end(

@@ -1,6 +1,7 @@
 """What is damaged JSON: one rule, one error, whoever calls and however deep."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,3 +77,33 @@ def test_any_bytes_are_a_value_that_can_be_written_again_or_damaged(data: bytes)
     except DamagedJson:
         return
     assert parse_json(json.dumps(value, ensure_ascii=False, allow_nan=False).encode()) == value
+
+
+OWN = {
+    "loader/modalities/text.py": "a field's value is whatever was written, NaN and large integers included",
+    "loader/dataset/label_rows.py": "labels may be NaN; half characters are refused with their column",
+    "loader/dataset/spill.py": "a scratch file of the same process",
+    "loader/dataset/publish.py": "bytes that were made a line above",
+    "loader/dataset/entries.py": "canonical JSON alone is an entry",
+    "loader/dataset/hints.py": "a hint's checksum is compared",
+    "loader/dataset/manifest.py": "a manifest's SHA-256 is compared",
+    "loader/storage/gcs_credentials.py": "a file of the operator's own",
+    "penstock/doctor/gcs_bucket.py": "an option of the operator's own",
+    "penstock/verbs/doctor.py": "an argument of the command line",
+    "penstock/takedown/derived.py": "a takedown looks at whatever can be read",
+    "assets/alarms.py": "the sensor's own cursor",
+    "assets/media/text.py": "a document's other fields are not kept",
+    "assets/featurizers/models/networks/of_timm.py": "weights that the operator named",
+    "assets/featurizers/models/networks/of_transformers.py": "weights that the operator named",
+    "assets/featurizers/models/weights.py": "weights that the operator named",
+    "dagster_project/sensors/release.py": "the sensor's own cursor",
+}
+"""Who reads JSON by itself, and why nobody else is stopped by what it reads."""
+
+
+def test_every_reader_of_what_others_write_has_the_one_rule() -> None:
+    here = Path(__file__).parents[2]
+    packages = ("loader", "penstock", "resources", "assets", "dagster_project")
+    files = [file for package in packages for file in (here / package).rglob("*.py")]
+    reading = {str(file.relative_to(here)) for file in files if "json.load" in file.read_text()}
+    assert reading - OWN.keys() == {"loader/json_text.py"}

@@ -2004,6 +2004,24 @@ TAKEDOWNS = [
         ("tests/penstock/takedown/test_under_fire.py::test_another_takedown_of_the_same_part_meanwhile",),
     ),
     Bug(
+        "a raw object goes wherever it lies",
+        "penstock/takedown/run.py",
+        "[uri for uri in ran.uris if uri not in ran.refused]",
+        "ran.uris",
+        (
+            "tests/penstock/takedown/test_raw_below.py::test_only_what_lies_below_a_landing_place_of_the_dataset_goes",
+        ),
+    ),
+    Bug(
+        "a raw object goes through a link out of its source",
+        "penstock/takedown/sources.py",
+        "folder = os.path.realpath(os.path.dirname(path))",
+        "folder = os.path.dirname(path)",
+        (
+            "tests/penstock/takedown/test_raw_below.py::test_only_what_lies_below_a_landing_place_of_the_dataset_goes",
+        ),
+    ),
+    Bug(
         "what is left of an address is looked for anywhere",
         "penstock/takedown/raw.py",
         "found = uri.find(piece, at + 1)",

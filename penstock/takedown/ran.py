@@ -9,7 +9,8 @@ class Ran:
     """What was found, and with `applied` done. samples: by dataset; new, retired: names of versions; touched: objects
     that were rewritten or deleted; uris: of the raw objects that only these samples were cut of; deleted: those of them
     that were deleted at their source, by this run or an earlier one; shared: URIs of raw objects that something else
-    was cut of too, or is to be, which stay; waiting: how many objects a collector has to take."""
+    was cut of too, or is to be, which stay; refused: URIs of those that were to be deleted and are not, each with why;
+    waiting: how many objects a collector has to take."""
 
     n: int
     applied: bool
@@ -20,6 +21,7 @@ class Ran:
     uris: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
     waiting: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -40,8 +42,10 @@ class Ran:
         if self.waiting:
             lines.append(f"  {self.waiting} objects wait for a collector: penstock gc sweep")
         gone = set(self.deleted)
-        lines += [
-            f"  raw object, {'deleted' if uri in gone else 'left'} at its source: {uri}" for uri in self.uris
-        ]
+        for uri in self.uris:
+            left = (
+                f"left at its source ({self.refused[uri]})" if uri in self.refused else "left at its source"
+            )
+            lines.append(f"  raw object, {'deleted at its source' if uri in gone else left}: {uri}")
         lines += [f"  raw object that others need too, left at its source: {uri}" for uri in self.shared]
         return "\n".join(lines)

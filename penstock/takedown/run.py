@@ -18,6 +18,7 @@ from .find import all_datasets, find
 from .ran import Ran
 from .raw import Uris, deleted_raw, raw_places, used_by_others
 from .record import add_to_record, read_record
+from .sources import landings, why_not
 from .steps import Steps
 
 
@@ -32,8 +33,16 @@ def deny_entry(root: Root, n: int) -> Deny:
     )
 
 
-def run_takedown(root: Root, n: int, *, apply: bool, delete_raw: Callable[[str], None] | None = None) -> Ran:
-    """Find, and with `apply` redact. delete_raw: is given the URI of each raw object that nothing else was cut of.
+def run_takedown(
+    root: Root,
+    n: int,
+    *,
+    apply: bool,
+    delete_raw: Callable[[str], None] | None = None,
+    raw_below: Collection[str] = (),
+) -> Ran:
+    """Find, and with `apply` redact. delete_raw: is given the URI of each raw object that nothing else was cut of and
+    that lies below a source: one of `raw_below`, or where that is empty of the landing places of its dataset's batches.
 
     Reads the keys of every version, and writes each shard that has one of the samples once. Raises: VersionNotFound for
     a takedown that was not requested; Corrupt; StoreError; Fenced.
@@ -57,7 +66,8 @@ def run_takedown(root: Root, n: int, *, apply: bool, delete_raw: Callable[[str],
         _sort_raw(root, uris, ran)  # again: what others published meanwhile
         _note_raw(root, deny, uris, ran.uris)
         if delete_raw is not None:
-            _delete_raw(root, deny, uris, ran.uris, delete_raw)
+            ran.refused = _refused(root, uris, ran.uris, raw_below)
+            _delete_raw(root, deny, uris, [uri for uri in ran.uris if uri not in ran.refused], delete_raw)
     record = read_record(root.store, n)
     ran.deleted = sorted(deleted_raw(record, deny, uris) & set(ran.uris))
     ran.waiting = sum(1 for place in record.having("absent") if is_there(root.store, place["path"]))
@@ -73,6 +83,16 @@ def _sort_raw(root: Root, uris: Uris, ran: Ran) -> None:
 def _note_raw(root: Root, deny: Deny, uris: Uris, alone: Collection[str]) -> None:
     """On record as long as something names them: their addresses are known to nothing afterwards."""
     add_to_record(root.store, deny.n, raw_places(deny, uris, alone, deleted=False))
+
+
+def _refused(root: Root, uris: Uris, alone: Collection[str], raw_below: Collection[str]) -> dict[str, str]:
+    """Those that are not to be deleted, each with why."""
+    sources = {
+        of: raw_below or landings(root.store, of) for of, some in uris.items() if set(some) & set(alone)
+    }
+    places = {uri: set().union(*(sources[of] for of in sources if uri in uris[of])) for uri in alone}
+    told = {uri: why_not(uri, places[uri], root.url) for uri in alone}
+    return {uri: why for uri, why in told.items() if why}
 
 
 def _delete_raw(

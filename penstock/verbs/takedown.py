@@ -66,6 +66,14 @@ def _run_arguments(parser: ArgumentParser) -> None:
         help="delete raw objects at their source too, those that nothing else was cut of",
     )
     parser.add_argument(
+        "--raw-below",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="with --delete-raw: only what lies below this place (default: below the landing places that the dataset's "
+        "batches name); may be given again",
+    )
+    parser.add_argument(
         "--mirror",
         action="append",
         default=[],
@@ -83,15 +91,23 @@ def run(arguments: Namespace) -> Answer:
     from ..takedown.raw import delete_object
     from ..takedown.record import read_record
     from ..takedown.run import run_takedown
+    from ..takedown.sources import check_place
 
     if arguments.delete_raw and not arguments.apply:
         raise InvalidRuntime("--delete-raw without --apply deletes nothing; give both, or neither")
+    if arguments.raw_below and not arguments.delete_raw:
+        raise InvalidRuntime("--raw-below without --delete-raw deletes nothing; give both, or neither")
+    raw_below = [check_place(place) for place in arguments.raw_below]
     root = loader.Root(arguments.root)
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
     body, lines = [], []
     for n in ids:
         ran = run_takedown(
-            root, n, apply=arguments.apply, delete_raw=delete_object if arguments.delete_raw else None
+            root,
+            n,
+            apply=arguments.apply,
+            delete_raw=delete_object if arguments.delete_raw else None,
+            raw_below=raw_below,
         )
         pages = old = mirrored = 0
         if arguments.apply:

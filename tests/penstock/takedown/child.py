@@ -1,5 +1,7 @@
 """What a process of tests/dataset/forks.py does to a root with a takedown: it runs it, and kills itself on the way."""
 
+import os
+
 from forks import Mortal
 
 import loader
@@ -13,4 +15,4 @@ def run(url, n, at=0):
     if at:
         root.store = Mortal(root.store, at, "before")
         root._log = Log(root.store)
-    return run_takedown(root, n, apply=True, delete_raw=delete_object).new
+    return run_takedown(root, n, apply=True, delete_raw=delete_object, raw_below=[os.path.dirname(url)]).new

@@ -104,7 +104,7 @@ def test_killed_while_raw_objects_go(kit, tmp_path, in_a_process):
         root = loader.Root(place)
         on_record = {one["deleted"] for one in read_record(root.store, n).having("raw")}
         assert not (alone.exists() and True in on_record)
-        run_takedown(root, n, apply=True, delete_raw=delete_object)
+        run_takedown(root, n, apply=True, delete_raw=delete_object, raw_below=[str(tmp_path)])
         assert (alone.exists(), shared.exists(), other.exists()) == (False, True, True)
         kit.sweep(root)
         assert kit.prove(root, n)["result"] == "complete"

@@ -236,8 +236,11 @@ class _Shard:
         if self.is_whole(identity):
             return np.zeros(len(offset), bool)
         left = self._none if identity is None else self._left.get(identity, self._none)
-        before = np.concatenate([[0], np.cumsum(left)])  # of the pages before each one, how many are left
         first, end = self._pages(offset, nbytes)
+        if int((end - first).max(initial=0)) <= 2:
+            ends = len(left) - 1
+            return (left[np.minimum(first, ends)] | left[end - 1]) & (end > first)
+        before = np.concatenate([[0], np.cumsum(left)])  # of the pages before each one, how many are left
         new: Bools = before[end] > before[first]
         return new
 

@@ -1,0 +1,134 @@
+"""`python -m benchmarks.verified`: what `Root(verify="sha256")` costs a training, and the hashes of pages a publish.
+
+Both kinds of reader take turns, an epoch each, on samples in the page cache, with two threads: the first epoch of a
+new root, in which every page is hashed, and the second. Ratios are within a round, by the clock and by processor
+seconds, which a busy machine distorts less. The table goes to docs/benchmarks-verified.md.
+"""
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import loader
+from loader.dataset import part_writer
+
+from .contest import ROOT
+from .data import Data, make
+from .page import shown
+from .peers.penstock import FIELDS, prepare, write
+from .throughput import say
+
+PAGE = ROOT / "docs" / "benchmarks-verified.md"
+WORK = {
+    "JPEGs of 256 px, decoded": ("images", 64, True),
+    "the same, as bytes": ("images", 64, False),
+    "latents, float16 [4, 64, 64]": ("latents", 64, True),
+    "tokens, uint16 [2048]": ("tokens", 32, True),
+}
+"""What is made of which samples: their kind, the batch, whether they are decoded."""
+SAMPLES = {"images": 8_000, "latents": 8_000, "tokens": 40_000}
+WAYS = ("crc32c", "sha256")
+Spent = tuple[float, float]
+"""Seconds by the clock, and of the processor."""
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.verified", description=__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--samples", type=int, default=None, help="of each kind")
+    options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
+    options.add_argument("--out", type=Path, default=PAGE)
+    given = options.parse_args()
+    rows: dict[str, list[tuple[Spent, Spent]]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        made = {kind: make(kind, Path(temporary, kind), given.samples or n) for kind, n in SAMPLES.items()}
+        for kind, data in made.items():
+            prepare(data, Path(temporary, f"{kind}-root"))
+        for number in range(given.rounds + 1):  # the first one warms up
+            for work in WORK:
+                spent = {way: epochs(Path(temporary), work, way) for way in turned(number)}
+                for epoch, name in enumerate(("first epoch", "second epoch")):
+                    ratio = (spent["crc32c"][epoch], spent["sha256"][epoch])
+                    rows.setdefault(f"{work} | {name}", []).append(ratio)
+            for kind in ("images",):
+                ways = {way: publish(Path(temporary), made[kind], way == "sha256") for way in turned(number)}
+                rows.setdefault("a publish of the JPEGs, with hashes | ", []).append(
+                    (ways["crc32c"], ways["sha256"])
+                )
+            say(f"round {number} of {given.rounds}")
+    given.out.write_text(page({name: found[1:] for name, found in rows.items()}, given.rounds, given.note))
+    return 0
+
+
+def turned(number: int) -> tuple[str, ...]:
+    """The ways, who is first by turns."""
+    return WAYS[:: 1 if number % 2 else -1]
+
+
+def epochs(folder: Path, work: str, way: str) -> tuple[Spent, Spent]:
+    """What two epochs of one new root cost."""
+    kind, batch, decode = WORK[work]
+    version = loader.Root(folder / f"{kind}-root", verify=way).open("bench@latest")  # type: ignore[arg-type]
+    plan = loader.plan({"bench": version.select(*FIELDS[kind])}, seed=1, global_batch=batch)
+    half = len(version) // batch
+    with loader.Loader(
+        plan, 0, 1, framework="numpy", decode=decode, workers=2, executor="threads"
+    ) as batches:
+
+        def epoch() -> None:
+            for _ in range(half):
+                next(batches)
+
+        return timed(epoch), timed(epoch)
+
+
+def publish(folder: Path, data: Data, hashes: bool) -> Spent:
+    """What it costs to write a dataset. Without hashes the index says that there are none."""
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        real = part_writer.hash_pages
+        with mock.patch.object(part_writer, "hash_pages", real if hashes else lambda path: b""):
+            return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
+
+
+def timed(action: Callable[[], object]) -> Spent:
+    start = time.perf_counter(), time.process_time()
+    action()
+    return time.perf_counter() - start[0], time.process_time() - start[1]
+
+
+def has_sha() -> str:
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "whose instructions are not known"
+    return "with SHA instructions" if "sha_ni" in flags or " sha2 " in flags else "without SHA instructions"
+
+
+def page(rows: dict[str, list[tuple[Spent, Spent]]], rounds: int, note: str) -> str:
+    """The document."""
+    lines = [
+        "# Shards held against SHA-256",
+        "",
+        f"Made by `python -m benchmarks.verified --rounds {rounds}` on {platform.machine()}, {has_sha()}, "
+        f"Python {platform.python_version()}, {os.cpu_count()} cores. {note}",
+        "",
+        '`Root(verify="sha256")` against the default, taking turns: how many times as fast, by the clock and by',
+        "processor seconds, medians of rounds with their range. Samples lie in the page cache; two threads. In the first",
+        "epoch each page of 64 KiB is hashed when it is first used, from the second on none is.",
+        "",
+        "| | | speed by the clock | by processor seconds |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, found in rows.items():
+        clock, processor = ([default[i] / proved[i] for default, proved in found] for i in range(2))
+        lines.append(f"| {name} | {shown(clock)} | {shown(processor)} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

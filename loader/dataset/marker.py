@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound
+from ..errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound, Transient
 from ..json_text import parse_json_object
 from ..storage import Store
 from ..storage.mirrored import MirroredStore, primary_of
@@ -101,9 +101,30 @@ def root_id(store: Store) -> str | None:
 
 
 def check_root(store: Store) -> Mapping[str, Any]:
-    """The marker. Raises: NotARoot when the store is not a root; FormatTooNew."""
+    """The marker; one that seems damaged is read once more. Raises: NotARoot when the store is not a root;
+    FormatTooNew."""
     try:
-        data = store.get(MARKER).data
+        return parse_marker(store, _bytes_of_marker(store))
+    except (NotARoot, FormatTooNew):
+        return parse_marker(store, _bytes_of_marker(store))
+
+
+def check_root_twice(store: Store) -> Mapping[str, Any]:
+    """The marker for who writes another one after it, which would keep a bit that flipped on the way for good.
+
+    Raises: Transient when the second read says something else; as `check_root`.
+    """
+    first, second = check_root(store), check_root(store)
+    if first != second:
+        raise Transient(
+            f"{store.url}/{MARKER} gave other bytes when it was read again; nothing was written: do the same again"
+        )
+    return second
+
+
+def _bytes_of_marker(store: Store) -> bytes:
+    try:
+        return store.get(MARKER).data
     except ObjectNotFound:
         there = next(iter(store.list("")), None)
         what = f"it holds other things ({there.key} ...)" if there else "nothing is there"
@@ -111,7 +132,6 @@ def check_root(store: Store) -> Mapping[str, Any]:
             f"{store.url} is not a penstock root: it has no {MARKER}, {what}. Check the path; a root is made by the "
             "first root.write() into an empty place"
         ) from None
-    return parse_marker(store, data)
 
 
 def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:

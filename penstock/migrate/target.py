@@ -5,7 +5,15 @@ from typing import Any
 from loader.dataset.entries import canonical, entry_key, parse
 from loader.dataset.history import State
 from loader.dataset.log import Log
-from loader.dataset.marker import MARKER, MIRROR_OF, PRIMARY, check_root, is_primary, parse_marker
+from loader.dataset.marker import (
+    MARKER,
+    MIRROR_OF,
+    PRIMARY,
+    check_root,
+    check_root_twice,
+    is_primary,
+    parse_marker,
+)
 from loader.dataset.tail import read_tail
 from loader.errors import AlreadyExists, Conflict, NotARoot, ObjectNotFound
 from loader.storage import Store
@@ -75,7 +83,7 @@ def _entry(store: Store, n: int) -> bytes | None:
 def make_mirror(source: Store, target: Store) -> None:
     """The marker that says whose mirror this is. Again is no change; nor is it one of a place that was made the primary
     since it was looked at."""
-    marker = {MIRROR_OF: source.url, **check_root(source)}  # a mirror's mirror is one of the primary
+    marker = {MIRROR_OF: source.url, **check_root_twice(source)}  # a mirror's mirror is one of the primary
     marker.pop(PRIMARY, None)  # which would make it another primary
     try:
         found = target.get(MARKER).data
@@ -112,7 +120,9 @@ def make_mirror_of(store: Store, url: str) -> None:
 
 
 def _plain_marker(store: Store) -> dict[str, Any]:
-    return {name: value for name, value in check_root(store).items() if name not in (PRIMARY, MIRROR_OF)}
+    return {
+        name: value for name, value in check_root_twice(store).items() if name not in (PRIMARY, MIRROR_OF)
+    }
 
 
 def close_former(source: Store, state: State, target: Store) -> None:

@@ -200,9 +200,9 @@ def test_a_log_without_gates_has_the_bytes_it_had(root):
 def test_the_bytes_of_it():
     """What other tools read, and other releases of this one."""
     begun = seal(1, "", "n", 5, decide_begin(State(), "t", "d", None, gated=True))
-    assert begun.data == (
-        b'{"at_us":5,"dataset":"d","format":1,"kind":"gated","n":1,"nonce":"n","parent":null,"prev":"","txn":"t"}'
-    )
+    rest = b'"dataset":"d","format":1,"kind":"gated","n":1,"nonce":"n","parent":null,"prev":"","txn":"t"}'
+    checksum = hashlib.sha256(b'{"at_us":5,' + rest).hexdigest().encode()
+    assert begun.data == b'{"at_us":5,"checksum":"' + checksum + b'",' + rest
     shard = ShardFile(
         part="t-p",
         group="g",

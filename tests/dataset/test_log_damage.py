@@ -13,9 +13,11 @@ from loader.dataset.fold import fold, fold_all
 from loader.dataset.hints import HINT_EVERY, dump_state, hint_key, load_state
 from loader.dataset.history import State
 from loader.dataset.log import Log
+from loader.dataset.marker import MARKER, check_root
 from loader.dataset.tail import read_tail
 from loader.errors import Corrupt, PenstockError, Transient
 from loader.storage import open_store
+from penstock.migrate.target import make_primary
 
 
 @pytest.fixture
@@ -158,6 +160,31 @@ def test_an_entry_that_was_damaged_where_it_lies_is_named_by_itself(store):
     store.put(entry_key(2), digit_of_time(store.get(entry_key(2)).data))
     with pytest.raises(Corrupt, match=f"{entry_key(2)} has another checksum than it says"):
         Log(store).refresh()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-3], lambda data: data.replace(b'"format":1', b'"format":3')]
+)
+def test_a_marker_that_is_damaged_on_its_way_is_read_again(tmp_path, damage):
+    loader.Root(tmp_path).create()
+    store = open_store(str(tmp_path))
+    assert check_root(Flipped(store, MARKER, damage)) == check_root(store)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_no_marker_is_written_after_a_flipped_one(tmp_path, at):
+    """Its id would be another one for good."""
+    loader.Root(tmp_path).create()
+    store = open_store(str(tmp_path))
+    good = store.get(MARKER).data
+
+    def other_id(data):
+        place = data.index(b'"id":"') + 6
+        return data[:place] + (b"0" if data[place : place + 1] != b"0" else b"1") + data[place + 1 :]
+
+    with pytest.raises(Transient, match="gave other bytes when it was read again"):
+        make_primary(Flipped(store, MARKER, other_id, at), "token")
+    assert store.get(MARKER).data == good
 
 
 def test_a_commit_that_is_not_of_its_manifest_is_not_opened(tmp_path):

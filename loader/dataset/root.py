@@ -342,6 +342,11 @@ class Root:
         self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
 
 
+def root_over(store: Store) -> Root:
+    """The root in a store that is open already."""
+    return _rebuild(store)
+
+
 def _rebuild(store: Store) -> Root:
     root = Root.__new__(Root)
     root._use(store)

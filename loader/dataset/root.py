@@ -356,6 +356,11 @@ class Root:
         self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
 
 
+def root_over(store: Store) -> Root:
+    """The root in a store that is open already."""
+    return _rebuild(store, "crc32c")
+
+
 def _rebuild(store: Store, verify: Verify) -> Root:
     root = Root.__new__(Root)
     root._use(store, verify)

@@ -73,6 +73,14 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
     return min(max(wall_us, 0), most_us)
 
 
+def earliest_us(before: Moment | None, now: Moment) -> int:
+    """What the wall clock says, or, where that is earlier, what it said at a look in the same run of the machine and
+    the time since: a clock that was put forward meanwhile makes nothing older."""
+    if before is None or not before.run or before.run != now.run:
+        return now.at_us
+    return min(now.at_us, before.at_us + max(now.run_us - before.run_us, 0))
+
+
 @cache
 def _boot() -> str:
     """The name of this run of the machine, and of the container where that has a time of its own; "" where the system

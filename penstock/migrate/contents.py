@@ -12,9 +12,10 @@ from loader.storage import Store
 
 from .items import Item
 
-SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "gates/", "swept/", "takedowns/")
-"""Objects that no manifest names, named after their content or created once: these folders alone are listed. The last
-two tell the mirror's collector what the primary's has deleted, and which versions were taken down."""
+SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "gates/", "swept/", "takedowns/", "log/repair-")
+"""Objects that no manifest names, named after their content or created once: these prefixes alone are listed. Two tell
+the mirror's collector what the primary's has deleted, and which versions were taken down; the last one what was done
+to the log, which readers need before the entries."""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 
 

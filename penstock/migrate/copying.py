@@ -11,6 +11,7 @@ from loader.storage.threads import DaemonPool
 
 from ..progress import progress
 from ..words import size
+from .compare import Compared
 from .items import Copied, Item
 from .journal import Journal
 from .transfer import Transfer
@@ -44,7 +45,7 @@ class Copies:
 
 def copy_all(
     items: Iterator[Item],
-    transfer: Transfer,
+    transfer: Transfer | Compared,
     journal: Journal,
     report: Copies,
     *,
@@ -68,7 +69,7 @@ def copy_all(
 
 
 def _copied(
-    items: Iterator[Item], transfer: Transfer, at_once: int, look: bool, report: Copies
+    items: Iterator[Item], transfer: Transfer | Compared, at_once: int, look: bool, report: Copies
 ) -> Iterator[Copied]:
     pool = DaemonPool(at_once, "penstock-migrate")
     waiting: dict[Future[Copied], Item] = {}

@@ -1,7 +1,8 @@
 """Cut over: a mirror becomes the primary, and the primary a mirror of it. Killed at any step, a second run goes on, and
 at no moment two places accept appends:
 
-1. the mirror is brought up to date, and its store proves that it creates no object twice: a root needs that;
+1. the mirror is brought up to date and verified - its log's chain, and what its versions are made of -, and its store
+   proves that it creates no object twice: a root needs that;
 2. the primary's log is closed by an entry `primary`, appended as all entries are: whoever appends behind it has to
    find its token in the marker of the place that he writes to, and it is nowhere yet;
 3. the mirror is brought up to date again, the log with that entry last;
@@ -19,13 +20,18 @@ from loader.dataset.decide import decide_primary
 from loader.dataset.entries import entry_key
 from loader.dataset.log import Log
 from loader.dataset.marker import MIRROR_OF, check_root, is_primary, prove_create_only
-from loader.errors import Conflict
+from loader.dataset.root import root_over
+from loader.errors import Conflict, Corrupt
 from loader.storage import Store
 
+from ..verify_log import check_log
+from ..verify_root import verify_root
 from .copying import Copies
 from .pace import Pace
 from .run import Report, migrate
 from .target import make_mirror_of, make_primary
+
+HINTS = "log/state-"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,13 +73,16 @@ def promote(
     """Make the mirror at `target` the primary of the root, and the root's place its mirror.
 
     Raises: Conflict where the root is a mirror itself, or is on its way to another place, or the target is no mirror of
-    it; InvalidStore, before anything is closed, where the target's create-only writes are not; as `migrate`.
+    it; InvalidStore, before anything is closed, where the target's create-only writes are not; as `migrate` and
+    `verify_root`.
     """
     source, state = root.store, root.state
     done = Promotion(target=target.url, former=source.url)
     moved = state.primary
-    if is_primary(source, state):
+    if is_verified := is_primary(source, state):
         if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
+            return done
+        if not _verified(done, target):
             return done
         prove_create_only(target)  # as at a root's first publish; behind the next line there is no way back
         moved = root.log.move(target.url)
@@ -94,6 +103,8 @@ def promote(
             return done
         if target.get(entry_key(moved.n)).data != source.get(entry_key(moved.n)).data:
             raise Conflict(f"{target.url}/{entry_key(moved.n)} is not the entry of {source.url}")
+        if not is_verified and not _verified(done, target):
+            return done
         make_primary(target, moved.token)
     make_mirror_of(source, target.url)
     return _promoted(done, target)
@@ -103,8 +114,8 @@ def promote_alone(target: Store) -> Promotion:
     """Make a mirror the primary without asking its primary, which is gone for good: versions that were not copied are
     lost. Should it come back, it has to become a mirror (`migrate`) before anybody writes to it.
 
-    Raises: Conflict for a place that is no mirror; NotARoot; InvalidStore where its create-only writes are not; what
-    the store raises.
+    Raises: Conflict for a place that is no mirror; Corrupt where its log is damaged; NotARoot; InvalidStore where its
+    create-only writes are not; what the store raises.
     """
     marker, state = check_root(target), Log(target).state
     done = Promotion(target=target.url, former=target.url)
@@ -113,6 +124,8 @@ def promote_alone(target: Store) -> Promotion:
         raise Conflict(f"{target.url} is no mirror: its marker names no primary")
     if MIRROR_OF in marker:
         if moved is None or moved.url != target.url:  # else it was on its way here
+            for problem in check_log(target, set(), set())[1]:  # what else is lost is lost
+                raise Corrupt(f"{target.url}/{problem.address}: {problem.what}")
             prove_create_only(target)
             was = str(marker[MIRROR_OF])
             state = append(target, state, lambda _: decide_primary(target.url, was, gone=True)).state
@@ -131,6 +144,14 @@ def _copied(done: Promotion, report: Report) -> bool:
     done.failures = report.failures
     done.entries = report.entries
     return not report.failures
+
+
+def _verified(done: Promotion, target: Store) -> bool:
+    """Whether the mirror is sound: as `penstock verify` of it, which reads no shard whole. Of hints nothing depends."""
+    with root_over(target) as mirror:
+        problems = verify_root(mirror).problems
+    done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}
+    return not done.failures
 
 
 def _promoted(done: Promotion, target: Store) -> Promotion:

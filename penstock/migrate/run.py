@@ -8,12 +8,13 @@ from loader.dataset.history import State
 from loader.errors import Conflict, Forbidden
 from loader.storage import Store
 
+from .compare import Compared, copy_entries
 from .contents import new_items, new_versions
 from .copying import Copies, copy_all
 from .items import Item
 from .journal import Journal
 from .pace import Pace
-from .target import close_former, copied_entries, copy_entries, make_mirror
+from .target import close_former, copied_entries, make_mirror
 from .transfer import Transfer
 
 
@@ -63,7 +64,7 @@ def migrate(
 
         if new_versions(state, after):
             journal.begin()
-        transfer = Transfer(source, target, pace, scratch)
+        transfer = Compared(source, target, Transfer(source, target, pace, scratch))
         copy_all(items(), transfer, journal, report, at_once=at_once, look=resumed, total=total)
         if report.failures:
             return report
@@ -75,12 +76,12 @@ def migrate(
 
 def _copy_log(root: Root, target: Store, state: State, after: int) -> int:
     """Copy the log; say in it what the mirror holds, where it holds more than was said; copy that too."""
-    copy_entries(root.store, target, after, state.n)
+    copy_entries(root.store, target, after, state.n, state.prev)
     try:
         said = root.log.mirror(target.url, state.n)
     except (Forbidden, Conflict):  # a mirror's mirror, or that of a reader who may not write
         return state.n
     if said == state.n + 1:  # else others have written meanwhile: the next run copies that
-        copy_entries(root.store, target, state.n, said)
+        copy_entries(root.store, target, state.n, said, "")
         return said
     return state.n

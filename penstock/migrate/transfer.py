@@ -77,6 +77,20 @@ class Transfer:
         done = self._send_on(item)
         return done if isinstance(done, Copied) else self._held(done, item.nbytes)
 
+    def digest(self, store: Store, path: str) -> str:
+        """The SHA-256 of an object as the store has it. Reads it whole. Raises: ObjectNotFound; StoreError."""
+        digest, asked = Digest("", "sha256"), 0
+        with self._room.for_bytes(BESIDE_BYTES):
+            pieces = Pieces(store, path)
+            try:
+                while piece := pieces.next():
+                    self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
+                    asked = pieces.requests
+                    digest.update(piece)
+            finally:
+                pieces.close()
+        return str(digest)
+
     def _there(self, item: Item) -> int | None:
         """How many bytes the target has in the object's place, where they may be the same."""
         self._pace.take(requests=1)

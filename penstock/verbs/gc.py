@@ -1,6 +1,5 @@
 """`penstock gc plan|sweep|retire`: bytes that nobody needs."""
 
-import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -135,15 +134,14 @@ def sweep(arguments: Namespace) -> Answer:
 def retire(arguments: Namespace) -> Answer:
     """Retire the versions that a policy does not keep."""
     from ..collect import Policy, retire_by_policy
+    from ..collect.clock import earliest_us, now
+    from ..collect.notes import own_name, read_signs
 
     policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
-    found = retire_by_policy(
-        loader.Root(arguments.root),
-        arguments.dataset,
-        policy,
-        now_us=time.time_ns() // 1000,
-        apply=arguments.apply,
-    )
+    root = loader.Root(arguments.root)
+    looked = read_signs(root.alone.store, own_name()).at
+    now_us = earliest_us(looked, now())
+    found = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
     body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in found]}
     what = "retired" if arguments.apply else "would be retired (--apply does it)"
     return body, "\n".join(f"{one.name} {what}" for one in found) or f"keep {policy}: nothing to retire", 0

@@ -18,7 +18,7 @@ from loader.dataset import publish
 from loader.dataset.denied import Target
 from loader.dataset.entries import entry_key
 from loader.errors import ObjectNotFound, PenstockError
-from penstock.collect import Options, collect
+from penstock.collect import Moment, Options, collect
 from penstock.takedown.record import condemned
 from penstock.takedown.run import run_takedown
 from penstock.verify_root import verify_root
@@ -77,7 +77,8 @@ def looks(name, skew, grace_s, hours=HOURS):
                 silence_s=FOREVER_S,
                 condemned=condemned(root.store, root.state.denies),
             )
-            report = collect(root, options, apply=True, now_us=(hour + skew) * HOUR_US)
+            at = Moment(at_us=(hour + skew) * HOUR_US, run=name, run_us=hour * HOUR_US)
+            report = collect(root, options, apply=True, at=at)
         return report
 
     return job

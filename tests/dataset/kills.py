@@ -16,7 +16,7 @@ import loader
 from loader.dataset import publish
 from loader.dataset.denied import Target
 from loader.dataset.references import references
-from penstock.collect import Options, collect, plan
+from penstock.collect import Moment, Options, collect, plan
 from penstock.takedown.run import run_takedown
 from penstock.verify_root import verify_root
 
@@ -33,7 +33,8 @@ def take_down(root):
 
 def sweep(root):
     with patch.object(plan, "ROWS", 2):  # several pieces
-        collect(root, Options(name="c"), apply=True, now_us=80 * HOUR_US)
+        at = Moment(at_us=80 * HOUR_US, run="one", run_us=80 * HOUR_US)
+        collect(root, Options(name="c"), apply=True, at=at)
 
 
 CHANGES = {
@@ -83,7 +84,7 @@ def begin(place):
     root.abort(txn, "nobody wants it")
     root.close()
     root = place.root()
-    collect(root, Options(name="c"), apply=True, now_us=0)
+    collect(root, Options(name="c"), apply=True, at=Moment(at_us=0, run="one"))
     root.close()
 
 

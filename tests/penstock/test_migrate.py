@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import loader
-from loader.errors import Conflict, InvalidRuntime, NotARoot, Transient
+from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.room import Room
 from penstock.cli import main
@@ -25,6 +25,7 @@ from penstock.migrate.plan import plan_migration
 from penstock.migrate.run import migrate
 from penstock.migrate.target import copied_entries
 from penstock.verify import verify
+from penstock.verify_root import verify_root
 
 
 def write(root, numbers, fill=2000):
@@ -181,6 +182,99 @@ def test_large_objects_go_through_a_file_and_arrive_whole(tmp_path, place, monke
     assert not migrate(root, place, Pace(), scratch=str(tmp_path / "scratch")).failures
     assert verify(loader.Root(place.url), "d@1", full=True).problems == []
     assert os.listdir(tmp_path / "scratch") == []
+
+
+class Flipping:
+    """A store; of what it gives or takes under `key` by these verbs a bit is flipped, the first so many times."""
+
+    def __init__(self, store, key, verbs, times=1):
+        self.store, self.url, self.key, self.verbs, self.times = store, store.url, key, verbs, times
+
+    def flipped(self, key, data):
+        if key != self.key or self.times < 1:
+            return data
+        at = bytes(data).rindex(b"at_us") + 8 if key.startswith("log/") else len(data) // 2
+        at, self.times = at + self.times % 7, self.times - 1  # another bit each time
+        return bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
+
+    def __getattr__(self, name):
+        found = getattr(self.store, name)
+        if name not in self.verbs:
+            return found
+        if name.startswith("put"):
+            return lambda key, data: found(key, self.flipped(key, data))
+
+        def read(key, *args, **kwargs):
+            blob = found(key, *args, **kwargs)
+            return blob._replace(data=self.flipped(key, blob.data))
+
+        return read
+
+
+def a_view(root):
+    root.open("d@1").where("i < 7").select("cls")._table  # noqa: B018 - stores it
+    return next(info.key for info in root.store.list("views/"))
+
+
+WAYS = {
+    "read at the source": ("source", ("get", "get_range")),
+    "written": ("target", ("put", "put_if_absent")),
+    "read at the target": ("target", ("get", "get_range")),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", ["first entry", "entry", "last entry", "view"])
+def test_a_bit_that_flips_on_the_way_is_in_no_mirror(root, place, what, way, times):
+    """Of what nothing has a digest of."""
+    root.alias("d@2", "prod")
+    state = root.state
+    entries = {"first entry": 1, "entry": state.n - 1, "last entry": state.n}
+    key = a_view(root) if what == "view" else f"log/{entries[what]:012d}.json"
+    where, verbs = WAYS[way]
+    plain, target = root.store, place
+    if where == "source":
+        root.store = Flipping(plain, key, verbs, times)
+    else:
+        target = Flipping(place, key, verbs, times)
+    report = migrate(root, target, Pace())
+    assert report.failures == {}
+    assert (target.times if where == "target" else root.store.times) == 0
+    root.store = plain
+    assert objects(place) == objects(plain)
+    assert verify_root(loader.Root(place.url), full=True).problems == []
+
+
+@pytest.mark.parametrize("what", ["entry", "view"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_never_comes_over_whole_is_named_and_leaves_nothing(root, place, what, way):
+    key = a_view(root) if what == "view" else "log/000000000003.json"
+    where, verbs = WAYS[way]
+    plain = root.store
+    if where == "source":
+        root.store, target = Flipping(plain, key, verbs, 10**6), place
+    else:
+        target = Flipping(place, key, verbs, 10**6)
+    if what == "view":
+        assert list(migrate(root, target, Pace()).failures) == [key]
+        assert list(place.list("log/")) == []
+    else:
+        with pytest.raises(Corrupt, match=key):
+            migrate(root, target, Pace())
+        assert [info.key for info in place.list("log/")] == [f"log/{n:012d}.json" for n in (1, 2)]
+    assert list(place.list(key)) == []
+    root.store = plain
+    assert migrate(root, place, Pace()).failures == {}
+    assert objects(place) == objects(plain)
+
+
+def test_what_was_done_to_the_log_is_copied_before_its_entries(root, place):
+    root.store.put("log/repair-000000000002.json", b"{}")
+    migrate(root, counted := Counting(place), Pace())
+    puts = [key for verb, key in counted.calls if verb.startswith("put")]
+    assert place.get("log/repair-000000000002.json").data == b"{}"
+    assert puts.index("log/repair-000000000002.json") < puts.index("log/000000000001.json")
 
 
 def test_a_version_published_meanwhile_waits_for_the_next_run(root, place):

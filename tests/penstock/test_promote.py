@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 import loader
-from loader.dataset.hints import dump_state, load_state
+from loader.dataset.hints import dump_state, load_state, write_hint
 from loader.dataset.log import Log
-from loader.errors import Conflict, InvalidStore
+from loader.errors import Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.migrate.pace import Pace
@@ -239,6 +239,61 @@ def test_what_cannot_be_copied_moves_nothing(places, kills):
     assert kills.writers(a, b) == [a]
     root.store.put(newest, data)
     assert promote(loader.Root(a), open_store(b), Pace()).promoted
+
+
+def flip(store, key):
+    """A digit of an entry's time; the last byte of another object."""
+    data = store.get(key).data
+    at = data.rindex(b"at_us") + 8 if key.startswith("log/") else len(data) - 1
+    store.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    return data
+
+
+@pytest.mark.parametrize("what", ["log/000000000002.json", "shards.parquet", ".tar"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_no_mirror_that_is_damaged_becomes_the_primary(places, kills, what, closed):
+    """Before the log is closed nothing is; once it is, nobody is let in."""
+    a, b = places()
+    root, target = loader.Root(a), open_store(b)
+    assert migrate(root, target, Pace()).failures == {}
+    if closed:
+        root.log.move(b)
+    key = next(info.key for info in target.list() if info.key.endswith(what))
+    whole = target.get(key).data
+    write_hint(target, Log(target).state)  # by which the entries before it are not read
+    if what == ".tar":
+        target.put(key, whole[:-512])
+    else:
+        flip(target, key)
+    done = promote(root, target, Pace())
+    assert (done.promoted, bool(done.closed)) == (False, closed)
+    assert any(key in f"{address} {why}" for address, why in done.failures.items())
+    assert kills.writers(a) == ([] if closed else [a])
+    target.put(key, whole)
+    assert promote(loader.Root(a), target, Pace()).promoted
+    target.delete_many([info.key for info in target.list("log/state-")])  # of a number that no hint has
+    kills.moved(a, b)
+
+
+def test_a_damaged_hint_keeps_no_mirror_from_becoming_the_primary(places, kills):
+    a, b = places()
+    open_store(b).put("log/state-000000000256.json", b"{")
+    assert promote(loader.Root(a), open_store(b), Pace()).promoted
+    open_store(b).delete_many(["log/state-000000000256.json"])
+    kills.moved(a, b)
+
+
+def test_no_log_that_is_damaged_is_appended_to_where_the_primary_is_gone(places, kills):
+    _, b = places()
+    target = open_store(b)
+    write_hint(target, Log(target).state)
+    whole, last = flip(target, "log/000000000002.json"), max(info.key for info in target.list("log/0"))
+    with pytest.raises(Corrupt, match=r"log/000000000002\.json"):
+        promote_alone(target)
+    assert max(info.key for info in target.list("log/0")) == last
+    target.put("log/000000000002.json", whole)
+    assert promote_alone(target).promoted
+    assert kills.writers(b) == [b]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import time
 import tracemalloc
 
 import numpy as np
@@ -15,7 +16,7 @@ from loader.dataset import renewal
 from loader.dataset.lease import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
 from penstock.collect import Moment, Options, collect, listing, notes, sweep
-from penstock.collect.clock import now, passed
+from penstock.collect.clock import earliest_us, now, passed
 from penstock.collect.notes import Signs, read_signs
 from penstock.collect.plan import Before
 from penstock.collect.sort_out import ABORTED, FOREIGN, Tally, _count
@@ -69,6 +70,22 @@ def test_this_machines_clocks_and_their_notes():
     assert 0 <= passed(before, after, 0) < 60_000_000
     assert Moment.from_json(json.loads(json.dumps(before.to_json()))) == before
     assert Moment.from_json({"at_us": 7}) == Moment(at_us=7)
+
+
+def test_a_clock_that_was_put_forward_makes_no_version_older(cli, own, monkeypatch):
+    """A month, since the last look of this machine."""
+    day = 86_400_000_000
+    assert earliest_us(None, moment(5)) == 5
+    assert earliest_us(moment(0), moment(5, wall_us=day)) == 5
+    assert earliest_us(moment(0, wall_us=day), moment(5)) == 5
+    assert earliest_us(moment(0, "two"), moment(5, wall_us=day)) == 5 + day
+    cli("gc", "plan", root=own)
+    ahead_ns = time.time_ns() + 31 * day * 1000
+    monkeypatch.setattr(time, "time_ns", lambda: ahead_ns)
+    arguments = ("gc", "retire", "d", "--keep-last", "1", "--keep-days", "30", "--json")
+    assert cli(*arguments, root=own).json["versions"] == []
+    cli("gc", "plan", root=own)  # from now on that is what the clock says
+    assert cli(*arguments, root=own).json["versions"] == ["d@3"]
 
 
 def test_signs_of_life():

@@ -98,7 +98,7 @@ def append_record(store: Store, record: StageRecord) -> StageRecord:
 def current_record(store: Store, dataset: str, stage: str, partition: str) -> StageRecord | None:
     """The record with the highest number, whatever its verdict; None before the first. Raises: Corrupt."""
     names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
-    number = max((int(found[1]) for name in names if (found := _NAME.search(name))), default=0)
+    number = max((int(told[1]) for name in names if (told := _NAME.search(name))), default=0)
     found = find_record(store, record_path(dataset, stage, partition, number)) if number else None
     while later := find_record(
         store, record_path(dataset, stage, partition, number + 1)

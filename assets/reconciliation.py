@@ -4,7 +4,8 @@ import time
 
 import dagster as dg
 
-from loader.errors import InvalidName, PenstockError
+from loader.errors import PenstockError
+from loader.storage.spec import redact
 from resources.storage import LandingResource, RootResource
 
 from .places import opener
@@ -48,6 +49,7 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
         landing: LandingResource,
     ) -> dg.MaterializeResult[None]:
         reports: list[Reconciled] = []
+        failed: list[str] = []
         with root.opened() as opened:
             work = Dataset(
                 store=opened.store,
@@ -57,29 +59,36 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
                 by_subject=spec.split_by == "subject",
                 now_us=time.time_ns() // 1000,
             )
-            try:
-                for source in _wanted(spec, config):
-                    stopped = source.paused or paused(opened.store, spec.name, source.name) is not None
-                    if stopped and config.write:
-                        context.log.warning(f"source {source.name} is paused: it is only looked at")
+            for source in _wanted(spec, config):
+                stopped = source.paused or paused(opened.store, spec.name, source.name) is not None
+                if stopped and config.write:
+                    context.log.warning(f"source {source.name} is paused: it is only looked at")
+                try:
                     with opener(landing)(source) as place:
                         write = config.write and not stopped
-                        reports.append(
-                            reconcile(work, source, place, inventory=config.inventory, write=write)
-                        )
-            except PenstockError as error:
-                raise dg.Failure(str(error)) from error
-        return dg.MaterializeResult(metadata=reconciliation_metadata(reports))
+                        found = reconcile(work, source, place, inventory=config.inventory, write=write)
+                except Exception as error:
+                    why = f"source {source.name}: {type(error).__name__}: {redact(str(error))}"
+                    context.log.error(why, exc_info=not isinstance(error, PenstockError))
+                    failed.append(why)
+                else:
+                    reports.append(found)
+        shown = reconciliation_metadata(reports)
+        if failed:
+            raise dg.Failure("; ".join(failed), metadata=shown)
+        return dg.MaterializeResult(metadata=shown)
 
     return reconciliation
 
 
 def _wanted(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
+    """Raises: dg.Failure."""
     found = [source for source in spec.sources if config.source in ("", source.name)]
     if not found or (config.inventory and len(found) != 1):
         names = ", ".join(source.name for source in spec.sources)
-        raise InvalidName(
-            f"source={config.source!r}, inventory={config.inventory!r}: name one of {names}; an inventory is of one"
+        raise dg.Failure(
+            f"source={config.source!r}, inventory={config.inventory!r}: name one of {names}; an inventory is of one",
+            allow_retries=False,
         )
     return found
 

@@ -2,6 +2,8 @@
 
 import dagster as dg
 
+from .code_location import label_of, tags_of
+
 PARTITION = "dagster/partition"
 LAUNCHED = tuple(status for status in dg.DagsterRunStatus if status != dg.DagsterRunStatus.NOT_STARTED)
 """Of runs that are, or were, somewhere. A tick that loses its database between making a run and launching it leaves one
@@ -9,7 +11,7 @@ that never was: Dagster launches it when it is asked for by its run key again.""
 
 
 def is_last(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether a launched run is the newest of its job for its partition, or of its job when it has none."""
-    tags = {PARTITION: run.tags[PARTITION]} if PARTITION in run.tags else {}
+    """Whether a launched run is the newest of its job, in its code location, for its partition where it has one."""
+    tags = {**tags_of(label_of(run)), **({PARTITION: run.tags[PARTITION]} if PARTITION in run.tags else {})}
     newest = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags=tags, statuses=LAUNCHED), limit=1)
     return bool(newest) and newest[0].run_id == run.run_id

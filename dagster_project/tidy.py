@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
+from .code_location import label_of, tags_of
 from .last_run import is_last
 
 DAY_S = 86_400.0
@@ -27,24 +28,29 @@ class Retention(dg.Config):
     dry_run: bool = Field(default=False, description="Only count.")
 
 
-def superfluous(instance: dg.DagsterInstance, before_s: float, max_runs: int) -> Iterator[str]:
-    """Ids of runs that ended before that time and that nothing needs, oldest first; of the oldest `max_runs`.
+def superfluous(
+    instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str = ""
+) -> Iterator[str]:
+    """Ids of runs that ended before that time and that nothing needs, oldest first; of the oldest `max_runs`. label: of
+    the code location whose runs they are; those of others are others' to delete.
 
     Costs a query per asset, one per thousand partitions, one per check, and two per run that is looked at.
     """
     makers, checked = _makers(instance), dict[dg.AssetCheckKey, str]()
-    for record in _old_runs(instance, before_s, max_runs):
+    for record in _old_runs(instance, before_s, max_runs, label):
         run = record.dagster_run
         if run.run_id in makers or is_last(instance, run) or _has_newest_check(instance, run.run_id, checked):
             continue
         yield run.run_id
 
 
-def _old_runs(instance: dg.DagsterInstance, before_s: float, max_runs: int) -> Iterator[dg.RunRecord]:
+def _old_runs(
+    instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str
+) -> Iterator[dg.RunRecord]:
     cursor, looked_at = None, 0
     while looked_at < max_runs:
         page = instance.get_run_records(
-            dg.RunsFilter(statuses=_FINISHED),
+            dg.RunsFilter(statuses=_FINISHED, tags=tags_of(label)),
             limit=min(_AT_ONCE, max_runs - looked_at),
             cursor=cursor,
             ascending=True,
@@ -52,7 +58,7 @@ def _old_runs(instance: dg.DagsterInstance, before_s: float, max_runs: int) -> I
         for record in page:
             if record.create_timestamp.timestamp() >= before_s:
                 return  # created later still: none of the rest is old
-            if (record.end_time or before_s) < before_s:
+            if (record.end_time or before_s) < before_s and label_of(record.dagster_run) == label:
                 yield record
         if not page:
             return
@@ -91,7 +97,7 @@ def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
     """Metadata of the run: how many were deleted."""
     before_s = time.time() - config.keep_days * DAY_S
     deleted = 0
-    for run_id in list(superfluous(context.instance, before_s, config.max_runs)):
+    for run_id in list(superfluous(context.instance, before_s, config.max_runs, label_of(context.run))):
         if not config.dry_run:
             context.instance.delete_run(run_id)
         deleted += 1

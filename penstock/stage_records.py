@@ -26,6 +26,7 @@ from loader.storage import ObjectInfo, Store
 Verdict = Literal["published", "failed"]
 _DIGITS = 12
 _AT_ONCE = 16  # requests
+_NAME = re.compile(r"/(\d{12,})\.json$")
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -96,8 +97,8 @@ def append_record(store: Store, record: StageRecord) -> StageRecord:
 
 def current_record(store: Store, dataset: str, stage: str, partition: str) -> StageRecord | None:
     """The record with the highest number, whatever its verdict; None before the first. Raises: Corrupt."""
-    keys = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
-    number = max((int(key.rsplit("/", 1)[-1].removesuffix(".json")) for key in keys), default=0)
+    names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
+    number = max((int(told[1]) for name in names if (told := _NAME.search(name))), default=0)
     found = find_record(store, record_path(dataset, stage, partition, number)) if number else None
     while later := find_record(
         store, record_path(dataset, stage, partition, number + 1)
@@ -117,7 +118,8 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
     folder = _folder(dataset, stage)
     newest: dict[str, ObjectInfo] = {}
     for info in store.list(folder):  # in key order: the last one is the newest
-        newest[info.key[len(folder) :].partition("/")[0]] = info
+        if _NAME.search(info.key):  # what somebody else put beside them is no record
+            newest[info.key[len(folder) :].partition("/")[0]] = info
     return dict(sorted(newest.items()))
 
 
@@ -178,7 +180,7 @@ class KnownRecords:
         folder, found = f"stages/{self._dataset}/", dict[str, dict[str, ObjectInfo]]()
         for info in store.list(folder):
             stage, _, rest = info.key[len(folder) :].partition("/")
-            if stage in self._stages:  # in key order: the last one is the newest
+            if stage in self._stages and _NAME.search(rest):  # in key order: the last one is the newest
                 found.setdefault(rest.split("/", 1)[0], {})[stage] = info
         return found
 
@@ -221,7 +223,10 @@ def find_record(store: Store, path: str) -> StageRecord | None:
         body = parse_json_object(data)
         body["files"] = {name: TableFile.from_json(file) for name, file in body["files"].items()}
         body["upstream"] = tuple(Upstream(**item) for item in body["upstream"])
-        return StageRecord(**body)
+        record = StageRecord(**body)
+        if record.path != path:
+            raise ValueError(f"it says that it is {record.path}: it was copied or renamed")
+        return record
     except DAMAGED as error:
         raise Corrupt(
             f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"

@@ -33,7 +33,8 @@ class Bug(NamedTuple):
 
 def path_of(file: str) -> Path:
     """From the repository, or a copy of it."""
-    return Path(file) if file.startswith(("penstock/", "assets/", "resources/")) else Path("loader", file)
+    packages = ("penstock/", "assets/", "resources/", "dagster_project/")
+    return Path(file) if file.startswith(packages) else Path("loader", file)
 
 
 def in_files(folder: str, *bugs: tuple[str, str, str, str, str], tests: str = "tests/run") -> list[Bug]:
@@ -2140,6 +2141,90 @@ MEDIA_WORKERS = [
     ),
 ]
 
+UPLOADS = [
+    Bug(
+        "whatever a source raises ends the tick of all",
+        "assets/tick.py",
+        "    except Exception as error:  # noqa: BLE001 - whatever it is, it is this source's: the others go on",
+        "    except PenstockError as error:",
+        ("tests/assets/test_tick.py::test_whatever_one_source_raises_is_its_own_failure",),
+    ),
+    Bug(
+        "a notice names what is no text",
+        "assets/notices.py",
+        "return [_checked(one) for one in _read(parse_json(text), 0)]",
+        "return list(_read(parse_json(text), 0))",
+        ("tests/assets/test_feeds.py::test_a_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on",),
+    ),
+    Bug(
+        "half a character is text",
+        "json_text.py",
+        "if not lenient and (",
+        "if False and (",
+        ("tests/dataset/test_json_text.py::test_what_is_damaged_raises_one_error",),
+    ),
+    Bug(
+        "brackets are of any depth",
+        "json_text.py",
+        "    _check_depth(value)\n",
+        "",
+        ("tests/dataset/test_json_text.py::test_what_is_damaged_raises_one_error",),
+    ),
+    Bug(
+        "pages of a table of segments are of any size",
+        "assets/media/segment_tables.py",
+        "n_bytes += page.nbytes",
+        "pass",
+        ("tests/assets/test_segments.py::test_a_parquet_file_beyond_the_limits_is_refused_unread",),
+    ),
+    Bug(
+        "a page is as large as the footer says",
+        "assets/media/parquet_pages.py",
+        "yield Page(nbytes=nbytes, encoding=encoding)",
+        "yield Page(nbytes=column.total_uncompressed_size, encoding=encoding)",
+        ("tests/assets/test_segments.py::test_a_footer_that_lies_is_not_believed",),
+    ),
+    Bug(
+        "what is said of one object spoils the batch",
+        "assets/landing.py",
+        "        row |= _facts(origin)\n        row[",
+        '        row |= {name: str(origin.get(name, "")) for name in _FACTS}\n        row[',
+        (
+            "tests/assets/test_landing.py::test_what_is_said_of_one_object_and_makes_no_sense_is_its_own_problem",
+        ),
+    ),
+    Bug(
+        "a ledger says any step",
+        "assets/quarantine.py",
+        "if type(step) is not int or not 0 <= step < 2**63:",
+        "if False:",
+        ("tests/assets/test_quarantine.py::test_one_line_of_one_ledger_ends_nobodys_run",),
+    ),
+    Bug(
+        "a report has values of any type",
+        "api/report.py",
+        "if not is_sound(getattr(found, name))",
+        "if False",
+        ("tests/api/test_report.py::test_a_report_of_other_types_is_none_under_whatever_name",),
+    ),
+    Bug(
+        "runs of another machine have no process",
+        "dagster_project/sensors/recovery.py",
+        "if not is_server_here(run, here):",
+        "if False:",
+        ("tests/dagster_project/sensors/test_recovery.py::test_runs_that_may_live_elsewhere_are_left_alone",),
+    ),
+    Bug(
+        "a release that failed twice is given up",
+        "dagster_project/sensors/release.py",
+        "if failed is None:",
+        "if failed is None or attempt > 1:",
+        (
+            "tests/dagster_project/sensors/test_release.py::test_the_last_batch_is_published_however_often_its_release_failed",
+        ),
+    ),
+]
+
 AREAS = {
     "Worker processes": WORKERS,
     "Reading ahead": AHEAD,
@@ -2157,6 +2242,7 @@ AREAS = {
     "Merged tables": MERGES,
     "Takedowns": TAKEDOWNS,
     "Workers of the pipeline": MEDIA_WORKERS,
+    "Uploads, notices, reports": UPLOADS,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 
@@ -2170,7 +2256,7 @@ def named(line: str) -> str:
 def run(tmp_path: Path):
     """run(tests) over a copy of the packages, in `copy`: its exit status and what it printed."""
     copy = tmp_path / "copy"
-    for package in ("loader", "penstock", "assets", "resources"):
+    for package in ("loader", "penstock", "assets", "resources", "dagster_project"):
         shutil.copytree(REPOSITORY / package, copy / package, ignore=shutil.ignore_patterns("*.pyc.*"))
 
     def go(*tests: str) -> "subprocess.CompletedProcess[str]":

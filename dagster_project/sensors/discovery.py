@@ -15,6 +15,7 @@ from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from assets.spec import DatasetSpec
 from assets.step import DEFAULT_BUDGET, Dataset, Step, TickBudget
 from assets.tick import tick
+from dagster_project.code_location import code_location_of, tags_of
 from dagster_project.last_run import LAUNCHED
 from dagster_project.sensors.recovery import again
 from loader.storage import Store
@@ -93,7 +94,9 @@ def discovery_sensor(
             known = context.instance.get_dynamic_partitions(str(batches.name))
             through = begun_batches(opened.store, dataset, "samples")
             waiting = pending_numbers(opened.store, dataset, through)
-            new = _to_run(context.instance, opened.store, dataset, known, waiting, max_runs)
+            here = code_location_of(context)
+            label = here.label if here else ""
+            new = _to_run(context.instance, opened.store, dataset, known, waiting, max_runs, label)
             asked = list(islice(new, max_runs))
             overtaken = {f"cut-again-{txn}": key for key, txn in cut_again.noted(opened.store, dataset)}
         forgotten = sorted(set(through) - set(known))[:_TAKEN_BACK]
@@ -104,9 +107,9 @@ def discovery_sensor(
         if all(step.failed for step in steps) and not asked:
             raise dg.Failure(said)
         requests = [dg.RunRequest(run_key=key, partition_key=key) for key in asked]
-        unasked = islice(_without_run(context.instance, list(overtaken)), max_runs)
+        unasked = islice(_without_run(context.instance, list(overtaken), label), max_runs)
         requests += [dg.RunRequest(run_key=key, partition_key=overtaken[key]) for key in unasked]
-        requests += again(context.instance, job)
+        requests += again(context.instance, job, label)
         if not requests and not forgotten:
             return dg.SkipReason(f"nothing to run; {said}")
         return dg.SensorResult(
@@ -139,6 +142,7 @@ def _to_run(
     known: Sequence[str],
     waiting: Sequence[int],
     max_runs: int,
+    label: str,
 ) -> Iterator[str]:
     """Keys of the waiting batches that are to be run, oldest first.
 
@@ -146,15 +150,16 @@ def _to_run(
     more manifests are read than runs are asked for.
     """
     asked = {batch_number(key): key for key in known}
-    yield from _without_run(instance, [asked[number] for number in waiting if number in asked])
+    yield from _without_run(instance, [asked[number] for number in waiting if number in asked], label)
     new = [number for number in waiting if number not in asked][:max_runs]
-    yield from _without_run(instance, [found.batch for found in manifests(store, dataset, new)])
+    yield from _without_run(instance, [found.batch for found in manifests(store, dataset, new)], label)
 
 
-def _without_run(instance: dg.DagsterInstance, keys: Sequence[str]) -> Iterator[str]:
-    """Run keys: those for which no run was ever launched; a run that failed is for a person, or Dagster's retries."""
+def _without_run(instance: dg.DagsterInstance, keys: Sequence[str], label: str) -> Iterator[str]:
+    """Run keys: those for which this code location never launched a run; one that failed is for a person, or for
+    Dagster's retries."""
     for start in range(0, len(keys), _ASKED_AT_ONCE):
         some = keys[start : start + _ASKED_AT_ONCE]
-        launched = dg.RunsFilter(tags={_RUN_KEY: list(some)}, statuses=LAUNCHED)
+        launched = dg.RunsFilter(tags={_RUN_KEY: list(some), **tags_of(label)}, statuses=LAUNCHED)
         started = {run.tags[_RUN_KEY] for run in instance.get_runs(launched)}
         yield from (key for key in some if key not in started)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from dagster_project.code_location import CodeLocation, code_location_of, is_server_here, tags_of
 from dagster_project.last_run import PARTITION, is_last
 from loader.errors import Throttled, Transient
 
@@ -42,7 +43,7 @@ _PID = re.compile(r"\(pid: (\d+)\)")
 
 
 def recovery_sensor() -> dg.SensorDefinition:
-    """One for all jobs of the instance; on by default. What is lost then is asked for again by who asked for it."""
+    """One for all jobs of a code location; on by default. What is lost then is asked for again by who asked for it."""
 
     @dg.sensor(
         name="penstock_recovery",
@@ -51,13 +52,13 @@ def recovery_sensor() -> dg.SensorDefinition:
         description="Tells runs failed whose process is gone, so that they are started again.",
     )
     def recovery(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        ended = end_orphans(context.instance, time.time())
+        ended = end_orphans(context.instance, time.time(), code_location_of(context))
         return dg.SkipReason(f"{len(ended)} runs had no process any more: {', '.join(ended) or 'none'}")
 
     return recovery
 
 
-def again(instance: dg.DagsterInstance, job: str) -> list[dg.RunRequest]:
+def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.RunRequest]:
     """A request for each lost run of a job that does nothing twice: a stage that has its record is not made again."""
     return [
         dg.RunRequest(
@@ -65,7 +66,7 @@ def again(instance: dg.DagsterInstance, job: str) -> list[dg.RunRequest]:
             partition_key=run.tags.get(PARTITION),
             tags={AGAIN_OF: run.run_id, ATTEMPT: str(attempt_of(run) + 1)},
         )
-        for run in lost(instance, job, time.time())
+        for run in lost(instance, job, time.time(), label)
     ]
 
 
@@ -101,15 +102,19 @@ def _was_not_answered(event: dg.DagsterEvent) -> bool:
     return False
 
 
-def end_orphans(instance: dg.DagsterInstance, now_s: float) -> list[str]:
-    """Tell runs failed that were started on this machine, by the default launcher, and whose process is gone; their
-    ids. Dagster's retries take it from there."""
-    if type(instance.run_launcher).__name__ != "DefaultRunLauncher":
-        return []  # one that can be asked for the health of its workers: the monitor does so
-    started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
+def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation | None) -> list[str]:
+    """Tell runs failed of this code location that were started on this machine, by the default launcher, and whose
+    process is gone; their ids. Dagster's retries take it from there. Nothing is known of other runs, and they are left
+    alone."""
+    if here is None or type(instance.run_launcher) is not dg.DefaultRunLauncher:
+        return []  # another launcher can be asked for the health of its workers: the monitor does so
+    statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    started = dg.RunsFilter(statuses=statuses, tags=tags_of(here.label))
     ended = []
     for record in instance.get_run_records(started, limit=_MAX_RUNS):
         run = record.dagster_run
+        if not is_server_here(run, here):
+            continue
         process = _process_of(instance, run.run_id)
         if process is None or now_s - process[1] < _GRACE_S or is_alive(*process):
             continue
@@ -120,11 +125,12 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float) -> list[str]:
     return ended
 
 
-def lost(instance: dg.DagsterInstance, job: str, now_s: float) -> list[dg.DagsterRun]:
+def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
     """Failed runs of the last day that nobody has started again and whose pause is over: for no fault of their own, and
-    the last of their job and partition."""
+    the last of their job and partition. label: of the code location, "" for all."""
     since = dg.RunsFilter(
         job_name=job,
+        tags=tags_of(label),
         statuses=[dg.DagsterRunStatus.FAILURE],
         updated_after=datetime.fromtimestamp(now_s - _LOOK_BACK_S, tz=UTC),
     )
@@ -182,6 +188,8 @@ def _process_of(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] 
     """(pid, when it said so); None for a run that has not said which it is."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
     for event in events:
+        if event.event_log_entry.step_key is not None:
+            continue  # of a step, which an executor may run elsewhere
         message = event.event_log_entry.get_dagster_event().message or ""
         if message.startswith(("Started process for run", "Executing steps in process")) and (
             told := _PID.search(message)

@@ -17,6 +17,7 @@ import pytest
 
 import loader
 from assets.discovery import discover
+from assets.failures import why_failed
 from assets.inventory import read_inventory
 from assets.manifests import manifests
 from assets.reconcile import reconcile
@@ -276,3 +277,24 @@ def test_the_jobs(tmp_path: Path) -> None:
             assert "a.txt" in str(made.metadata["differences"].value)
             assert [item.key for found in manifests(root.store, "d") for item in found.objects] == ["a.txt"]
             assert not run("d_reconcile", "d__reconciliation", source="other").success
+
+
+def test_a_source_that_cannot_be_compared_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "raw")).put("a.txt", b"a")
+    os.utime(tmp_path / "raw" / "a.txt", (1_600_000_000, 1_600_000_000))
+    nowhere = Source(name="nowhere", url=dg.EnvVar("PENSTOCK_TEST_OF_NO_PLACE"))
+    spec = DatasetSpec(name="d", sources=(nowhere, Source(name="files")), batch=BatchLimits(max_wait_s=60))
+    resources = {
+        "root": RootResource(url=str(tmp_path / "root")),
+        "landing": LandingResource(url=str(tmp_path / "raw")),
+        "compute": ComputeResource(engine="inline"),
+    }
+    defs = build_defs(resources, [spec])
+    with dg.DagsterInstance.ephemeral(settings={"telemetry": {"enabled": False}}) as instance:
+        job = defs.resolve_job_def("d_reconcile")
+        result = job.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
+    assert not result.success
+    (failed,) = (event for event in result.all_events if event.is_step_failure)
+    assert "source nowhere: " in why_failed(failed)
+    with loader.Root(tmp_path / "root") as root:
+        assert [item.key for found in manifests(root.store, "d") for item in found.objects] == ["a.txt"]

@@ -219,8 +219,8 @@ def test_a_footer_that_lies_is_not_believed(tmp_path: Path) -> None:
     said = _zigzag(label.total_uncompressed_size)
     at = data.rindex(said)
     lying = data[:at] + _zigzag(2_000_000)[: len(said)] + data[at + len(said) :]
-    told = pa.parquet.ParquetFile(io.BytesIO(lying)).metadata.row_group(0).column(3)
-    assert told.total_uncompressed_size == 2_000_000
+    metadata = pa.parquet.ParquetFile(io.BytesIO(lying)).metadata
+    assert metadata.row_group(0).column(3).total_uncompressed_size == 2_000_000
     found = [page.nbytes for page in pages(lying, metadata, frozenset({"label"}))]
     assert sum(found) >= 3_000_000
 

@@ -10,6 +10,7 @@ from assets.stages import (
     Upstream,
     append_record,
     current_record,
+    current_records,
     fingerprint,
     partitions,
     require_published,
@@ -149,3 +150,17 @@ def test_known_records_are_read_once_and_again_where_a_takedown_has_replaced_the
     store.put(other.path, b"edited by hand")
     with pytest.raises(Corrupt, match="is not a stage record"):
         look()
+
+
+def test_what_is_no_record_stops_nobody_and_one_that_is_damaged_is_named(store: Store) -> None:
+    made = append_record(store, RECORD)
+    store.put(f"{made.path.rpartition('/')[0]}/notes.txt", b"mine")
+    store.put(f"{made.path.rpartition('/')[0]}/x.json", b"{}")
+    assert current_record(store, made.dataset, made.stage, made.partition) == made
+    assert current_records(store, made.dataset, made.stage) == {made.partition: made}
+    assert KnownRecords(made.dataset, [made.stage]).newest(store) == {made.partition: {made.stage: made}}
+    later = made.path.replace("0001.json", "0002.json")
+    for data in (store.get(made.path).data, b'{"files":' * 5000, rb'{"dataset": "\ud800"}', b"[]"):
+        store.put(later, data)
+        with pytest.raises(Corrupt, match=r"000000000002\.json is not a stage record"):
+            current_record(store, made.dataset, made.stage, made.partition)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
 from dagster_project.tidy import superfluous, tidy_job
 
@@ -70,6 +73,24 @@ def test_what_is_not_old_stays_and_a_pass_is_bounded(instance: dg.DagsterInstanc
     assert found(instance, before_s=time.time() - 3600) == []
     assert found(instance, max_runs=1) == [first]
     assert found(instance) == [first, second]
+
+
+def test_runs_of_other_code_locations_are_theirs_to_delete(instance: dg.DagsterInstance) -> None:
+    made: dict[str, list[str]] = {"here": [], "elsewhere": []}
+    for location in [*made, *made]:
+        at = GrpcServerCodeLocationOrigin(host="code", port=4266, location_name=location)
+        run = instance.create_run_for_job(
+            DEFS.resolve_job_def("release"),
+            remote_job_origin=RemoteRepositoryOrigin(at, "__repository__").get_job_origin("release"),
+            job_code_origin=JobPythonOrigin(
+                "release", RepositoryPythonOrigin("python", ModuleCodePointer("tests", "defs", None))
+            ),
+        )
+        instance.report_run_failed(run)
+        made[location].append(run.run_id)
+    assert found(instance) == []
+    later_s = time.time() + 1
+    assert list(superfluous(instance, later_s, 100, "__repository__@here")) == made["here"][:1]
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

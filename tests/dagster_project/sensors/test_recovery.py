@@ -1,17 +1,26 @@
 """Runs that nobody would start again: real runs, real processes, real kills."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
+import pytest
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
+from dagster_project.code_location import CodeLocation, code_location_of
+from dagster_project.sensors import recovery
+from dagster_project.sensors.discovery import _without_run
 from dagster_project.sensors.recovery import (
     ATTEMPT,
     PAUSES_S,
@@ -27,6 +36,7 @@ from loader.errors import Transient
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 HOUR_S = 3600.0
+CODE = ModuleCodePointer("tests", "defs", None)
 
 
 @dg.asset
@@ -55,9 +65,26 @@ def go(instance: dg.DagsterInstance, **tags: str) -> dg.DagsterRun:
     return found
 
 
-def started(instance: dg.DagsterInstance, pid: int) -> dg.DagsterRun:
-    """A run as its process leaves it behind: started, and with the word of which process it is."""
-    run = instance.create_run_for_job(DEFS.resolve_job_def("cats_ingest"))
+HERE = CodeLocation("__repository__@here", "code", 4266)
+SERVER = {"host": "code", "port": 4266}
+
+
+def started(
+    instance: dg.DagsterInstance,
+    pid: int,
+    location: str = "here",
+    server: dict[str, object] | None = SERVER,
+    tags: dict[str, str] | None = None,
+) -> dg.DagsterRun:
+    """A run as its process leaves it behind: started, and with the word of which process it is. server: that the
+    default launcher asked to start it."""
+    at = GrpcServerCodeLocationOrigin(host="code", port=4266, location_name=location)
+    run = instance.create_run_for_job(
+        DEFS.resolve_job_def("cats_ingest"),
+        tags=({".dagster/grpc_info": json.dumps(server)} if server else {}) | (tags or {}),
+        remote_job_origin=RemoteRepositoryOrigin(at, "__repository__").get_job_origin("cats_ingest"),
+        job_code_origin=JobPythonOrigin("cats_ingest", RepositoryPythonOrigin("python", CODE)),
+    )
     instance.report_engine_event(f"Executing steps in process (pid: {pid})", run)
     instance.handle_new_event(
         dg.EventLogEntry(
@@ -88,13 +115,108 @@ def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
         run = started(instance, process.pid)
         mine = started(instance, os.getpid())
         later = time.time() + 60
-        assert end_orphans(instance, later) == []
+        assert end_orphans(instance, later, HERE) == []
         process.kill()
         process.wait()
-        assert end_orphans(instance, early) == []  # too early to say
-        assert end_orphans(instance, later) == [run.run_id]
+        assert end_orphans(instance, early, HERE) == []  # too early to say
+        assert end_orphans(instance, later, HERE) == [run.run_id]
     assert status(instance, run) == "FAILURE"
     assert status(instance, mine) == "STARTED"
+
+
+def gone() -> int:
+    """The number of a process that is no more."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_runs_that_may_live_elsewhere_are_left_alone(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    pid, later = gone(), time.time() + 60
+    (tmp_path / "socket").touch()
+    alone = [
+        started(instance, pid, "elsewhere"),
+        started(instance, pid, server={"host": "another", "port": 4266}),
+        started(instance, pid, server={"host": "localhost", "socket": str(tmp_path / "socket")}),
+        started(instance, pid, server=None),
+    ]
+    by_hand = instance.create_run_for_job(DEFS.resolve_job_def("cats_ingest"))
+    mine = started(instance, pid)
+    assert end_orphans(instance, later, None) == []  # nobody knows where this is
+    assert end_orphans(instance, later, HERE) == [mine.run_id]
+    assert {status(instance, run) for run in alone} == {"STARTED"}
+    assert status(instance, by_hand) == "NOT_STARTED"
+
+
+def test_a_code_server_of_dagsters_own_is_known_by_its_socket(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    pid, later = gone(), time.time() + 60
+    (tmp_path / "socket").touch()
+    mine = started(instance, pid, server={"host": "localhost", "socket": str(tmp_path / "socket")})
+    other = started(
+        instance, pid, server={"host": "localhost", "socket": str(tmp_path / "of-another-machine")}
+    )
+    assert end_orphans(instance, later, CodeLocation("__repository__@here")) == [mine.run_id]
+    assert status(instance, other) == "STARTED"
+
+
+class ElsewhereLauncher(dg.DefaultRunLauncher):
+    """Starts runs on other machines."""
+
+
+def test_runs_of_another_launcher_are_left_alone(tmp_path: Path) -> None:
+    launcher = {"run_launcher": {"module": __name__, "class": "ElsewhereLauncher"}}
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=launcher) as instance:
+        run = started(instance, gone())
+        assert isinstance(instance.run_launcher, ElsewhereLauncher)
+        assert end_orphans(instance, time.time() + 60, HERE) == []
+        assert status(instance, run) == "STARTED"
+
+
+def test_many_runs_elsewhere_hide_none_here(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_MAX_RUNS", 2)
+    mine = started(instance, pid := gone())
+    for _ in range(3):
+        started(instance, pid, "elsewhere")
+    assert end_orphans(instance, time.time() + 60, HERE) == [mine.run_id]
+
+
+def test_the_sensor_knows_where_it_is_evaluated(instance: dg.DagsterInstance) -> None:
+    at = GrpcServerCodeLocationOrigin(host="code", port=4266, location_name="here")
+    with dg.SensorEvaluationContext(
+        instance_ref=None,
+        last_tick_completion_time=None,
+        last_run_key=None,
+        cursor=None,
+        log_key=None,
+        repository_name="__repository__",
+        instance=instance,
+        code_location_origin=at,
+    ) as context:
+        assert code_location_of(context) == HERE
+    assert code_location_of(dg.build_sensor_context(instance=instance)) is None
+
+
+def test_a_batch_that_another_code_location_ran_is_still_to_be_run_here(instance: dg.DagsterInstance) -> None:
+    run = started(instance, gone(), "elsewhere", tags={"dagster/run_key": "000001-1f0c99ab"})
+    asked = partial(_without_run, instance, ["000001-1f0c99ab"])
+    assert run.tags["dagster/run_key"] == "000001-1f0c99ab"
+    assert list(asked(HERE.label)) == ["000001-1f0c99ab"]
+    assert list(asked("__repository__@elsewhere")) == []
+
+
+def test_what_another_code_location_lost_is_its_own_to_ask_for(instance: dg.DagsterInstance) -> None:
+    run, other = started(instance, gone()), started(instance, gone(), "elsewhere")
+    for one in (run, other):
+        instance.report_run_failed(one, "its process is gone")
+    now_s = time.time() + 1
+    assert [found.run_id for found in lost(instance, "cats_ingest", now_s, HERE.label)] == [run.run_id]
+    assert [request.tags[recovery.AGAIN_OF] for request in again(instance, "cats_ingest", HERE.label)] == [
+        run.run_id
+    ]
 
 
 def test_a_process_that_is_not_waited_for_is_dead_too() -> None:

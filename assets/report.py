@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from penstock.card.escape import clean, markdown_text
+
 from . import plots
 from .media.media_table import MEDIA
 from .stages import StageRecord
@@ -24,13 +26,18 @@ _MAX_ROWS = 50
 _BAR = "█"
 
 
+class Markdown(str):
+    """Markup of our own, such as a link: a cell that is not escaped. What it shows of others is."""
+
+
 def dagster_name(dataset: str) -> str:
     """The name of a dataset where Dagster takes letters, digits and '_' only: groups, jobs, sensors."""
     return re.sub(r"\W", "_", dataset, flags=re.ASCII)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; cells are escaped, rows beyond 50 are counted and not shown."""
+    """A Markdown table; cells are shown as they are written and read as nothing, but for `Markdown`. Rows beyond 50 are
+    counted and not shown."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:
@@ -46,7 +53,14 @@ def bars(counts: Mapping[str, int], width: int = 24) -> str:
 
 
 def _cell(value: object) -> str:
-    return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return value if isinstance(value, Markdown) else markdown_text(value)
+
+
+def code_block(language: str, *lines: str) -> str:
+    """Lines to copy, as a block of Markdown that none of them ends."""
+    told = [clean(line) for line in lines]
+    fence = "`" * (1 + max(2, *(len(run) for line in told for run in re.findall("`+", line)), 0))
+    return "\n".join([f"{fence}{language}", *told, fence])
 
 
 def data_version(record: StageRecord) -> dg.DataVersion:
@@ -200,7 +214,7 @@ def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:
         for row in judged
     ]
     plans = sorted({str(row["ledger"]).split("/")[1] for row in judged})[:5]
-    ask = "\n".join(f"penstock explain {plan} --step STEP --root {url}" for plan in plans)
+    ask = [f"penstock explain {plan} --step STEP --root {url}" for plan in plans]
     return {name: dg.MetadataValue.int(n) for name, n in found.record.counts.items()} | {
         "excluded": dg.MetadataValue.int(len(found.excluded)),
         "version": dg.MetadataValue.text(
@@ -209,7 +223,7 @@ def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:
         "judged_now": dg.MetadataValue.md(
             markdown_table(("verdict", "sample", "code", "why", "ledger"), table) if table else "none"
         ),
-        "explain": dg.MetadataValue.md(f"```sh\n{ask}\n```" if ask else "none"),
+        "explain": dg.MetadataValue.md(code_block("sh", *ask) if ask else "none"),
         "stage_record": dg.MetadataValue.text(found.record.path),
     }
 

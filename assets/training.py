@@ -8,7 +8,7 @@ import dagster as dg
 import loader
 from loader.api.report import Report
 
-from .report import dagster_name, markdown_table
+from .report import code_block, dagster_name, markdown_table
 from .version_audit import STAGE as VERSION
 
 ASSET = "training_run"
@@ -83,7 +83,7 @@ def training_event(root: loader.Root, found: Report) -> dg.AssetMaterialization:
         "reported_at": dg.MetadataValue.timestamp(found.at_us / 1e6),
         "report": dg.MetadataValue.text(f"{root.url}/{found.key}"),
         "samples of a step": dg.MetadataValue.md(
-            f"```sh\npenstock explain {found.plan} --step {found.last_step} --root {root.url}\n```"
+            code_block("sh", f"penstock explain {found.plan} --step {found.last_step} --root {root.url}")
         ),
     }
     for name, value in found.metrics.items():

@@ -11,6 +11,7 @@ from loader.dataset.history import State
 from loader.dataset.publish import open_record
 from loader.errors import Conflict, StageNotPublished
 from penstock.approve import stops
+from penstock.card.escape import markdown_text
 from resources.storage import RootResource
 
 from . import cut_again
@@ -372,7 +373,7 @@ def _check_events(
         if failed:
             metadata["failed"] = dg.MetadataValue.text("; ".join(failed))
         for record, result in found:
-            told = f"{result.explanation}\n\n{result.table_markdown}"
+            told = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
             metadata[f"batch {record.partition}"] = dg.MetadataValue.md(told)
             if report := record.body.get("report"):
                 metadata[f"report {record.partition}"] = dg.MetadataValue.path(f"{url}/{report}")

@@ -6,8 +6,9 @@ from urllib.parse import quote
 import dagster as dg
 
 import loader
+from penstock.card.escape import markdown_text
 
-from .report import Metadata, markdown_table
+from .report import Markdown, Metadata, code_block, markdown_table
 from .table_columns import version_columns
 
 if TYPE_CHECKING:
@@ -46,14 +47,15 @@ def published_in(version: loader.Version) -> dg.AssetObservation:
     )
 
 
-def _batch_link(version: loader.Version, batch: str) -> str:
+def _batch_link(version: loader.Version, batch: str) -> Markdown:
     # A link without a host leads to the webserver that shows it, wherever that is.
     place = "/".join(quote(part, safe="") for part in (version.dataset, "samples"))
-    return f"[{batch}](/assets/{place}?view=partitions&partition={quote(batch, safe='')})"
+    partition = quote(batch, safe="")
+    return Markdown(f"[{markdown_text(batch)}](/assets/{place}?view=partitions&partition={partition})")
 
 
-def _run_link(run_id: str) -> str:
-    return f"[{run_id[:8]}](/runs/{quote(run_id, safe='')})" if run_id else ""
+def _run_link(run_id: str) -> Markdown:
+    return Markdown(f"[{markdown_text(run_id[:8])}](/runs/{quote(run_id, safe='')})" if run_id else "")
 
 
 def _to_the_samples(version: loader.Version) -> str:
@@ -62,6 +64,5 @@ def _to_the_samples(version: loader.Version) -> str:
     commands = [f"penstock show {version.name} --root {url}"]
     if version.number > 1:
         commands.append(f"penstock diff {version.dataset}@{version.number - 1} {version.name} --root {url}")
-    listed = "\n".join(commands)
     python = f'loader.Root("{url}").open("{version.id}").samples().collect()'
-    return f"```sh\n{listed}\n```\n```python\n{python}\n```"
+    return f"{code_block('sh', *commands)}\n{code_block('python', python)}"

@@ -21,17 +21,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     from loader import errors
 
+    from .card.escape import terminal_text
+
     arguments = parser().parse_args(argv)
     verb: Callable[[argparse.Namespace], Answer] = arguments.verb
     try:
         body, text, status = verb(arguments)
-        print(json.dumps(body, indent=2, default=str) if arguments.json else text, flush=True)
+        print(json.dumps(body, indent=2, default=str) if arguments.json else terminal_text(text), flush=True)
         return status
     except errors.PenstockError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
         if arguments.json:
             print(json.dumps({"error": type(error).__name__, "message": f"{error}{notes}"}))
-        print(f"penstock: {type(error).__name__}: {error}{notes}", file=sys.stderr)
+        print(terminal_text(f"penstock: {type(error).__name__}: {error}{notes}"), file=sys.stderr)
         return (
             1
             if isinstance(error, errors.Corrupt | errors.StoreError)

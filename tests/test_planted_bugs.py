@@ -1694,6 +1694,39 @@ VIEWS = in_files(
     tests="tests/dataset",
 )
 
+CACHES = in_files(
+    "cache",
+    (
+        "anybody's folder is a cache",
+        "place.py",
+        "if not shared:\n        _refuse_others(path)",
+        "if False:\n        _refuse_others(path)",
+        "test_whose.py::test_somebody_elses_folder_is_refused",
+    ),
+    (
+        "a folder that others write to is a cache",
+        "place.py",
+        "elif found.st_mode & 0o022:",
+        "elif False:",
+        "test_whose.py::test_a_folder_that_others_write_to_is_refused",
+    ),
+    (
+        "pages of everybody are believed",
+        "pages.py",
+        "if self._user not in (None, status.st_uid):",
+        "if False:",
+        "test_whose.py::test_a_page_that_another_user_made_is_none",
+    ),
+    (
+        "everybody may read pages",
+        "place.py",
+        "return 0o666 if shared else 0o600",
+        "return 0o666",
+        "test_whose.py::test_nobody_else_can_look_into_it",
+    ),
+    tests="tests/cache",
+)
+
 LABELS = [
     *in_files(
         "dataset",
@@ -2033,6 +2066,20 @@ TAKEDOWNS = [
         ("tests/penstock/takedown/test_under_fire.py::test_another_takedown_of_the_same_part_meanwhile",),
     ),
     Bug(
+        "names of uploads are Markdown",
+        "assets/report.py",
+        "return value if isinstance(value, Markdown) else markdown_text(value)",
+        "return str(value)",
+        ("tests/assets/test_report.py::test_a_cell_is_text",),
+    ),
+    Bug(
+        "a name that is escaped is no name",
+        "penstock/takedown/cells.py",
+        'if not field.endswith("table_markdown"):',
+        "if True:",
+        ("tests/penstock/takedown/test_names.py::test_names_in_tables_of_markdown",),
+    ),
+    Bug(
         "a raw object goes wherever it lies",
         "penstock/takedown/run.py",
         "[uri for uri in ran.uris if uri not in ran.refused]",
@@ -2236,6 +2283,7 @@ AREAS = {
     "Gates": GATED,
     "Groups": GROUPS,
     "Views": VIEWS,
+    "Node caches": CACHES,
     "Labels": LABELS,
     "Collecting": COLLECTING,
     "Checkpoints and mirrors": CHECKPOINTS,

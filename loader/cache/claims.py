@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from .place import file_mode
+
 CLAIM_S = 5.0
 """How long a claim is respected: far longer than a range read takes, and short enough for what a killed job costs."""
 POLL_S = 0.005
@@ -17,7 +19,8 @@ POLL_S = 0.005
 class Claims:
     """The claims of one cache folder. Methods raise OSError."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, shared: bool = False) -> None:
+        self._mode = file_mode(shared)
         self._folder = os.path.join(folder, "claims")
 
     def take(self, name: str) -> bool:
@@ -25,7 +28,7 @@ class Claims:
         path = os.path.join(self._folder, name)
         for _ in range(2):
             with suppress(FileExistsError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode))
                 return True
             age_s = self._age_s(name)
             if age_s is None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import islice
 
 from .pages import NAME_BYTES, write_whole
+from .place import file_mode
 
 HINT_PAGES = 4096
 """Names in a hint at most: 80 KiB, 4 GiB of pages."""
@@ -24,13 +25,16 @@ DEAD_S = 60.0
 class Hints:
     """One loader's hint, and those of the others. Methods raise OSError."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, shared: bool = False) -> None:
+        self._mode = file_mode(shared)
         self._folder, self._writing = os.path.join(folder, "hints"), os.path.join(folder, "writing")
         self._mine = os.path.join(self._folder, secrets.token_hex(8))
 
     def write(self, names: Iterable[str]) -> None:
         """Say what is needed next, the soonest first; without names: only that there is a reader."""
-        write_whole(self._writing, self._mine, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES))))
+        write_whole(
+            self._writing, self._mine, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
+        )
 
     def withdraw(self) -> None:
         """Need nothing any more."""

@@ -39,14 +39,16 @@ class OpenCache:
     def __init__(self, spec: NodeCache, count: Count) -> None:
         folder = str(spec.path)
         self.page_bytes, self._folder, self.count = spec.page_bytes, folder, count
-        self._pages, self._claims, self._hints = Pages(folder), Claims(folder), Hints(folder)
+        shared = spec.shared
+        self._pages, self._claims = Pages(folder, shared=shared), Claims(folder, shared=shared)
+        self._hints = Hints(folder, shared=shared)
         self._verified: OrderedDict[str, Identity] = OrderedDict()
         self._lock, self._sweeping = threading.Lock(), threading.Lock()
         self._warned: set[str] = set()
         self.limit_bytes, self._may_write = spec.limit_bytes, 0
         self._pressed, self._next_beat_s, self._paused_until_s = False, 0.0, 0.0
         try:
-            make_place(folder)
+            make_place(folder, shared=shared)
         except OSError as error:
             self._failed("open", error)
         if self.limit_bytes is None:

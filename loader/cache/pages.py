@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ..dataset.shard import crc32c
 from ..storage.disk_errors import write_all
+from .place import file_mode
 
 NAME_BYTES = 20
 _MAGIC = b"penstck1"
@@ -37,10 +38,13 @@ class Identity(NamedTuple):
 
 
 class Pages:
-    """The page files of one cache folder. Methods raise OSError as the disk does; containing that is the caller's."""
+    """The page files of one cache folder. Methods raise OSError as the disk does; containing that is the caller's.
 
-    def __init__(self, folder: str) -> None:
+    shared: with other users, whose pages are believed; else a page that is not this user's is none."""
+
+    def __init__(self, folder: str, *, shared: bool = False) -> None:
         self._pages, self._writing = os.path.join(folder, "pages"), os.path.join(folder, "writing")
+        self._mode, self._user = file_mode(shared), None if shared else os.geteuid()
 
     def path(self, name: str) -> str:
         """Where the page of this name lies, or would."""
@@ -59,6 +63,8 @@ class Pages:
             return None
         try:
             status = os.fstat(descriptor)
+            if self._user not in (None, status.st_uid):
+                raise BadPage(f"page {name} is user {status.st_uid}'s")
             found = Identity(status.st_ino, status.st_mtime_ns)
             if found == verified:
                 pieces = [_pread(descriptor, cut.start, cut.stop) for cut in cuts]
@@ -76,7 +82,7 @@ class Pages:
         """Give a page its name once all its bytes are written. Not made durable: after a power cut the checksum
         tells. Raises: OSError; nothing is left then."""
         header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
-        write_whole(self._writing, self.path(name), header, data)
+        write_whole(self._writing, self.path(name), self._mode, header, data)
 
     def exists(self, name: str) -> bool:
         """Whether there is a page of this name; it may be gone a moment later."""
@@ -94,10 +100,11 @@ def page_name(sha256: str, page_bytes: int, number: int) -> str:
     return hashlib.blake2b(text.encode(), digest_size=NAME_BYTES).hexdigest()
 
 
-def write_whole(writing: str, target: str, *pieces: bytes) -> None:
-    """A file that is seen under its name with all its bytes, or not. Raises: OSError; nothing is left then."""
+def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
+    """A file that is seen under its name with all its bytes, or not. mode: less the umask. Raises: OSError; nothing is
+    left then."""
     temporary = os.path.join(writing, secrets.token_hex(8))
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             for piece in pieces:

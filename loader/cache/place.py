@@ -1,5 +1,7 @@
 """The folder of a node cache: made in an empty place, refused where other things lie.
 
+It is one user's, mode 700, for the jobs of that user, unless it is shared on purpose.
+
 penstock-cache.json       marks it; the first thing there is
 pages/<2 hex>/<name>      whole pages
 writing/<random>          pages and hints that are being written
@@ -8,6 +10,7 @@ hints/<random>            what one running loader needs next
 """
 
 import os
+import stat
 from contextlib import suppress
 
 from ..errors import InvalidRuntime
@@ -20,24 +23,61 @@ LANDING_MARKER = "_origins.json"
 FOLDERS = ("pages", "writing", "claims", "hints")
 
 
-def make_place(path: str) -> None:
-    """Make the folder a node cache, if it is not one. Raises: InvalidRuntime where it may not be; OSError."""
+def make_place(path: str, *, shared: bool = False) -> None:
+    """Make the folder a node cache, if it is not one, for nobody else unless `shared`.
+
+    Raises: InvalidRuntime where it may not be, or another user can put pages into it; OSError."""
     _refuse_sources(path)
-    try:
-        there = os.listdir(path)
-    except FileNotFoundError:
-        os.makedirs(path, exist_ok=True)
-        there = []
+    mode = 0o777 if shared else 0o700
+    with suppress(FileExistsError):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, mode)
+    if not shared:
+        _refuse_others(path)
+    there = os.listdir(path)
     if there and MARKER not in there:
         raise InvalidRuntime(
             f"the cache folder {path} holds other things ({min(there)} ...); a cache throws files away, so it needs an "
             "empty folder of its own"
         )
+    if not shared and (mode_now := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
+        os.chmod(path, mode_now & ~0o077)  # as earlier releases left it: others may look into it
     if not there:
-        with suppress(FileExistsError), open(os.path.join(path, MARKER), "xb") as marker:
-            marker.write(FORMAT)
+        write_new(os.path.join(path, MARKER), FORMAT, file_mode(shared))
     for folder in FOLDERS:
-        os.makedirs(os.path.join(path, folder), exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(os.path.join(path, folder), mode)
+
+
+def file_mode(shared: bool) -> int:
+    """With which a cache's files are made; less the umask."""
+    return 0o666 if shared else 0o600
+
+
+def write_new(path: str, data: bytes, mode: int) -> None:
+    """A small file, unless somebody was quicker. Raises: OSError."""
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+
+
+def _refuse_others(path: str) -> None:
+    """Raises: InvalidRuntime unless the folder is this user's, and nobody else may write there; OSError."""
+    link, found, user = os.lstat(path), os.stat(path), os.geteuid()
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
+        why = f"is a link that user {link.st_uid} made"
+    elif found.st_uid != user:
+        why = f"belongs to user {found.st_uid}"
+    elif found.st_mode & 0o022:
+        why = f"has the mode {stat.S_IMODE(found.st_mode):o}: others may write there"
+    else:
+        return
+    raise InvalidRuntime(
+        f"the cache folder {path} {why}, and this process runs as user {user}: whoever writes there decides what a "
+        "training reads. Name a folder that is not there yet (it is made with the mode 700), or empty this one, make "
+        "it yours and chmod 700; where users who trust one another share it: loader.NodeCache(path=..., shared=True)"
+    )
 
 
 def _refuse_sources(path: str) -> None:

@@ -20,12 +20,14 @@ class NodeCache:
 
     path: a folder for nothing else; made when it is not there. limit_bytes: what its files may take together; None is
     half of what is free on its disk, what the cache has already counted as free. page_bytes: what is fetched and kept
-    in one piece; pages of two sizes are two pages. Raises: InvalidRuntime.
+    in one piece; pages of two sizes are two pages. shared: with other users of the machine, each of whom may read the
+    pages and replace them; else the folder is this user's alone. Raises: InvalidRuntime.
     """
 
     path: str | os.PathLike[str]
     limit_bytes: int | None = None
     page_bytes: int = PAGE_BYTES
+    shared: bool = False
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)
@@ -35,6 +37,8 @@ class NodeCache:
             )
         object.__setattr__(self, "path", os.path.abspath(path))
         _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
+        if not isinstance(self.shared, bool):
+            raise InvalidRuntime(f"cache shared = {self.shared!r}; True or False is needed")
         if self.limit_bytes is not None:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 

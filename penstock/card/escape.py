@@ -18,6 +18,10 @@ _ADDRESS = re.compile(r"(://|\bwww(?=\.)|(?<=[\w.+-])@(?=[\w-]+\.)|\b(?:mailto|x
 # At the beginning of a line: an item of a list, or a rule across the page.
 _START = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[+-](?:\s|$)|-{3}))")
 
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+# C0 and C1 but for tab and line feed, overrides of the writing direction, halves of surrogate pairs.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def clean(text: object, longest: int | None = None) -> str:
     """On one line, without control characters, halves of surrogate pairs and overrides of the writing direction.
@@ -55,6 +59,17 @@ def markdown_text(text: object, longest: int | None = None) -> str:
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
     )
     return _START.sub(lambda found: f"{found.group(1) or ''}\\", told)
+
+
+def markdown_plain(told: str) -> str:
+    """The text that `markdown_text`, or the releases before it, made this of."""
+    return html.unescape(_ESCAPED.sub(r"\1", told).replace(WORD_JOINER, ""))
+
+
+def terminal_text(text: str) -> str:
+    """For a terminal: control characters, which may move its cursor or write to its clipboard, as Python writes them;
+    lines and tabs stay."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _broken(found: re.Match[str]) -> str:

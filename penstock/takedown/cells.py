@@ -18,10 +18,12 @@ import pyarrow.compute as pc
 from loader.dataset.denied import TESTED
 from loader.dataset.parquet import table_facts
 
+from ..card.escape import markdown_plain, markdown_text
 from .marks import TAKEN_DOWN, Marks
 
 REFERENCE = re.compile(r"(^|_)(of|key|keys|id|ids|uri|sha256|name|names)$")
 TELLING = re.compile(r"(^|_)(reason|error|explanation|now|before|table_markdown)$")
+_BETWEEN_CELLS = re.compile(r"((?<!\\)\||\n)")
 OWN: Mapping[str, str] = {
     **{name: kind for kind, names in TESTED.items() for name in names},
     "unit_id": "",
@@ -67,9 +69,9 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
         told = bool(TELLING.search(field.name))
         values = pc.unique(column).drop_null().to_pylist()
         new = {
-            value: None if marks.has(value) else marks.without(value)
+            value: None if marks.has(value) else _told_without(value, field.name, marks)
             for value in values
-            if (marks.names(value) if told else marks.has(value))
+            if (_told_without(value, field.name, marks) != value if told else marks.has(value))
         }
         return [new.get(cell, cell) for cell in column.to_pylist()] if new else None
     if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
@@ -122,7 +124,7 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
         return value
     if isinstance(value, str):
         told = TELLING.search(field) or (REFERENCE.search(field) and marks.has(value))
-        return marks.without(value) if told else value
+        return _told_without(value, field, marks) if told else value
     if isinstance(value, Mapping):
         if field in NAMED:
             return {
@@ -134,6 +136,21 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
             return class_names_without(value, marks)
         return [scrubbed(one, marks, field) for one in value if not _names_one(one, field, marks)]
     return value
+
+
+def _told_without(text: str, field: str, marks: Marks) -> str:
+    """A text that says why, without the names; cells of a table in Markdown as they were before they were escaped."""
+    if not field.endswith("table_markdown"):
+        return marks.without(text)
+    pieces = _BETWEEN_CELLS.split(text)
+    pieces[::2] = [_cell_without(cell, marks) for cell in pieces[::2]]
+    return "".join(pieces)
+
+
+def _cell_without(cell: str, marks: Marks) -> str:
+    told = markdown_plain(cell.strip())
+    left = marks.without(told)
+    return cell if left == told else f" {markdown_text(left)} "
 
 
 def _names_one(item: Any, field: str, marks: Marks) -> bool:

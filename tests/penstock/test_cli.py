@@ -71,6 +71,15 @@ def test_ls(cli, filled):
     assert [row["refs"] for row in body] == [["paper"], [], [], ["prod"]]
 
 
+def test_control_characters_reach_no_terminal(cli, own):
+    """A reason, or a name, may not write to the clipboard or over what stood there."""
+    cli("retire", "d@3", "--reason", "x\x1b]52;c;cm0=\x07\x9b2J\u202e\r", root=own)
+    lines = cli("ls", root=own).out
+    assert "(retired: x\\x1b]52;c;cm0=\\x07\\x9b2J\\u202e\\r)" in lines
+    said = cli("show", "d@3", root=own)
+    assert (said.code, said.err.isprintable() or "\x1b" not in said.err) == (2, True)
+
+
 def test_ls_of_a_root_without_versions(cli, tmp_path):
     loader.Root(tmp_path).create()
     assert cli("ls", root=tmp_path).out == f"{tmp_path} has no versions yet\n"

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import loader
+from assets.report import markdown_table
 from loader.dataset.denied import Target
 from loader.dataset.history import Deny
 from loader.dataset.parquet import TableFile, get_table, put_table
@@ -361,6 +362,26 @@ def test_names_in_texts(text, left, plain):
     assert marks.without(text) == left
     assert marks.names(text) is (left != text)
     assert marks.without(left) == left
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_names_in_tables_of_markdown(plain):
+    """A name is escaped there: as it is now, and as earlier releases did."""
+    names = ["car_ol|1", "www.zed.org/2", "a\\b<c>d"]
+    known = marks_of(DENY, "photos", names)
+    marks = known if plain else marks_of(DENY, "photos", [], known.hashes)
+    stays = ["eve_1 & co", "zed"]
+    told = {
+        "table_markdown": markdown_table(
+            ("sample", "x_y"), [(name, stay) for name in names for stay in stays]
+        )
+    }
+    left = scrubbed(told, marks)
+    gone = markdown_table(("sample", "x_y"), [("(taken down)", stay) for _ in names for stay in stays])
+    assert left == {"table_markdown": gone}
+    assert scrubbed(left, marks) == left
+    column = pa.table({"table_markdown": [told["table_markdown"], gone, "| a\\\\b&lt;c>d | 1 |"]})
+    assert scrub(column, marks)["table_markdown"].to_pylist() == [gone, gone, "| (taken down) | 1 |"]
 
 
 def test_of_a_table_and_of_json_only_what_names_samples_is_looked_at():

@@ -1,0 +1,127 @@
+"""Whose a cache folder is: nobody else reads private data there, or says what a training reads."""
+
+import os
+import stat
+
+import pytest
+
+import loader
+from loader.cache.opened import OpenCache
+from loader.cache.pages import BadPage, Pages
+from loader.cache.spec import NodeCache
+from loader.errors import InvalidRuntime
+
+PAGE = 4096
+SIZES = {"data/0.tar": 3 * PAGE}
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path, follow_symlinks=False).st_mode)
+
+
+def opened(folder, **options):
+    return OpenCache(
+        NodeCache(path=folder, limit_bytes=64 * PAGE, page_bytes=PAGE, **options), lambda *_: None
+    )
+
+
+@pytest.fixture
+def another_user(monkeypatch):
+    """From now on this process is not whom the files belong to."""
+    return lambda: monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+
+@pytest.fixture(autouse=True)
+def _open_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_nobody_else_can_look_into_it(make_origin, reader, folder, page_files):
+    one = reader(make_origin(SIZES), folder, page_bytes=PAGE)
+    one.get("data/0.tar", (0, 2 * PAGE))
+    one.cache.claim("ab" * 20, PAGE)
+    assert len(page_files()) == 2
+    made = [path for path in folder.rglob("*") if path.is_file()]
+    assert {mode(path) for path in made} == {0o600}
+    assert {path.parent.name for path in made} >= {"cache", "claims", "hints"}
+    assert {mode(path) for path in (folder, *(folder / name for name in ("pages", "claims")))} == {0o700}
+
+
+def test_one_of_an_earlier_release_is_closed(make_origin, reader, folder):
+    origin = make_origin(SIZES)
+    reader(origin, folder, page_bytes=PAGE).get("data/0.tar", (0, PAGE))
+    os.chmod(folder, 0o755)
+    again = reader(origin, folder, page_bytes=PAGE)
+    again.get("data/0.tar", (0, PAGE))
+    assert (mode(folder), again.counts["hits"]) == (0o700, 1)
+
+
+def test_somebody_elses_folder_is_refused(folder, another_user):
+    opened(folder)
+    another_user()
+    with pytest.raises(
+        InvalidRuntime, match=rf"{folder} belongs to user {os.getuid()}, and this process runs as"
+    ):
+        opened(folder)
+    with pytest.raises(InvalidRuntime, match="belongs to user"):
+        loader.Loader(one_sample(), cache=folder)
+
+
+def one_sample():
+    with loader.Root("memory://whose").write("d") as writer:
+        writer.add("k", {"cls": 1})
+    return loader.plan({"d": writer.version}, seed=1, global_batch=1)
+
+
+@pytest.mark.parametrize("bits", [0o777, 0o775, 0o702])
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_folder_that_others_write_to_is_refused(folder, bits, empty):
+    folder.mkdir() if empty else opened(folder)
+    os.chmod(folder, bits)
+    with pytest.raises(InvalidRuntime, match=rf"has the mode {bits:o}: others may write there.*shared=True"):
+        opened(folder)
+    assert mode(folder) == bits
+
+
+def test_a_folder_that_is_no_cache_keeps_its_mode(folder):
+    folder.mkdir()
+    (folder / "mine.txt").write_text("x")
+    os.chmod(folder, 0o755)
+    with pytest.raises(InvalidRuntime, match="holds other things"):
+        opened(folder)
+    assert mode(folder) == 0o755
+
+
+def test_a_link_of_ones_own_leads_to_it(folder, tmp_path, another_user):
+    opened(folder)
+    (tmp_path / "link").symlink_to(folder)
+    opened(tmp_path / "link")
+    another_user()
+    with pytest.raises(InvalidRuntime, match=r"is a link that user|belongs to user"):
+        opened(tmp_path / "link")
+
+
+def test_a_page_that_another_user_made_is_none(make_origin, reader, folder, another_user):
+    """Whatever its checksum: also where the folder became another's while it was open."""
+    one = reader(make_origin(SIZES), folder, page_bytes=PAGE)
+    name = one.store.page_name("data/0.tar", 0)
+    one.cache.write(name, bytes(PAGE))
+    assert one.cache.read(name, [slice(0, 4)]) == [bytes(4)]
+    another_user()
+    with pytest.raises(BadPage, match=f"is user {os.getuid()}'s"):
+        Pages(str(folder)).read(name, [slice(0, 4)], None)
+    assert Pages(str(folder), shared=True).read(name, [slice(0, 4)], None)[0] == [bytes(4)]
+
+
+def test_users_who_trust_one_another_share_one(folder, another_user):
+    shared = opened(folder, shared=True)
+    name = "ab" * 20
+    shared.write(name, bytes(PAGE))
+    os.chmod(folder, 0o777)
+    another_user()
+    assert opened(folder, shared=True).read(name, [slice(0, 4)]) == [bytes(4)]
+    assert mode(folder / "pages" / name[:2] / name) == 0o644
+    with pytest.raises(InvalidRuntime, match="shared = 'yes'; True or False"):
+        NodeCache(path=folder, shared="yes")

@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import loader
-from loader.dataset import part_writer
+from loader.dataset.page_hashes import hash_pages
 
 from .contest import ROOT
 from .data import Data, make
@@ -90,8 +90,7 @@ def epochs(folder: Path, work: str, way: str) -> tuple[Spent, Spent]:
 def publish(folder: Path, data: Data, hashes: bool) -> Spent:
     """What it costs to write a dataset. Without hashes the index says that there are none."""
     with tempfile.TemporaryDirectory(dir=folder) as made:
-        real = part_writer.hash_pages
-        with mock.patch.object(part_writer, "hash_pages", real if hashes else lambda path: b""):
+        with mock.patch("loader.dataset.part_writer.hash_pages", hash_pages if hashes else lambda path: b""):
             return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
 
 

@@ -89,9 +89,9 @@ def epochs(folder: Path, work: str, way: str) -> tuple[Spent, Spent]:
 
 def publish(folder: Path, data: Data, hashes: bool) -> Spent:
     """What it costs to write a dataset. Without hashes the index says that there are none."""
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        with mock.patch("loader.dataset.part_writer.hash_pages", hash_pages if hashes else lambda path: b""):
-            return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
+    hashing = mock.patch("loader.dataset.part_writer.hash_pages", hash_pages if hashes else lambda path: b"")
+    with tempfile.TemporaryDirectory(dir=folder) as made, hashing:
+        return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
 
 
 def timed(action: Callable[[], object]) -> Spent:

@@ -164,6 +164,7 @@ def whole(
         "whose speed drifts slows all of them alike. Files are in the page cache, shuffling is on, and every sample of",
         "20 batches is checked to be what was written.",
         "",
+        'The cost of `verify="sha256"` is in [benchmarks-verified.md](benchmarks-verified.md). '
         "The pipeline's figures - runs, ticks and pages by the number of batches - are in "
         "[benchmarks-pipeline.md](benchmarks-pipeline.md).",
         "",

@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import loader
-from loader.dataset import part_writer
+from loader.dataset.page_hashes import hash_pages
 
 from .contest import ROOT
 from .data import Data, make
@@ -89,10 +89,9 @@ def epochs(folder: Path, work: str, way: str) -> tuple[Spent, Spent]:
 
 def publish(folder: Path, data: Data, hashes: bool) -> Spent:
     """What it costs to write a dataset. Without hashes the index says that there are none."""
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        real = part_writer.hash_pages
-        with mock.patch.object(part_writer, "hash_pages", real if hashes else lambda path: b""):
-            return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
+    hashing = mock.patch("loader.dataset.part_writer.hash_pages", hash_pages if hashes else lambda path: b"")
+    with tempfile.TemporaryDirectory(dir=folder) as made, hashing:
+        return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
 
 
 def timed(action: Callable[[], object]) -> Spent:
@@ -118,8 +117,8 @@ def page(rows: dict[str, list[tuple[Spent, Spent]]], rounds: int, note: str) -> 
         f"Python {platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
         '`Root(verify="sha256")` against the default, taking turns: how many times as fast, by the clock and by',
-        "processor seconds, medians of rounds with their range. Samples lie in the page cache; two threads. In the first",
-        "epoch each page of 64 KiB is hashed when it is first used, from the second on none is.",
+        "processor seconds, medians of rounds with their range. Samples lie in the page cache; two threads. In the",
+        "first epoch each page of 64 KiB is hashed when it is first used, from the second on none is.",
         "",
         "| | | speed by the clock | by processor seconds |",
         "| --- | --- | --- | --- |",

@@ -2272,6 +2272,64 @@ UPLOADS = [
     ),
 ]
 
+VERIFIED = [
+    Bug(
+        "a page is taken for what its hash says",
+        "dataset/page_hashes.py",
+        "return hashlib.sha256(data).digest() == self.digests[start : start + DIGEST_BYTES]",
+        "return True",
+        ("tests/dataset/test_verified_store.py::test_it_gives_what_the_store_gives_or_nothing",),
+    ),
+    Bug(
+        "what one mirror gave vouches for another",
+        "dataset/verified_store.py",
+        "return (etag, *serving) if len(serving) < 2 else None",
+        "return (etag,)",
+        ("tests/dataset/test_verified_store.py::test_a_mirror_that_has_the_right_bytes_is_asked",),
+    ),
+    Bug(
+        "what was verified vouches for what replaced it",
+        "dataset/verified_store.py",
+        "return (etag, *serving) if len(serving) < 2 else None",
+        'return ("", *serving)',
+        ("tests/dataset/test_verified_store.py::test_another_object_is_verified_anew",),
+    ),
+    Bug(
+        "mapped shards are not verified",
+        "dataset/shard_read.py",
+        "return self.store.is_verified(path, mapped[1], offset, each, mapped[0].array)",
+        "return True",
+        (
+            "tests/dataset/test_verified_store.py::test_a_shard_with_forged_checksums_is_read_by_default_and_refused_by_sha256[disk-None-x.npy]",
+        ),
+    ),
+    Bug(
+        "verified pages have the names of others in a node cache",
+        "run/node_reads.py",
+        'return Content(sha256 if version.verify == "crc32c" else f"{sha256} verified", nbytes)',
+        "return Content(sha256, nbytes)",
+        (
+            "tests/dataset/test_verified_store.py::test_a_shard_with_forged_checksums_is_read_by_default_and_refused_by_sha256[memory-folder-b.bin]",
+        ),
+    ),
+    Bug(
+        "row groups of an index are not held against their hashes",
+        "dataset/index.py",
+        "        if hashes is not None:\n",
+        "        if False:\n",
+        ("tests/dataset/test_index.py::test_a_damaged_small_index_is_corrupt[False]",),
+    ),
+    Bug(
+        "an index is what its CRC-32C says",
+        "dataset/index.py",
+        'self._check_sha256("its footer has", footer, self._place.footer_sha256, "the shards table")',
+        'self._check("the footer\'s ", crc32c(footer), self._place.footer_crc32c)',
+        (
+            "tests/dataset/test_index.py::test_an_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt",
+        ),
+    ),
+]
+
 AREAS = {
     "Worker processes": WORKERS,
     "Reading ahead": AHEAD,
@@ -2291,6 +2349,7 @@ AREAS = {
     "Takedowns": TAKEDOWNS,
     "Workers of the pipeline": MEDIA_WORKERS,
     "Uploads, notices, reports": UPLOADS,
+    "Hashes": VERIFIED,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 

@@ -40,7 +40,7 @@ def published_part(version: Version, part: str) -> Part:
     for group, body in version.manifest["groups"].items():
         if bool(version.parts.has_group(group)[position]):
             row = version.parts.shard(group, position)
-            known = {name: row.get(name) for name in SHARDS_SCHEMA.names}
+            known: dict[str, Any] = {name: row.get(name) for name in SHARDS_SCHEMA.names}
             shards.append(ShardFile(**known, field_nbytes=dict.fromkeys(body["field_nbytes"], 0)))
     n_rows = int(version.parts.n_rows[position])
     return Part(id=part, txn=part.rpartition("-")[0], n_rows=n_rows, shards=tuple(shards), samples=None)

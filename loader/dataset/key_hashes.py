@@ -4,6 +4,7 @@ One int64 column, ascending, in row groups whose smallest value is in the footer
 group that its hash would be in, whatever the table holds. A hash that is there proves nothing: the keys are compared.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,9 +16,9 @@ import pyarrow.parquet as pq
 from ..errors import Corrupt, PenstockError
 from ..storage import Span, Store
 from .arrow import integers
-from .hashed_parquet import chunk_start, footer_nbytes
+from .hashed_parquet import chunk_start, footer_nbytes, hashed_table_bytes, part_hashes
 from .index import TAIL_BYTES
-from .parquet import READ_AHEAD, TableFile, check_schema_version, get_table, put_named, table_bytes
+from .parquet import READ_AHEAD, TableFile, check_schema_version, get_table, put_named
 from .shard import crc32c
 from .spill import key_hash
 from .window import Window
@@ -41,7 +42,7 @@ def hashes_of(keys: Iterable[str]) -> Int64s:
 
 def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
     """Write a table of these hashes, in any order, under `prefix`. Returns what a manifest says of it."""
-    data = table_bytes(
+    data = hashed_table_bytes(
         pa.table({"hash": pa.array(np.sort(hashes))}),
         KIND,
         row_group_rows=ROW_GROUP_ROWS,
@@ -50,7 +51,8 @@ def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
     )
     footer = data[len(data) - footer_nbytes(data) :]
     body = put_named(store, prefix, KIND, data, len(hashes)).to_json()
-    return {**body, "footer_nbytes": len(footer), "footer_crc32c": crc32c(footer)}
+    sha256 = hashlib.sha256(footer).hexdigest()
+    return {**body, "footer_nbytes": len(footer), "footer_crc32c": crc32c(footer), "footer_sha256": sha256}
 
 
 def covered(manifest: Mapping[str, Any]) -> bool:
@@ -76,21 +78,19 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
     name, path = f"{store.url}/{file['path']}", file["path"]
     start = file["nbytes"] - max(file["footer_nbytes"], TAIL_BYTES)
     blob = store.get_range(path, start, file["nbytes"] - start)
-    footer = crc32c(blob.data[-file["footer_nbytes"] :])
-    if footer != file["footer_crc32c"]:
-        raise Corrupt(
-            f"{name}: the footer's CRC-32C is {footer:08x}, the manifest says {file['footer_crc32c']:08x}; restore it "
-            "from a mirror"
-        )
+    _check_footer(blob.data[-file["footer_nbytes"] :], file, name)
     found = np.zeros(len(hashes), bool)
     try:
         reader = pq.ParquetFile(Window(file["nbytes"], start, blob.data))
         check_schema_version(reader.schema_arrow, name)
+        hashes_of_groups = part_hashes(reader.metadata).row_groups if "footer_sha256" in file else None
         columns = [reader.metadata.row_group(g).column(0) for g in range(reader.metadata.num_row_groups)]
         groups = _groups(np.array([column.statistics.min for column in columns], np.int64), hashes)
         spans = [Span(chunk_start(columns[g]), columns[g].total_compressed_size) for g in groups]
         blobs = store.get_ranges(path, spans, etag=blob.etag, max_gap=MAX_GAP_BYTES) if spans else []
         for group, span, piece in zip(groups, spans, blobs, strict=True):
+            if hashes_of_groups:
+                _check(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
             window = Window(file["nbytes"], span.offset, piece.data)
             some = pq.ParquetFile(window, metadata=reader.metadata, page_checksum_verification=True)
             found |= _among(hashes, integers(some.read_row_group(group)["hash"]))
@@ -101,6 +101,25 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
             f"{name} is not a readable table of hashes: {error}; restore it from a mirror"
         ) from error
     return found
+
+
+def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
+    """Tables of earlier releases have a CRC-32C alone. Raises: Corrupt."""
+    if "footer_sha256" in file:
+        _check("its footer", footer, file["footer_sha256"], "the manifest", name)
+    elif (found := crc32c(footer)) != file["footer_crc32c"]:
+        raise Corrupt(
+            f"{name}: the footer's CRC-32C is {found:08x}, the manifest says {file['footer_crc32c']:08x}; restore it "
+            "from a mirror"
+        )
+
+
+def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None:
+    found = hashlib.sha256(data).hexdigest()
+    if found != wanted:
+        raise Corrupt(
+            f"{name}: {what} has SHA-256 {found}, {said_by} says {wanted}; restore it from a mirror"
+        )
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:

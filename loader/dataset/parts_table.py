@@ -1,6 +1,6 @@
 """The parts of a version in order: which part and row an ordinal is, and where each group's shard lies.
 
-Arrays, not objects: of a million shards 25 MB and their tables' bytes, some 110 MB; names of parts, 45 MB, are decoded
+Arrays, not objects: of a million shards 25 MB and their tables' bytes, some 150 MB; names of parts, 45 MB, are decoded
 when all of them are asked for. Finding n ordinals costs O(n log parts).
 """
 

@@ -141,7 +141,7 @@ class VerifiedStore:
         if len(data) != shard.hashes.nbytes or int((offset + nbytes).max(initial=0)) > len(data):
             return False
         runs = shard.runs(shard.unverified(identity, offset, nbytes), offset, nbytes)
-        view = memoryview(data)
+        view = data.data
         wrong = [shard.verify(identity, run, view[run.offset : run.offset + run.nbytes]) for run in runs]
         return not any(wrong)
 

@@ -18,13 +18,19 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, default=None, metavar="N", help="threads (default: one per core)"
     )
+    parser.add_argument(
+        "--verify",
+        choices=("crc32c", "sha256"),
+        default="crc32c",
+        help="what samples are held against, as loader.Root(verify=) (default: crc32c)",
+    )
 
 
 def run(arguments: Namespace) -> Answer:
     """How fast a version can be loaded here, and what limits."""
     from ..bench import bench as measure
 
-    version = loader.Root(arguments.root).open(arguments.ref)
+    version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)
     fields = arguments.fields.split(",") if arguments.fields else fields_of_all(version)
     found = measure(
         version, fields, batch=arguments.batch, seconds=arguments.seconds, workers=arguments.workers

@@ -389,10 +389,27 @@ def test_a_damaged_table_of_hashes_is_named():
     store = open_store(f"memory://compact-{next(_numbers)}")
     _, file = table_of(store, 200_000)
     good = store.get(file["path"]).data
+    earlier = {name: value for name, value in file.items() if name != "footer_sha256"}
+    asked = np.sort(np.random.default_rng(0).integers(0, 2**63, 2000))
     for at in (5000, len(good) - 20):
         store.put(file["path"], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        with pytest.raises(Corrupt, match=file["path"]):
-            known(store, [file], np.sort(np.random.default_rng(0).integers(0, 2**63, 2000)))
+        for one in (file, earlier):
+            with pytest.raises(Corrupt, match=file["path"]):
+                known(store, [one], asked)
+
+
+def test_a_table_of_other_hashes_with_the_checksum_of_the_first_is_refused():
+    """By its SHA-256, though nobody reads all of it; those of earlier releases have a CRC-32C alone."""
+    store = open_store(f"memory://compact-{next(_numbers)}")
+    _, file = table_of(store, 200_000)
+    hashes, other = table_of(store, 200_000, seed=1)
+    store.put(file["path"], store.get(other["path"]).data)
+    forged = {**file, **{name: other[name] for name in ("nbytes", "footer_nbytes", "footer_crc32c")}}
+    asked = np.sort(hashes[:5])
+    with pytest.raises(Corrupt, match="its footer has SHA-256"):
+        known(store, [forged], asked)
+    del forged["footer_sha256"]
+    assert known(store, [forged], asked)[0].all()
 
 
 def test_a_dataset_of_an_older_release_gets_its_hashes(monkeypatch, properties):

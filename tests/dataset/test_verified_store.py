@@ -13,8 +13,11 @@ from google_crc32c import value
 
 import loader
 from loader.dataset import index, part, part_writer
+from loader.dataset.address import FieldAddress, SampleAddress
 from loader.dataset.page_hashes import PAGE_BYTES, PageHashes
 from loader.dataset.parquet import table_bytes
+from loader.dataset.read import FieldPart, PartsOfField, read_parts
+from loader.dataset.redact import redact_shard
 from loader.dataset.verified_store import VerifiedStore
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.storage import Span, open_store
@@ -274,6 +277,40 @@ def test_a_shard_of_an_earlier_release_is_read_but_not_proved(url, monkeypatch):
     plan = loader.plan({"d": root.open("d").where("key = 'new'")}, seed=1, global_batch=1)
     with loader.Loader(plan, 0, 1, framework="numpy", epochs=1) as batches:
         assert [batch["b.bin"] for batch in batches] == [[b"1"]]
+
+
+def test_a_redacted_shard_has_hashes_of_its_own():
+    url = f"memory://verified-{next(_numbers)}"
+    version = write(url)
+    row = version.parts.shard_rows().to_pylist()[0]
+    new = redact_shard(version.store, "data/t/a", row, {0: "zzz"})
+    data = version.store.get(new["path"]).data
+    found = index.IndexFile(version.store, index.IndexPlace.of(new)).page_hashes(new["nbytes"])
+    assert found == hashes(data, PAGE_BYTES)
+    assert new["index_footer_sha256"] != row["index_footer_sha256"]
+
+
+def test_a_run_of_packets_is_verified(origin):
+    """Parts of a field, which have checksums of their own."""
+    data = np.random.default_rng(3).bytes(1000)
+    origin.put("s", data[:500] + forged(data[500:600]) + data[600:])
+    places = {
+        "mp4": FieldAddress(
+            field="mp4", group="g", path="s", offset=100, nbytes=900, crc32c=value(data[100:])
+        )
+    }
+    address = SampleAddress(
+        key="k", version="d@1", version_id="v-", part="p", row=0, ordinal=0, fields=places
+    )
+    store = VerifiedStore(origin, {"s": hashes(data, 64)}.__getitem__)
+
+    def read(offset):
+        part = FieldPart(offset - 100, 100, value(data[offset : offset + 100]))
+        return read_parts(store, [PartsOfField(address, "mp4", [[part]])])
+
+    assert bytes(read(300)[0][0]) == data[300:400]
+    with pytest.raises(Corrupt, match="have another SHA-256"):
+        read(500)
 
 
 def test_verify_full_finds_an_index_with_other_hashes_of_pages(url, monkeypatch):

@@ -1902,7 +1902,7 @@ TAKEDOWNS = [
     ),
 ]
 
-MEDIA_WORKERS = [
+HOSTILE = [
     Bug(
         "any size that a worker announces is waited for",
         "resources/compute/worker.py",
@@ -1935,6 +1935,20 @@ MEDIA_WORKERS = [
         ("tests/resources/test_compute_answers.py::test_a_map_names_what_its_workers_need_besides",),
     ),
     Bug(
+        "a torch loads whose weights_only can be got past",
+        "penstock/checkpoints/reader.py",
+        "        check_torch()\n",
+        "",
+        ("tests/penstock/checkpoints/test_torch_release.py::test_an_older_torch_loads_nothing",),
+    ),
+    Bug(
+        "FFmpeg may open playlists",
+        "assets/media/container.py",
+        '"format_whitelist": ",".join(DEMUXERS), ',
+        "",
+        ("tests/assets/media/test_playlists.py::test_a_file_that_names_others_is_no_media",),
+    ),
+    Bug(
         "a unit is whatever file its worker names",
         "assets/cutting.py",
         "file.parent == scratch and _is_plain(file)",
@@ -1959,7 +1973,7 @@ AREAS = {
     "Checkpoints and mirrors": CHECKPOINTS,
     "Merged tables": MERGES,
     "Takedowns": TAKEDOWNS,
-    "Workers of the pipeline": MEDIA_WORKERS,
+    "Hostile bytes": HOSTILE,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 

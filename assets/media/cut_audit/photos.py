@@ -136,7 +136,7 @@ def _original(path: str) -> Original:
 def _tiff_turn(path: str) -> Turn:
     from PIL import Image
 
-    with Image.open(path) as unread:
+    with Image.open(path, formats=("TIFF",)) as unread:
         tags: Any = getattr(unread, "tag_v2", {})
         return EXIF_TURNS.get(tags.get(_ORIENTATION), UPRIGHT)
 

@@ -1904,6 +1904,20 @@ TAKEDOWNS = [
 
 HOSTILE = [
     Bug(
+        "a descriptor that got lost is not missed",
+        "workers/wire.py",
+        "if told & socket.MSG_CTRUNC:",
+        "if False:",
+        ("tests/run/test_few_files.py::test_a_descriptor_that_got_lost_is_missed",),
+    ),
+    Bug(
+        "a file that cannot be mapped is not read",
+        "storage/mapped.py",
+        "            except OSError:\n                self.close()",
+        "            except KeyError:\n                self.close()",
+        ("tests/run/test_few_files.py::test_few_open_files",),
+    ),
+    Bug(
         "any size that a worker announces is waited for",
         "resources/compute/worker.py",
         "if nbytes > MAX_BYTES and kind in (READY, VALUE, FAILED):",

@@ -19,6 +19,7 @@ DEMUXERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "flv", "live_flv", "mpeg", "mpegts", "ogg"),
     *("wav", "w64", "flac", "mp3", "aac", "amr", "amrnb", "amrwb"),
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
+    "image2",  # asked by a file's name alone, which is ours
 )
 """Those of the types that are taken. FFmpeg asks all that it has, whatever a file begins with: playlists, and others
 that open the files and addresses that they name, are not among these."""

@@ -161,7 +161,7 @@ def _small(sheet: bytes) -> bytes:
     """The sheet as a JPEG of at most MAX_SHEET_BYTES, empty where it cannot be."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(sheet)) as picture:
+    with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:
         picture.load()
         for width_px in _WIDTHS_PX:
             size = (width_px, max(1, round(picture.height * width_px / picture.width)))

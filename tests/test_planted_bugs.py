@@ -2147,7 +2147,21 @@ TAKEDOWNS = [
     ),
 ]
 
-MEDIA_WORKERS = [
+HOSTILE = [
+    Bug(
+        "a descriptor that got lost is not missed",
+        "workers/wire.py",
+        "if told & socket.MSG_CTRUNC:",
+        "if False:",
+        ("tests/run/test_few_files.py::test_a_descriptor_that_got_lost_is_missed",),
+    ),
+    Bug(
+        "a file that cannot be mapped is not read",
+        "storage/mapped.py",
+        "            except OSError:\n                self.close()",
+        "            except KeyError:\n                self.close()",
+        ("tests/run/test_few_files.py::test_few_open_files",),
+    ),
     Bug(
         "any size that a worker announces is waited for",
         "resources/compute/worker.py",
@@ -2178,6 +2192,20 @@ MEDIA_WORKERS = [
         "if one.environment == task.environment",
         "if True",
         ("tests/resources/test_compute_answers.py::test_a_map_names_what_its_workers_need_besides",),
+    ),
+    Bug(
+        "a torch loads whose weights_only can be got past",
+        "penstock/checkpoints/reader.py",
+        "        check_torch()\n",
+        "",
+        ("tests/penstock/checkpoints/test_torch_release.py::test_an_older_torch_loads_nothing",),
+    ),
+    Bug(
+        "FFmpeg may open playlists",
+        "assets/media/container.py",
+        '"format_whitelist": ",".join(DEMUXERS), ',
+        "",
+        ("tests/assets/media/test_playlists.py::test_a_file_that_names_others_is_no_media",),
     ),
     Bug(
         "a unit is whatever file its worker names",
@@ -2347,9 +2375,9 @@ AREAS = {
     "Checkpoints and mirrors": CHECKPOINTS,
     "Merged tables": MERGES,
     "Takedowns": TAKEDOWNS,
-    "Workers of the pipeline": MEDIA_WORKERS,
     "Uploads, notices, reports": UPLOADS,
     "Hashes": VERIFIED,
+    "Hostile bytes": HOSTILE,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 

@@ -18,8 +18,6 @@ STAGE = "featurize"
 
 _FRAMES_AT_ONCE = 32  # 200 MB of full HD
 
-_SOUND_FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
-
 
 def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
     """`Featurizer.inputs` of kinds with one field each; a kind whose field is None is not taken."""
@@ -129,8 +127,10 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
 
     import av
 
+    from loader.modalities.audio import FORMATS
+
     samples: Array = decoded(sample, field)
-    options = {"format_whitelist": _SOUND_FORMATS, "protocol_whitelist": ""}
+    options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
     try:
         with av.open(io.BytesIO(sample[field]), options=options) as container:
             stream = container.streams.audio[0]

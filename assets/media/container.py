@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.stream import VideoStream
 
+DEMUXERS = (
+    *("mov", "mp4", "matroska", "webm", "avi", "flv", "live_flv", "mpeg", "mpegts", "ogg"),
+    *("wav", "w64", "flac", "mp3", "aac", "amr", "amrnb", "amrwb"),
+    *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
+    "image2",  # asked by a file's name alone, which is ours
+)
+"""Those of the types that are taken. FFmpeg asks all that it has, whatever a file begins with: playlists, and others
+that open the files and addresses that they name, are not among these."""
+
+ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
+"""How a file is opened from which nothing else may be."""
+
 _COUNTED = ("mov", "mp4")
 """Formats whose header states how many packets each stream has; in others that number is a guess."""
 
@@ -56,7 +68,7 @@ def opened(path: str) -> Iterator["InputContainer"]:
     import av
 
     try:
-        with av.open(path) as container:
+        with av.open(path, options=dict(ALONE)) as container:
             yield container
     except av.error.FFmpegError as error:
         raise rejected("probe", "unreadable", error.strerror) from error  # its text has our scratch path

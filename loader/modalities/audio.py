@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_AUDIO_BYTES = 2**32
 
 # Demuxers that may look at the bytes: playlists and the like, which open other files, are not among them.
-_FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
+FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
 
 _PROBED_BYTES = 8_192
 """Of a WAV: by itself FFmpeg looks through 5 MB of samples for a DTS stream: 44 ms for 20 s of sound."""
@@ -88,7 +88,7 @@ def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
     """Raises: DecodeFailed, also for what goes wrong inside the block."""
     try:
         check_wav(data)
-        options = {"format_whitelist": _FORMATS, "protocol_whitelist": ""}
+        options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
         if bytes(data[:4]) in (b"RIFF", b"RF64"):
             options["probesize"] = str(_PROBED_BYTES)
         with av.open(io.BytesIO(data), mode="r", options=options) as container:

@@ -102,7 +102,8 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
     try:
         if name == "matroska":
             check_segment(data)
-        with av.open(io.BytesIO(data), mode="r", format=name) as container:
+        options = {"protocol_whitelist": ""}  # nor by this one
+        with av.open(io.BytesIO(data), mode="r", format=name, options=options) as container:
             yield WholeFile(container, data)
     except DecodeFailed:
         raise

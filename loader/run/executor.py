@@ -161,7 +161,7 @@ class Execution:
                     self._starting, self.why = self._processes(), why
                     self._contention = None
                     return
-                except OSError as error:
+                except (OSError, InvalidRuntime) as error:
                     obstacle = error
             self._choose("threads", f"{why}; but processes are not to be had: {obstacle}")
         elif self._may_be_fewer and (better := better_threads(seen, self.workers, self._least_threads)):

@@ -54,6 +54,7 @@ class MappedFiles:
         self._store = store
         self._lock = lock()
         self._files: OrderedDict[str, _Kept] = OrderedDict()  # those used last in the end
+        self._most = _most_files()
         self._uses = 0
         self._rests = 0
 
@@ -102,21 +103,34 @@ class MappedFiles:
 
     def _has_room(self) -> bool:
         """For another file. With more files than maps it is better to map some of them than each for one use."""
-        if len(self._files) >= KEPT_FILES:
+        if len(self._files) >= self._most:
             oldest = next(iter(self._files))
-            if self._files[oldest].used > self._uses - UNUSED * KEPT_FILES:
+            if self._files[oldest].used > self._uses - UNUSED * self._most:
                 return False
             del self._files[oldest]
         return True
 
     def _mapped(self, key: str, etag: str) -> Mapped | None:
-        """None where the file was replaced a moment ago: whoever reads it will say so."""
+        """None where the file was replaced a moment ago: whoever reads it will say so. And where the process may have
+        no further map, or no descriptor for one: those that there are give way, for reading needs some too."""
         file = self._store.open_same(key, etag)
         if file is None:
             return None
         with file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
+            try:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
+            except OSError:
+                self.close()
+                return None
         return Mapped(data, np.frombuffer(data, np.uint8))
+
+
+def _most_files() -> int:
+    """Maps at most: where each holds a descriptor, a quarter of those that the process may have."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if _NO_DESCRIPTOR or limit == resource.RLIM_INFINITY:
+        return KEPT_FILES
+    return max(1, min(KEPT_FILES, limit // 4))
 
 
 def _major_faults() -> int:

@@ -19,6 +19,7 @@ from ..run.collate import as_framework
 from ..run.metrics import Metrics
 from ..run.prefetch import Made
 from ..run.recipe import Recipe
+from .open_files import if_few, is_want_of_files, too_few_files
 from .outcome import Outcome, log_again
 from .process import Task, WorkerProcess
 from .ring import Ring
@@ -53,7 +54,8 @@ class ProcessCrew:
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """bound_bytes: of the memory of batches that nobody uses. Raises: Unpicklable; OSError."""
+        """bound_bytes: of the memory of batches that nobody uses. Raises: Unpicklable; InvalidRuntime where there are
+        too few open files; OSError."""
         self.size = workers
         self._framework, self._metrics = recipe.framework, metrics
         self._ring = Ring(bound_bytes, workers + 2)
@@ -62,13 +64,17 @@ class ProcessCrew:
         self._refusal: BaseException | None = None
         self._dismissed = False
         self._pid = os.getpid()
-        self._sent_fd = Sent.of(recipe, cache).written()
+        self._sent_fd = -1
         self._workers: list[WorkerProcess] = []
+        self._n_workers = workers
         try:
+            self._sent_fd = Sent.of(recipe, cache).written()
             for _ in range(workers):
                 self._workers.append(WorkerProcess(self._sent_fd))
-        except OSError:
+        except OSError as error:
             self.abandon()
+            if is_want_of_files(error):
+                raise too_few_files("starting worker processes", workers) from error
             raise
 
     @property
@@ -148,12 +154,13 @@ class ProcessCrew:
         for fd, _ in poll.poll(None if wait else 0):
             worker = by_fd[fd]
             try:
-                answers = worker.answers()
+                for message, passed in worker.answers():
+                    self._heed(worker, message, passed)
             except EOFError:
                 self._ended(worker)
-                continue
-            for message, passed in answers:
-                self._heed(worker, message, passed)
+            except OSError as error:
+                self._without_files(error)
+                return
 
     def _heed(self, worker: WorkerProcess, message: Message, fd: int | None) -> None:
         if message.kind == Kind.READY:
@@ -177,7 +184,11 @@ class ProcessCrew:
         if fd is not None:
             if segment is not None:
                 self._drop(segment)
-            segment = self._ring.add(fd, message.nbytes)
+            try:
+                segment = self._ring.add(fd, message.nbytes)
+            except OSError as error:
+                self._without_files(error, task.future)
+                return
         assert segment is not None
         try:
             made = self._made(self._outcome(segment, message), segment.nbytes)
@@ -219,6 +230,13 @@ class ProcessCrew:
         if self._refusal is not None:
             return
         how = worker.wait()
+        if worker.lacks_files:
+            self._workers.remove(worker)
+            error = too_few_files("making batches", self._n_workers)
+            self._give_up(error)
+            for task in worker.tasks:
+                _fail(task.future, error)
+            return
         tasks = list(worker.tasks)
         for task in tasks:
             self._return(task)
@@ -230,19 +248,33 @@ class ProcessCrew:
         self._workers.remove(worker)
         if self._deaths[steps] >= DEATHS:
             del self._deaths[steps]
-            error = WorkerFailed(
+            failed = WorkerFailed(
                 f"{text}, as did the one before it. If memory ran out: fewer workers, or a smaller prefetch. If a "
                 f"decoder crashed: loader.explain(plan, step={steps.start}) names the samples, and workers=0 makes the "
-                "batches in this process"
+                f"batches in this process.{if_few()}"
             )
             if not wanted:
-                self._give_up(error)
+                self._give_up(failed)
                 return
-            _fail(wanted.pop(0).future, error)
+            _fail(wanted.pop(0).future, failed)
         logger.warning("%s; another takes its place", text)
-        self._workers.append(WorkerProcess(self._sent_fd))
+        try:
+            self._workers.append(WorkerProcess(self._sent_fd))
+        except OSError as error:
+            self._without_files(error, *(task.future for task in wanted))
+            return
         for task in wanted:
             self._ask(task.steps, task.future)
+
+    def _without_files(self, error: OSError, *futures: Future[Made]) -> None:
+        """What a worker made cannot be taken. futures: of tasks that no worker has any more. Raises: OSError for any
+        other reason than the limit of open files."""
+        if not is_want_of_files(error):
+            raise error
+        self._give_up(too_few_files("taking batches from worker processes", self._n_workers))
+        assert self._refusal is not None
+        for future in futures:
+            _fail(future, self._refusal)
 
     def _give_up(self, error: BaseException) -> None:
         """No batch will come any more."""

@@ -1,11 +1,11 @@
 """A worker process: reads what it was sent, then makes one batch after another until the trainer hangs up."""
 
 import logging
+import os
 import signal
 import socket
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import NoReturn
@@ -16,6 +16,7 @@ from ..run.batch import Batch
 from ..run.metrics import Metrics
 from ..run.prefetch import making
 from ..run.range_threads import range_threads
+from .open_files import NO_FILES, is_want_of_files
 from .outcome import LogCollector, Outcome, SentError
 from .packed import packed
 from .segment import Segment
@@ -32,8 +33,14 @@ def main(sock_fd: int, sent_fd: int, trainer: int) -> NoReturn:
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=sock_fd)
     watch = Watch(sock, trainer)
-    with suppress(EOFError):
+    try:
         _work(sock, sent_fd)
+    except EOFError:
+        pass
+    except OSError as error:
+        if not is_want_of_files(error):
+            raise
+        os._exit(NO_FILES)  # the trainer says what of
     watch.end()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
 
 from ..run.prefetch import Made
+from .open_files import NO_FILES
 from .segment import Segment
 from .watch import GRACE_S
 from .wire import Kind, Message, connection, receive, send
@@ -54,6 +55,7 @@ class WorkerProcess:
             theirs.close()
         self.pid = self._process.pid
         self.is_ready = False
+        self.lacks_files = False
         self.tasks: deque[Task] = deque()
         self._known: set[int] = set()
 
@@ -103,13 +105,15 @@ class WorkerProcess:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def wait(self) -> str:
-        """Its end, after `hang_up` or by itself, in words; a worker that does not end is killed."""
+        """Its end, after `hang_up` or by itself, in words; a worker that does not end is killed. `lacks_files` is known
+        then."""
         try:
             code = self._process.wait(GRACE_S + 4)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
         self.socket.close()
+        self.lacks_files = code == NO_FILES
         return _signal_name(-code) if code < 0 else f"exit code {code}"
 
 

@@ -4,6 +4,8 @@ What is large lies in shared memory; its descriptor goes with the first message 
 """
 
 import array
+import errno
+import os
 import socket
 import struct
 from enum import IntEnum
@@ -59,16 +61,21 @@ def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
 def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
     """A message, with the descriptor that came along; None where there is none yet and `wait` is False.
 
-    Raises: EOFError where the other side is gone.
+    Raises: EOFError where the other side is gone; OSError (EMFILE) where a descriptor came along that this process may
+    not have: the kernel leaves it out, and what lies in that memory would be looked for in another.
     """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
-        data, rights, _, _ = sock.recvmsg(_LAYOUT.size, socket.CMSG_SPACE(array.array("i").itemsize), flags)
+        data, rights, told, _ = sock.recvmsg(
+            _LAYOUT.size, socket.CMSG_SPACE(array.array("i").itemsize), flags
+        )
     except BlockingIOError:
         return None
     except OSError:  # it broke off, or was closed here
         raise EOFError from None
     if not data:
         raise EOFError
+    if told & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     fds = array.array("i", b"".join(payload for _, _, payload in rights))
     return Message(*_LAYOUT.unpack(data)), fds[0] if fds else None

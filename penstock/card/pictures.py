@@ -185,7 +185,8 @@ def _n_frames(field: str, data: bytes) -> int:
     import av
 
     try:
-        with av.open(io.BytesIO(data), mode="r", format="mp4") as container:
+        alone = {"protocol_whitelist": ""}
+        with av.open(io.BytesIO(data), mode="r", format="mp4", options=alone) as container:
             if not container.streams.video:
                 raise DecodeFailed(f"{field}: no video stream")
             stream = container.streams.video[0]
@@ -203,8 +204,11 @@ def _rate_hz(field: str, data: bytes) -> int:
     """Raises: DecodeFailed, also for what is too long to be decoded for a picture."""
     import av
 
+    from loader.modalities.audio import FORMATS
+
+    alone = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
     try:
-        with av.open(io.BytesIO(data), mode="r", options={"protocol_whitelist": ""}) as container:
+        with av.open(io.BytesIO(data), mode="r", options=alone) as container:
             if (container.duration or 0) / av.time_base > MAX_SOUND_S:
                 raise DecodeFailed(f"{field}: longer than {MAX_SOUND_S / 3600:.0f} h is not drawn")
             return int(container.streams.audio[0].rate)

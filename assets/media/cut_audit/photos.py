@@ -1,7 +1,7 @@
 """Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's own reader of EXIF and XMP.
 
-What FFmpeg does not read (L*a*b*, a HEIC or AVIF of several tiles), reads wrong (RGB in a TIFF of JPEG strips), or
-turns by itself, is compared in its shape only;
+What FFmpeg does not read (L*a*b*, a HEIC or AVIF of several tiles), reads wrong (RGB in a TIFF of JPEG strips, a TIFF
+whose predictor has nothing to predict), or turns by itself, is compared in its shape only;
 a picture with a colour profile, or CMYK, in light and dark only, because another converter may round other colours.
 """
 
@@ -17,12 +17,13 @@ from ..unit import Unit, Unusable
 from ..videos.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
-from .findings import Reading, compare
+from .findings import Reading, compare, distance, finding
 from .findings import turned as turned_grid
 from .grid import CELLS, Grid, grid_of, planes_of
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
+    from PIL.Image import Image
 
 _ORIENTATION = 0x0112  # EXIF and TIFF
 _TURNED_BY_DECODER = ("HEIF", "AVIF")
@@ -40,6 +41,8 @@ _WITH_ALPHA = (
     "yuva420p",
     "pal8",
 )
+_AS_THEY_STAND = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+_PREDICTOR = 317  # TIFF
 FAR_LEVELS = 16.0
 """Stripes of pure colours at half the chroma resolution, which a JPEG has, are 8 off."""
 
@@ -72,6 +75,55 @@ def audit_photo(path: str, unit: Unit) -> None:
         return
     found = grid_of(stored)
     expected = _upright(_colours(frame, ground), original.turn)
+    try:
+        _check_colours(found, expected, frame, original, ground)
+    except Unusable:
+        _check_decoders(path, found, expected, original, ground)
+        raise
+
+
+def _check_decoders(
+    path: str, found: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
+) -> None:
+    """Of a photo that is not what FFmpeg reads: whether it is what Pillow reads, without anything of ours between.
+
+    Raises: Unusable, where the two decoders read two pictures: who of them is right, nobody here can say.
+    """
+    pillow = _by_pillow(path, ground)
+    if pillow is None:
+        return
+    read = _upright(pillow, original.turn)
+    apart = distance(read, expected)
+    if apart > findings.SAME_LEVELS and distance(found, read) <= min(FAR_LEVELS, apart / 2):
+        raise finding(
+            findings.DECODERS,
+            f"decoders disagree about this file: Pillow and FFmpeg read it {apart:.1f} levels apart, and the photo is "
+            "as Pillow reads it; save it anew",
+        )
+
+
+def _by_pillow(path: str, ground: tuple[float, float, float]) -> Grid | None:
+    """As stored, not turned; None of kinds that Pillow itself brings to eight bits of RGB in another way than we."""
+    from PIL import Image
+
+    with photo(path) as opened_photo:
+        kind = opened_photo.kind
+    with Image.open(path, formats=(kind,)) as picture:
+        if picture.mode not in _AS_THEY_STAND or (kind == "TIFF" and _tiff_turn(path) != UPRIGHT):
+            return None
+        pixels = np.asarray(picture.convert("RGBA")).astype(np.float64)
+    share = pixels[..., 3:] / 255
+    return grid_of(pixels[..., :3] * share + np.array(ground) * (1 - share))
+
+
+def _check_colours(
+    found: Grid,
+    expected: Grid,
+    frame: "VideoFrame",
+    original: Original,
+    ground: tuple[float, float, float],
+) -> None:
+    """Raises: Unusable, under what is wrong."""
     if not original.is_plain:
         check_structure(found, expected, "the photo")
         return
@@ -129,14 +181,22 @@ def _original(path: str) -> Original:
             is_plain=opened_photo.colour.profile is None
             and picture.mode not in ("CMYK", "LAB", "YCbCr", "F"),
             is_readable=picture.format not in _TURNED_BY_DECODER
-            and picture.info.get("compression") not in _COMPRESSED_OTHERWISE,
+            and picture.info.get("compression") not in _COMPRESSED_OTHERWISE
+            and not _has_idle_predictor(picture),
         )
+
+
+def _has_idle_predictor(picture: "Image") -> bool:
+    """Whether a TIFF names a predictor for samples that are not compressed: it means nothing there (TIFF 6.0, section
+    14, has it for LZW), and FFmpeg adds up all the same."""
+    tags: Any = getattr(picture, "tag_v2", {})
+    return picture.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 
 
 def _tiff_turn(path: str) -> Turn:
     from PIL import Image
 
-    with Image.open(path) as unread:
+    with Image.open(path, formats=("TIFF",)) as unread:
         tags: Any = getattr(unread, "tag_v2", {})
         return EXIF_TURNS.get(tags.get(_ORIENTATION), UPRIGHT)
 

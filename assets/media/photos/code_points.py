@@ -44,7 +44,7 @@ def _of_avif(path: str) -> tuple[int, int] | None:
     from av.error import FFmpegError
 
     try:
-        with av.open(path, format="mov") as container:
+        with av.open(path, format="mov", options={"protocol_whitelist": "file"}) as container:
             codec = container.streams.video[0].codec_context
             return int(codec.color_primaries), int(codec.color_trc)
     except (FFmpegError, LookupError, ValueError):

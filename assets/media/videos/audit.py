@@ -20,6 +20,7 @@ from .timing import Timing
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
 N_SEEKS = 3
@@ -147,6 +148,7 @@ class _Pictures:
                 said = "it begins between two keyframes; its first frames lack what they build on"
                 raise rejected("decode", "no_keyframe", said, at_frame=0)
             self._first = frame_facts(self._stream, frame)
+        self._check_size(frame)
         gap = self._timing.add(shown)
         if self.n in self._wanted:
             self._hashes[shown.tagged] = frame_crc(frame)
@@ -160,6 +162,14 @@ class _Pictures:
         self._last = shown
         if self._ahead is not None:
             self._ahead.add(shown)
+
+    def _check_size(self, frame: "VideoFrame") -> None:
+        """Raises: Unusable where it is not that of the first: a clip has one."""
+        before = self._first["width_px"], self._first["height_px"]
+        if (frame.width, frame.height) != before:
+            sizes = f"from {before[0]}x{before[1]} to {frame.width}x{frame.height}"
+            said = f"the resolution changes within the stream at frame {self.n} {sizes}; cut it there, or scale it"
+            raise rejected("decode", "resolution_changes", said, at_frame=self.n)
 
     def _seek_behind(self, gap: int, shown: Shown) -> None:
         """Keep the frame behind a gap that is by half longer than any before it: few of them are hashed."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from loader.errors import InvalidRuntime
 
-from .contract import Failure, Outcome, Progress, check_workers, checked, failure_of
+from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .pool import Pool, Reply, Stopped, Task
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class _Map:
 
     task: Task
     units: Sequence[Any]
+    limits: Sequence[float]  # s, of each unit
     taken: int = 0  # units begun, from the first
     consumed: int = 0
     done: int = 0
@@ -80,12 +81,13 @@ class LocalCompute:
         function: Callable[[T], R],
         units: Sequence[T],
         *,
-        timeout_s: float,
+        timeout_s: float | Sequence[float],
         progress: Progress | None = None,
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
-        task = Task(function=checked(function, timeout_s), timeout_s=timeout_s)
-        return self._outcomes(_Map(task=task, units=units), progress)
+        limits = checked_limits(timeout_s, len(units))
+        task = Task(function=checked(function))
+        return self._outcomes(_Map(task=task, units=units, limits=limits), progress)
 
     def close(self) -> None:
         """See `Compute.close`."""
@@ -175,7 +177,7 @@ class LocalCompute:
             body = pickle.dumps(unit, protocol=5)
         except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
             return failure_of(error)
-        return self._pool.run(work.task, body)
+        return self._pool.run(work.task, body, work.limits[index])
 
 
 def _outcome(reply: Reply) -> Outcome[Any]:

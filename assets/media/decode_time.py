@@ -83,7 +83,7 @@ def told_of(place: tuple[Store, str]) -> tuple[float, float, float] | None:
         nbytes = store.head(key).nbytes
         # No protocols: a playlist leads nowhere. Reads are large, whatever FFmpeg asks for.
         file = io.BufferedReader(_Ranges(store, key, nbytes), buffer_size=_AT_ONCE_BYTES)
-        with av.open(file, options={"protocol_whitelist": ""}) as container:
+        with av.open(file, mode="r", options={"protocol_whitelist": ""}) as container:
             return _told(container, nbytes)
     except (av.error.FFmpegError, StoreError, Unusable, OverflowError, ValueError, LookupError):
         return None

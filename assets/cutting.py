@@ -21,6 +21,7 @@ from .media.unit import Kind, Unit, dropped, rejected
 from .shelves import Shelves, segments_of
 from .spec import DatasetSpec
 from .stages import fingerprint
+from .time_limits import Tell, limits_decoded, log
 
 Row = dict[str, Any]
 
@@ -47,9 +48,10 @@ def cut_objects(
     published: Mapping[str, str],
     progress: Progress | None = None,
     waiting: Shelves | None = None,
+    tell: Tell = log.info,
 ) -> tuple[list[CutUnit], list[Row]]:
     """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset;
-    waiting: where clips may wait that the audit made.
+    waiting: where clips may wait that the audit made; tell: of objects whose time limit is above the dataset's.
 
     Raises: StoreError when this machine has no room, or the store does not answer.
     """
@@ -77,20 +79,22 @@ def cut_objects(
         for position, row in enumerate(wanted)
     ]
     units: list[CutUnit] = []
+    limits = limits_decoded(wanted, spec, tell)
     outcomes = compute.map(
         cut_object,
         work,
-        timeout_s=spec.work_timeout_s,
+        timeout_s=[limit.seconds for limit in limits],
         progress=progress,
         variables=store_variables(*stores_of(work)),
     )
-    for request, row, outcome in zip(work, wanted, outcomes, strict=True):
+    for request, row, limit, outcome in zip(work, wanted, limits, outcomes, strict=True):
         result = outcome.value
         if result is not None and not _are_own(result.units, Path(request.scratch)):
             foreign = rejected("cut", "foreign_file", "its worker named a file that it did not make itself")
             result = CutResult(key=row["key"], refusal=refusal_row(row["key"], row["sha256"], foreign))
         if result is None:
-            code, reason = (outcome.error.code, outcome.error.summary) if outcome.error else ("exception", "")
+            error = outcome.error
+            code, reason = (error.code, limit.reason(error)) if error else ("exception", "")
             result = CutResult(
                 key=row["key"], refusal=refusal_row(row["key"], row["sha256"], rejected("cut", code, reason))
             )

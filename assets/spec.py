@@ -108,7 +108,8 @@ class DatasetSpec:
     stopped, 0 to 1; max_untrue_rate: share of them that may come out of the cut as something else than their source,
     before that stops the batch (each is left out, by name); max_quarantine_rate: share of the newest version's samples
     that reports of trainings may take out at once, and 8 samples; work_timeout_s: longest time that one object may take
-    in one stage; near_duplicates: what becomes of copies that are not the same bytes, None to look for none; gate: what
+    in one stage, to which media stages add what the length of a sound or video asks for, up to max_work_timeout_s in
+    all; near_duplicates: what becomes of copies that are not the same bytes, None to look for none; gate: what
     the samples table of a batch must pass to be published; sources: where raw objects land, see `sources`; batch: how
     large batches are, and how long objects wait for one; alerts: when a person is told that something takes too long;
     streaming: publish every batch by itself, as soon as it has passed, and look for arrivals every few seconds;
@@ -128,6 +129,7 @@ class DatasetSpec:
     max_untrue_rate: float = 0.01
     max_quarantine_rate: float = 0.001
     work_timeout_s: float = 600.0
+    max_work_timeout_s: float = 21_600.0
     near_duplicates: NearDuplicates | None = None
     gate: Gate = GATE
     alerts: Limits = LIMITS
@@ -162,8 +164,9 @@ class DatasetSpec:
                 f"streaming, and objects wait for a full batch for max_wait_s={self.batch.max_wait_s}: give "
                 f"batch=BatchLimits(max_wait_s=0), accepted is up to {MAX_STREAMING_WAIT_S:g}"
             )
-        if not 0 < self.work_timeout_s < math.inf:
-            raise ValueError(f"work_timeout_s={self.work_timeout_s}; accepted: seconds above 0")
+        for name in ("work_timeout_s", "max_work_timeout_s"):
+            if not 0 < (seconds := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name}={seconds}; accepted: seconds above 0")
 
     def split_of(self, identity: str) -> str:
         """The split of everything that has this raw object or subject: by its hash, so it never changes.

@@ -39,6 +39,7 @@ from .stages import (
     require_read,
 )
 from .tables import read_table, write_table
+from .time_limits import Tell, log
 from .validation import refusal_counts
 
 STAGE = "units"
@@ -65,11 +66,13 @@ def units_stage(
     partition: str,
     run_id: str,
     progress: Progress | None = None,
+    tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Cut a batch and publish its parts: the record, the rows of its units, and those of refused objects.
 
     Raw objects that the newest version has samples of are dropped as duplicates. A batch with the same media under
-    the same policy is not cut again, unless its transaction was aborted. Raises: StageNotPublished; StoreError.
+    the same policy is not cut again, unless its transaction was aborted. tell: of time limits. Raises:
+    StageNotPublished; StoreError.
     """
     store = root.store
     media = require_published(store, spec.name, validation.STAGE, partition)
@@ -97,6 +100,7 @@ def units_stage(
             published_objects(root, spec.name),
             progress,
             shelves_of(store, spec.name, partition, spec.policy),
+            tell,
         )
         reason = untrue_reason(refusals, len(audits), spec.max_untrue_rate)
         labels = labels_of(cut, published_labels(root, spec.name))
@@ -352,7 +356,13 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
             try:
                 with place_of_batch(landing, spec.sources, opened.store, spec.name, batch) as place:
                     record, rows, refusals = units_stage(
-                        opened, place, engine, spec, partition=batch, run_id=context.run.run_id
+                        opened,
+                        place,
+                        engine,
+                        spec,
+                        partition=batch,
+                        run_id=context.run.run_id,
+                        tell=context.log.info,
                     )
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error

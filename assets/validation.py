@@ -27,6 +27,7 @@ from .shelves import Shelves, clear_shelves, segments_of, shelves_of
 from .spec import DatasetSpec
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from .tables import read_table, write_table
+from .time_limits import Limit, Tell, limits_told, log
 
 STAGE = "media"
 CODE_VERSION = "2"
@@ -47,11 +48,13 @@ def media_stage(
     partition: str,
     run_id: str,
     progress: Progress | None = None,
+    tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Audit a batch and publish the verdict: the record, the rows of what was admitted and of what was refused.
 
     The verdict is `failed` when more objects are damaged than the dataset allows. A batch that looks as it did is
-    not audited again. Raises: StageNotPublished without landed objects; StoreError when scratch space is full.
+    not audited again. tell: of time limits. Raises: StageNotPublished without landed objects; StoreError when scratch
+    space is full.
     """
     store = root.store
     upstream = require_published(store, spec.name, landing_stage.STAGE, partition)
@@ -62,7 +65,7 @@ def media_stage(
         return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
     landed = read_table(store, upstream.files[landing_stage.STAGE])
     shelves = shelves_of(store, spec.name, partition, spec.policy)
-    admitted, refusals = audit_objects(landing, compute, landed, spec, progress, shelves)
+    admitted, refusals = audit_objects(landing, compute, landed, spec, progress, shelves, tell)
     reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
     if reason:
         clear_shelves(store, spec.name, partition)
@@ -92,10 +95,11 @@ def audit_objects(
     spec: DatasetSpec,
     progress: Progress | None = None,
     shelves: Shelves | None = None,
+    tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
     """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken.
 
-    shelves: where clips are put that are made on the way.
+    shelves: where clips are put that are made on the way; tell: of objects whose limit is above the dataset's.
     """
     refusals: list[Row] = []
     readable: list[Row] = []
@@ -124,15 +128,16 @@ def audit_objects(
             )
             for position, row in enumerate(readable)
         ]
+        limits = limits_told(landing, compute, readable, spec, tell)
         outcomes = compute.map(
             audit_object,
             work,
-            timeout_s=spec.work_timeout_s,
+            timeout_s=[limit.seconds for limit in limits],
             progress=progress,
             variables=store_variables(*stores_of(work)),
         )
-        for row, outcome in zip(readable, outcomes, strict=True):
-            result = _audited(row, outcome)
+        for row, limit, outcome in zip(readable, limits, outcomes, strict=True):
+            result = _audited(row, limit, outcome)
             if result.refusal is not None:
                 refusals.append(result.refusal)
             elif result.row is not None:
@@ -150,14 +155,14 @@ def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> No
         raise dropped("dedup", "duplicate", f"the same bytes as {first_with[row['sha256']]!r}")
 
 
-def _audited(row: Row, outcome: Outcome[AuditResult]) -> AuditResult:
+def _audited(row: Row, limit: Limit, outcome: Outcome[AuditResult]) -> AuditResult:
     """The result, or a refusal for an object that no worker survived. Raises: StoreError for a fault."""
     if outcome.value is not None:
         if outcome.value.fault:
             raise StoreError(f"{row['key']!r} could not be audited: {outcome.value.fault}")
         return outcome.value
     error = outcome.error
-    code, reason = (error.code, error.summary) if error else ("exception", "no result")
+    code, reason = (error.code, limit.reason(error)) if error else ("exception", "no result")
     refused = refusal_row(row["key"], row["sha256"], rejected("probe", code, reason))
     return AuditResult(key=row["key"], refusal=refused)
 
@@ -213,7 +218,13 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
             try:
                 with place_of_batch(landing, spec.sources, opened.store, spec.name, batch) as place:
                     record, admitted, refusals = media_stage(
-                        opened, place, engine, spec, partition=batch, run_id=context.run.run_id
+                        opened,
+                        place,
+                        engine,
+                        spec,
+                        partition=batch,
+                        run_id=context.run.run_id,
+                        tell=context.log.info,
                     )
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error

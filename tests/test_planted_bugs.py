@@ -2358,6 +2358,77 @@ VERIFIED = [
     ),
 ]
 
+MEDIA = [
+    *in_files(
+        "modalities",
+        (
+            "links of a chain are laid over one another",
+            "sound_end.py",
+            "return Ends(restarts=True)",
+            "return Ends()",
+            "sounds/test_chained.py::test_every_link_is_heard_behind_the_one_before[libopus]",
+        ),
+        (
+            "sound is held until its end",
+            "heard.py",
+            "if self._n_held >= BLOCK_SAMPLES + n_kept:",
+            "if False:",
+            "sounds/test_bounded_memory.py::test_memory_does_not_grow_with_the_sound",
+        ),
+        tests="tests/assets/media",
+    ),
+    *in_files(
+        "assets/media/cut_audit",
+        (
+            "timestamps that jitter are believed",
+            "sounds.py",
+            "if unusable.code == findings.CHANNEL_LOST or not source.is_uneven:",
+            "if True:",
+            "test_uneven_sounds.py::test_uneven_timestamps_pass[a jitter of 8 ms]",
+        ),
+        (
+            "where timestamps jitter any sound passes",
+            "uneven_sounds.py",
+            "found.max() >= HEARD_SHARE * n_pieces",
+            "True",
+            "test_uneven_sounds.py::test_wrong_sound_of_uneven_timestamps_is_found",
+        ),
+        (
+            "quiet channels make a silent mix",
+            "sounds.py",
+            "if level < QUIET_RMS and level < SILENT_SHARE * levels.max():",
+            "if level < QUIET_RMS:",
+            "test_sounds.py::test_sound_that_is_quiet_in_the_mix_alone_passes",
+        ),
+        (
+            "colours are averaged before they are clipped",
+            "clips.py",
+            "for size_px in (None, (width, height))]",
+            "for size_px in (None,)]",
+            "test_beyond_white.py::test_they_pass",
+        ),
+        tests="tests/assets/media/cut_audit",
+    ),
+    *in_files(
+        "assets/media",
+        (
+            "every object may take as long as any other",
+            "decode_time.py",
+            "wanted_s = base_s + self.pixels / PIXELS_PER_S + self.values / VALUES_PER_S",
+            "wanted_s = base_s",
+            "test_time_limits.py::test_an_audit_is_given_the_time_that_its_sound_asks_for",
+        ),
+        (
+            "a header decides how long a worker is taken",
+            "decode_time.py",
+            "return min(wanted_s, max(base_s, ceiling_s))",
+            "return wanted_s",
+            "test_time_limits.py::test_a_limit_is_the_base_and_what_there_is_to_decode_up_to_the_ceiling",
+        ),
+        tests="tests/assets",
+    ),
+]
+
 AREAS = {
     "Worker processes": WORKERS,
     "Reading ahead": AHEAD,
@@ -2378,6 +2449,7 @@ AREAS = {
     "Uploads, notices, reports": UPLOADS,
     "Hashes": VERIFIED,
     "Hostile bytes": HOSTILE,
+    "Media": MEDIA,
 }
 BUGS = [bug for bugs in AREAS.values() for bug in bugs]
 

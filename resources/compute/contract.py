@@ -4,7 +4,7 @@ import math
 import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from loader.errors import InvalidRuntime, Unpicklable
 
@@ -59,7 +59,7 @@ class Compute(Protocol):
         function: Callable[[T], R],
         units: Sequence[T],
         *,
-        timeout_s: float,
+        timeout_s: float | Sequence[float],
         progress: Progress | None = None,
         variables: Collection[str] = (),
     ) -> Iterator[Outcome[R]]:
@@ -67,11 +67,13 @@ class Compute(Protocol):
 
         Memory stays flat over any number of units: only so many run ahead of the consumer. Closing the
         iterator (or an exception in the consumer) cancels what runs and leaves no process of it behind.
-        timeout_s: for each unit by itself, > 0; the start of a worker and its imports do not count. variables: names of
-        the environment's variables that these workers need besides the short list, or 'AWS_*' for all that begin so.
+        timeout_s: for each unit by itself, > 0, one for all or one of each; the start of a worker and its imports do
+        not count. variables: names of the environment's variables that these workers need besides the short list, or
+        'AWS_*' for all that begin so.
 
         Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for a timeout that is
-        none, workers that cannot be started, an engine that was closed. What `progress` raises comes through.
+        none, for another number of them than of units, workers that cannot be started, an engine that was closed. What
+        `progress` raises comes through.
         """
         ...
 
@@ -80,10 +82,19 @@ class Compute(Protocol):
         ...
 
 
-def checked(function: Callable[[Any], Any], timeout_s: float) -> bytes:
-    """The function as bytes. Raises: Unpicklable; InvalidRuntime."""
-    if not (isinstance(timeout_s, int | float) and 0 < timeout_s < math.inf):
-        raise InvalidRuntime(f"timeout_s={timeout_s!r}; accepted: a finite number of seconds above 0")
+def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[float]:
+    """How long each unit may take, in s. Raises: InvalidRuntime."""
+    each = list(timeout_s) if isinstance(timeout_s, list | tuple) else None
+    if each is not None and len(each) != n_units:
+        raise InvalidRuntime(f"{len(each)} timeouts for {n_units} units; give one for all, or one of each")
+    for limit_s in [timeout_s] if each is None else each:
+        if not (isinstance(limit_s, int | float) and 0 < limit_s < math.inf):
+            raise InvalidRuntime(f"timeout_s={limit_s!r}; accepted: a finite number of seconds above 0")
+    return [cast("float", timeout_s)] * n_units if each is None else each
+
+
+def checked(function: Callable[[Any], Any]) -> bytes:
+    """The function as bytes. Raises: Unpicklable."""
     try:
         return pickle.dumps(function, protocol=5)
     except Exception as error:

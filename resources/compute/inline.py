@@ -7,7 +7,7 @@ from typing import TypeVar
 from loader.errors import InvalidRuntime
 
 from .answers import Types, answer_types, decoded
-from .contract import Outcome, Progress, check_workers, checked, failure_of
+from .contract import Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .worker import encoded
 
 T = TypeVar("T")
@@ -31,12 +31,13 @@ class InlineCompute:
         function: Callable[[T], R],
         units: Sequence[T],
         *,
-        timeout_s: float,
+        timeout_s: float | Sequence[float],
         progress: Progress | None = None,
         variables: Collection[str] = (),
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
-        return self._outcomes(checked(function, timeout_s), units, progress)
+        checked_limits(timeout_s, len(units))
+        return self._outcomes(checked(function), units, progress)
 
     def _outcomes(
         self, pickled: bytes, units: Sequence[T], progress: Progress | None

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from loader.errors import InvalidRuntime
 
 from .answers import NotAnAnswer, Types, answer_types, decoded
-from .contract import Failure, Outcome, Progress, check_workers, checked, failure_of
+from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .environment import worker_environment
 from .pool import Pool, Reply, Stopped, Task
 
@@ -33,6 +33,7 @@ class _Map:
 
     task: Task
     units: Sequence[Any]
+    limits: Sequence[float]  # s, of each unit
     types: Types
     taken: int = 0  # units begun, from the first
     consumed: int = 0
@@ -85,14 +86,16 @@ class LocalCompute:
         function: Callable[[T], R],
         units: Sequence[T],
         *,
-        timeout_s: float,
+        timeout_s: float | Sequence[float],
         progress: Progress | None = None,
         variables: Collection[str] = (),
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
+        limits = checked_limits(timeout_s, len(units))
         environment = worker_environment((*self._variables, *variables))
-        task = Task(function=checked(function, timeout_s), environment=environment, timeout_s=timeout_s)
-        return self._outcomes(_Map(task=task, units=units, types=answer_types(function)), progress)
+        task = Task(function=checked(function), environment=environment)
+        work = _Map(task=task, units=units, limits=limits, types=answer_types(function))
+        return self._outcomes(work, progress)
 
     def close(self) -> None:
         """See `Compute.close`."""
@@ -182,7 +185,7 @@ class LocalCompute:
             body = pickle.dumps(unit, protocol=5)
         except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
             return failure_of(error)
-        return self._pool.run(work.task, body)
+        return self._pool.run(work.task, body, work.limits[index])
 
 
 def _outcome(reply: Reply, types: Types) -> Outcome[Any]:

@@ -38,7 +38,6 @@ class Task:
 
     function: bytes
     environment: Mapping[str, str]
-    timeout_s: float
     stopped: bool = False
     busy: set[Worker] = field(default_factory=set)
 
@@ -67,19 +66,19 @@ class Pool:
             idle, self._idle = self._idle, []
         _end(idle)
 
-    def run(self, task: Task, unit: bytes) -> Reply:
+    def run(self, task: Task, unit: bytes, timeout_s: float) -> Reply:
         """Run one pickled unit, twice if it may have been the victim of something else.
 
         Raises: Stopped; Unpicklable and InvalidRuntime when no worker can be had.
         """
         with self._turn(task, alone=False):
-            first = self._run_once(task, unit, fresh=False)
+            first = self._run_once(task, unit, timeout_s, fresh=False)
         if not isinstance(first, Death):
             return first
         if not first.by_outsider and first.n_units == 1:
             return Failure(code="crashed", reason=f"its process {first.how}")
         with self._turn(task, alone=first.by_outsider):
-            second = self._run_once(task, unit, fresh=True)
+            second = self._run_once(task, unit, timeout_s, fresh=True)
         if not isinstance(second, Death):
             return second
         again = "a new one, with nothing beside it," if first.by_outsider else "a new one"
@@ -111,10 +110,10 @@ class Pool:
             return self._turns == 0
         return self._turns < self._n_workers and not self._want_alone
 
-    def _run_once(self, task: Task, unit: bytes, *, fresh: bool) -> Reply | Death:
+    def _run_once(self, task: Task, unit: bytes, timeout_s: float, *, fresh: bool) -> Reply | Death:
         worker = self._loaded(task, fresh)
         try:
-            return worker.run(unit, task.timeout_s)
+            return worker.run(unit, timeout_s)
         finally:
             self._give_back(task, worker)
 

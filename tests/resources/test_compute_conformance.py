@@ -103,7 +103,7 @@ def test_a_function_that_does_not_pickle_is_refused_at_once(compute) -> None:
         compute.map(lambda x: x, [1], timeout_s=TIMEOUT_S)
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan"), None, "10"])
+@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan"), None, "10", [0], [None]])
 def test_a_timeout_is_a_number_of_seconds(compute, units, timeout_s) -> None:
     with pytest.raises(InvalidRuntime, match="timeout_s="):
         compute.map(units.double, [1], timeout_s=timeout_s)
@@ -310,6 +310,20 @@ def test_a_timeout_ends_what_the_unit_started(isolating, units, fifo) -> None:
         assert int(there.readline()) > 0
         assert there.read() == ""
     assert outcome.error.code == "timeout"
+
+
+def test_every_unit_may_have_a_timeout_of_its_own(isolating, units) -> None:
+    limits = [TIMEOUT_S, SHORT_S, TIMEOUT_S]
+    found = list(isolating.map(units.die, ["", "hang", ""], timeout_s=limits))
+    assert [outcome.ok for outcome in found] == [True, False, True]
+    assert found[1].error.code == "timeout"
+    assert f"{SHORT_S:g} s" in found[1].error.reason
+
+
+def test_there_are_as_many_timeouts_as_units(compute, units) -> None:
+    with pytest.raises(InvalidRuntime, match="1 timeouts for 2 units"):
+        compute.map(units.double, [1, 2], timeout_s=[TIMEOUT_S])
+    assert list(compute.map(units.double, [], timeout_s=[])) == []
 
 
 def test_a_killed_unit_leaves_no_temporary_files(isolating, units, capfd) -> None:

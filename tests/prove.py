@@ -1,4 +1,4 @@
-"""The long check of the log's protocol, `make prove`: its model, interleavings, kills of writers and of promotions.
+"""The long check of the log's protocol, `make prove`: its model, interleavings, kills, and worlds of the campaign.
 
 python tests/prove.py [PART ...]            default: every part; on as many processes as there are cores
 python tests/prove.py --list [PART ...]     names the jobs, and about how many seconds each takes of one core
@@ -21,6 +21,7 @@ PARTS = {
     "interleavings": "fire",
     "kills": "kills",
     "promotions": "promotion_kills",
+    "campaign": "simulation.prove",
 }
 """Part -> its module, whose `jobs()` gives name -> (about how many seconds, call): a call counts what it tried."""
 
@@ -46,7 +47,7 @@ def main(given):
     here = Path(__file__).resolve().parent
     # Not this script's own folder, which Python puts first: its `penstock` holds the tests of the package of that name.
     others = [place for place in sys.path if Path(place).resolve() != here]
-    sys.path[:] = [str(here / "dataset"), str(here / "penstock"), *others]
+    sys.path[:] = [*(str(here / name) for name in ("dataset", "penstock", "campaign")), *others]
     jobs = {}
     for part in parts or PARTS:
         jobs |= importlib.import_module(PARTS[part]).jobs()

@@ -7,7 +7,7 @@ from typing import Any
 
 from loader.storage import Store
 from resources.compute import Compute, Failure
-from resources.store_variables import store_variables, stores_of
+from resources.store_variables import store_variables
 
 from .media.decode_time import Work, told_of, work_of
 from .spec import DatasetSpec
@@ -52,7 +52,7 @@ def limits_told(
         told_of,
         places,
         timeout_s=min(_LOOK_S, spec.work_timeout_s),
-        variables=store_variables(*stores_of(places)),
+        variables=store_variables(landing),
     )
     for number, outcome in zip(timed, outcomes, strict=True):
         if outcome.value is not None:

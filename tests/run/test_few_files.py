@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import loader
 
-REPOSITORY = Path(__file__).parents[2]
 CHILD = """
 import resource, sys
 import numpy as np
@@ -63,7 +61,6 @@ def root(tmp_path_factory) -> str:
 def test_few_open_files(root, executor, limits) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, root, executor, *map(str, limits)],
-        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=300,
@@ -90,5 +87,5 @@ try:
 except OSError as error:
     print(error.errno)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("24\n", "")

@@ -106,6 +106,7 @@ def _publish(root: loader.Root, store: Listed, shards: int) -> None:
         "path": paths,
         "nbytes": ones * SHARD_BYTES,
         "sha256": [f"{i:064x}" for i in range(shards)],
+        "index_footer_sha256": [f"{i:064x}" for i in range(shards)],
         "index_path": indexes,
         "index_nbytes": ones * INDEX_BYTES,
     }

@@ -54,7 +54,7 @@ class Entry:
     """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair.py`)."""
 
 
-DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a small JSON object of ours raises, whatever its bytes are: also `int` of 1e999, and many brackets."""
 
 

@@ -1,6 +1,7 @@
 """What a collector has seen, and for how long, on its own clock and no other.
 
-    collect/<name>/signs.json      {"at_us", "format", "run", "run_us", "signs": {key: [what it said, silent_us]}}
+    collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [what it said,
+                                   silent_us]}}; the checksum is that of a log entry
     collect/<name>/plan.parquet    what is condemned, and for how long; see `plan.py`
 
 A name stands for a clock: a collector that runs on several machines has a name on each, and begins with nothing there.
@@ -13,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from loader.dataset.entries import DAMAGED, canonical
+from loader.dataset.entries import DAMAGED, canonical, checksum_of
 from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
@@ -75,6 +76,8 @@ def read_signs(store: Store, name: str) -> Signs:
             raise FormatTooNew(
                 f"{store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}"
             )
+        if body.get("checksum") != checksum_of(body):
+            raise ValueError("its checksum does not hold")
         said = {str(sign): (str(what), int(silent)) for sign, (what, silent) in body["signs"].items()}
         return Signs(at=Moment.from_json(body), said=said)
     except ObjectNotFound:
@@ -91,4 +94,4 @@ def write_signs(store: Store, name: str, signs: Signs) -> None:
     said = {key: [what, silent] for key, (what, silent) in signs.said.items()}
     assert signs.at is not None
     body = {"format": FORMAT, **signs.at.to_json(), "signs": said}
-    store.put(f"{FOLDER}{name}/signs.json", canonical(body))
+    store.put(f"{FOLDER}{name}/signs.json", canonical({**body, "checksum": checksum_of(body)}))

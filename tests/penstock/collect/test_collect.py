@@ -186,6 +186,21 @@ def test_a_plan_that_may_not_be_read_is_not_taken_for_a_damaged_one(properties):
         Before.read(properties.Meanwhile(root.store, "get", refused), "c", moment(0), 0)
 
 
+def test_notes_of_which_a_digit_flipped_count_for_nothing(properties, caplog):
+    """A silence that is longer than it was would abort a live transaction."""
+    root = properties.fresh()
+    root.begin("d", txn="t")
+    properties.look(root, 0)
+    properties.look(root, 1)
+    key = "collect/c/signs.json"
+    good = root.store.get(key).data
+    (silent_us,) = (silent for _, silent in json.loads(good)["signs"].values())
+    assert read_signs(root.store, "c").silent_us("heartbeats/t.json") == silent_us > 0
+    root.store.put(key, good.replace(b"%d" % silent_us, b"9%d" % silent_us))
+    assert read_signs(root.store, "c").said == {}
+    assert "its checksum does not hold" in caplog.text
+
+
 def test_notes_of_a_newer_release_are_refused(properties):
     root = properties.fresh()
     root.create()

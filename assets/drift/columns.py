@@ -1,5 +1,6 @@
 """Every column of a batch's table against those of the baseline's batches: kind by kind, source by source."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .findings import Finding
-from .numbers import Drawn, distribution
+from .numbers import NOTHING, Drawn, Floats, distribution
 from .shares import Comparison, Counted, comparison, mix
 from .thresholds import Thresholds
 
@@ -37,11 +38,12 @@ _NAMES = frozenset((
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
     """Samples that are compared with their like. of: in words; now: of the batch; batches: of the
-    baseline's."""
+    baseline's; objects: how many raw objects the rows of each of these are worth, the batch first."""
 
     of: str
     now: "pl.DataFrame"
     batches: tuple["pl.DataFrame", ...]
+    objects: tuple[float, ...]
 
 
 def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
@@ -74,7 +76,7 @@ def strata(
     for kind in kinds:
         mine, theirs = some(kind=kind)
         if theirs:
-            yield Stratum(of=kind, now=mine, batches=theirs)
+            yield _stratum(kind, mine, theirs)
         for column in within:
             if column not in mine.columns or not theirs:
                 continue
@@ -84,7 +86,11 @@ def strata(
                     continue
                 part, parts = some(kind=kind, **{column: value})
                 if parts:
-                    yield Stratum(of=f"{kind}, {column} {value!r}", now=part, batches=parts)
+                    yield _stratum(f"{kind}, {column} {value!r}", part, parts)
+
+
+def _stratum(of: str, now: "pl.DataFrame", batches: tuple["pl.DataFrame", ...]) -> Stratum:
+    return Stratum(of=of, now=now, batches=batches, objects=tuple(map(n_objects, (now, *batches))))
 
 
 def compared_columns(
@@ -100,17 +106,26 @@ def compared_columns(
 
 
 def column_findings(
-    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds, known: Mapping[str, Any]
+    now: "pl.DataFrame",
+    batches: Sequence["pl.DataFrame"],
+    thresholds: Thresholds,
+    known: Mapping[str, Any],
+    alpha: float,
 ) -> tuple[list[Finding], int]:
-    """(what stands out, how many comparisons were made). known: column -> every category that the version has.
+    """(what stands out, how many comparisons were made). known: column -> every category that the version has; alpha:
+    chance that anything of these stands out by chance.
 
     O(columns x strata x (rows of the batch and of the baseline's batches)); what a batch of the baseline is like beside
     the others is only worked out for a column that differs.
     """
     columns = compared_columns(now, batches, thresholds.ignore)
     every = list(strata(now, batches, thresholds.within))
-    n_compared = max(1, 6 * len(columns) * len(every) + 2 * len(columns))
-    alpha = thresholds.alpha / n_compared
+    sources = {name for table in batches if "source" in table.columns for name in table["source"].unique()}
+    each = sum(
+        n_comparisons([table[name] for table in (now, *batches) if name in table.columns]) for name in columns
+    )
+    n_compared = max(1, each * len(every) + len(sources))
+    alpha /= n_compared
     found = _sources(now, batches, alpha)
     for stratum in every:
         for name in columns:
@@ -122,35 +137,35 @@ def _column(
     stratum: Stratum, name: str, thresholds: Thresholds, alpha: float, known: Any
 ) -> Iterator[Finding]:
     told: Any = {"column": name, "of": stratum.of}
-    there = [table for table in stratum.batches if name in table.columns]
-    if not there:
+    mine, *theirs = zip((stratum.now, *stratum.batches), stratum.objects, strict=True)
+    both = [mine, *(one for one in theirs if name in one[0].columns)]
+    if len(both) == 1:
         return
-    missing = Comparison(
-        now=missing_of(stratum.now, name), batches=[missing_of(table, name) for table in there], alpha=alpha
-    )
+    lost, *before_lost = [missing_of(table, name, objects) for table, objects in both]
+    missing = Comparison(now=lost, batches=before_lost, alpha=alpha)
     if missing.now.share > missing.before.share:
         yield from missing.found(thresholds.missing, what="missing values", **told)
     if name not in stratum.now.columns:
         return
-    columns = [stratum.now[name], *(table[name] for table in there)]
+    columns = [table[name] for table, _ in both]
     if len({column.dtype.is_numeric() for column in columns if column.dtype != _types().Null}) > 1:
         return  # another type: for `schema_findings`
     if _is_category(columns):
-        counts = categories(stratum.now, name)
-        before = [found for table in there if (found := categories(table, name))]
+        counts, *each = [categories(table, name, objects) for table, objects in both]
+        before = [one for one in each if one]
         if counts and before:
             if columns[0].dtype == _types().String:
                 yield from _renamed(counts, before, alpha, known, told)
             limits = (thresholds.share, thresholds.psi)
             yield from mix(counts, before, alpha, limits, what="share", **told)
     elif columns[0].dtype.is_numeric():
-        zeros = Comparison(
-            now=zeros_of(stratum.now, name), batches=[zeros_of(table, name) for table in there], alpha=alpha
-        )
+        numbers = [_known(column) for column in columns]
+        empty, *before_empty = [zeros_of(some, one[1]) for some, one in zip(numbers, both, strict=True)]
+        zeros = Comparison(now=empty, batches=before_empty, alpha=alpha)
         yield from zeros.found(thresholds.zeros, what="zeros", **told)
-        batches = [one for table in there if len((one := drawn(table, name)).values)]
+        values, *others = [drawn(some, one[1]) for some, one in zip(numbers, both, strict=True)]
         three = (thresholds.level, thresholds.ks, thresholds.psi)
-        yield from distribution(drawn(stratum.now, name), batches, alpha, three, **told)
+        yield from distribution(values, [one for one in others if len(one.values)], alpha, three, **told)
 
 
 def _types() -> Any:
@@ -168,11 +183,12 @@ def _is_category(columns: Sequence["pl.Series"]) -> bool:
         return True
     if kind != pl.String and not kind.is_integer():
         return False
-    most = MAX_CATEGORIES if kind == pl.String else FEW_NUMBERS
-    values: set[Any] = set()
-    for column in columns:
-        values.update(column.drop_nulls().unique().head(most + 1))
-    return len(values) <= most
+    return len(_values(columns)) <= (MAX_CATEGORIES if kind == pl.String else FEW_NUMBERS)
+
+
+def _values(columns: Sequence["pl.Series"]) -> set[Any]:
+    """Different ones. In Python: columns of a batch are many and short, and a query of each costs more."""
+    return {value for column in columns for value in column.to_list()} - {None}
 
 
 def n_objects(table: "pl.DataFrame") -> float:
@@ -180,51 +196,60 @@ def n_objects(table: "pl.DataFrame") -> float:
     with many samples weigh more. Of a table of objects: its rows."""
     if OBJECT not in table.columns:
         return float(len(table))
-    rows = table[OBJECT].value_counts()["count"].cast(_types().Float64)
-    return float(rows.sum()) ** 2 / float((rows**2).sum() or 1) if len(rows) else 0.0
+    rows = Counter(table[OBJECT].to_list()).values()
+    return float(sum(rows)) ** 2 / float(sum(n * n for n in rows) or 1)
 
 
-def missing_of(table: "pl.DataFrame", name: str) -> Counted:
+def _known(column: "pl.Series") -> Floats:
+    """Numbers without nulls; a null and a NaN are one in an array of NumPy."""
+    if column.null_count():
+        column = column.drop_nulls()
+    return column.to_numpy().astype(np.float64)
+
+
+def n_comparisons(columns: Sequence["pl.Series"]) -> int:
+    """Ways in which a column may stand out: by missing values; by every category up or down, of texts also gone, and by
+    the mix; or of numbers, by zeros up or down and three measures."""
+    if not _is_category(columns):
+        return 6
+    return 2 + (3 if columns[0].dtype == _types().String else 2) * len(_values(columns))
+
+
+def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
     """Nulls and NaNs; of a column that is not there, all."""
     if name not in table.columns:
-        return Counted(k=len(table), n=len(table), objects=n_objects(table))
+        return Counted(k=len(table), n=len(table), objects=objects)
     column = table[name]
-    k = column.null_count() + (int(column.is_nan().sum() or 0) if column.dtype.is_float() else 0)
-    return Counted(k=k, n=len(table), objects=n_objects(table))
+    k = int(np.isnan(column.to_numpy()).sum()) if column.dtype.is_float() else column.null_count()
+    return Counted(k=k, n=len(table), objects=objects)
 
 
-def zeros_of(table: "pl.DataFrame", name: str) -> Counted:
-    """Exact zeros among what is known."""
-    column = table[name].drop_nulls()
-    return Counted(k=int((column == 0).sum()), n=len(column), objects=min(len(column), n_objects(table)))
+def zeros_of(known: Floats, objects: float) -> Counted:
+    """Zeros among what is known, to the last digits."""
+    k = int(np.count_nonzero(np.abs(known) <= NOTHING))
+    return Counted(k=k, n=len(known), objects=min(len(known), objects))
 
 
-def categories(table: "pl.DataFrame", name: str) -> dict[str, Counted]:
+def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Counted]:
     """value -> how many of the known ones have it."""
-    column = table[name].drop_nulls()
-    if not len(column):
-        return {}
-    objects = min(len(column), n_objects(table))
-    counted = column.value_counts()
-    return {str(value): Counted(k=k, n=len(column), objects=objects) for value, k in counted.iter_rows()}
+    counted = Counter(table[name].to_list())
+    n = len(table) - counted.pop(None, 0)
+    return {str(value): Counted(k=k, n=n, objects=min(n, objects)) for value, k in counted.items()}
 
 
-def drawn(table: "pl.DataFrame", name: str) -> Drawn:
+def drawn(known: Floats, objects: float) -> Drawn:
     """The finite values."""
-    if name not in table.columns:
-        return Drawn(values=np.zeros(0), objects=0)
-    values = table[name].drop_nulls().to_numpy().astype(np.float64)
-    return Drawn(values=np.sort(values[np.isfinite(values)]), objects=n_objects(table))
+    return Drawn(values=np.sort(known[np.isfinite(known)]), objects=objects)
 
 
 def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[Finding]:
     """Sources of which nothing came, though every batch of the baseline had some, and half of the least share that any
     of them had would hardly leave them out by chance."""
-    counts = categories(now, "source") if "source" in now.columns else {}
+    counts = categories(now, "source", n_objects(now)) if "source" in now.columns else {}
     if not counts:
         return []
     objects = next(iter(counts.values())).objects
-    before = [categories(table, "source") for table in batches if "source" in table.columns]
+    before = [categories(table, "source", n_objects(table)) for table in batches if "source" in table.columns]
     gone = sorted({name for one in before for name in one} - set(counts))
     found = []
     for name in gone:

@@ -19,8 +19,9 @@ from .yields import outcome_findings, size_findings, units_findings
 if TYPE_CHECKING:
     import polars as pl
 
-_TESTS = 64
-"""Comparisons that are no column's: outcomes, units, captions."""
+_PARTS, _TESTS = 3, 64
+"""The significance of a batch is shared by the columns of its samples, those of its media, and comparisons that are no
+column's (outcomes, units, captions), a third each; and how many of the last there are at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +43,14 @@ def drift(compared: Compared) -> CheckResult:
         return CheckResult(name="drift", passed=True, explanation="there is no version to compare with")
     batches = [with_source(one.samples) for one in baseline.batches]
     now = with_source(compared.now.samples)
-    found, n_compared = column_findings(now, batches, thresholds, baseline.categories)
+    share = thresholds.alpha / _PARTS
+    found, n_compared = column_findings(now, batches, thresholds, baseline.categories, share)
     objects = [with_source(one.media, "key") for one in baseline.batches if len(one.media)]
     if len(compared.now.media) and objects:
-        more, n_more = column_findings(with_source(compared.now.media, "key"), objects, thresholds, {})
+        more, n_more = column_findings(with_source(compared.now.media, "key"), objects, thresholds, {}, share)
         found += [one for one in _of_media(more) if one.what != "source stopped delivering"]
         n_compared += n_more
-    alpha = thresholds.alpha / _TESTS
+    alpha = share / _TESTS
     outcomes = [one.outcomes for one in baseline.batches]
     found += outcome_findings(compared.now.outcomes, outcomes, thresholds, alpha)
     tables = [(one.samples, one.media) for one in baseline.batches]
@@ -85,7 +87,7 @@ def agreement(compared: Compared) -> CheckResult:
     batches = baseline.batches if baseline else ()
     if now.texts is not None and len(now.texts.keys):
         texts = [one.texts for one in batches if one.texts is not None and len(one.texts.keys)]
-        found += caption_findings(now.texts, texts, thresholds, thresholds.alpha / _TESTS)
+        found += caption_findings(now.texts, texts, thresholds, thresholds.alpha / _PARTS / _TESTS)
     if batches:
         found += featurizer_findings(now.features, batches[0].features, batches[0].features_now)
     known = len(batches) >= thresholds.min_batches

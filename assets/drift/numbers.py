@@ -1,12 +1,14 @@
 """Distributions of numbers: their level, the Kolmogorov-Smirnov distance, the population stability index over deciles.
 
 They miss different things: an index over deciles hardly sees a scale that changed by 3 %, which moves the level; a
-level does not see a spread that changed; none of them sees a per cent of zeros, which `shares` counts.
+level does not see a spread that changed; none of them sees a per cent of zeros, which `shares` counts. None of them
+looks at last digits (`settled`).
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,11 @@ from .shares import Counted, index_difference
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 DECILES = 10
+PRECISION, NOTHING = 1e-6, 1e-12
+"""Numbers that lie closer together, relative to their size or (NOTHING) absolutely, are one: the last digits are those
+of a processor or library, and those of float32 from the eighth on."""
+_STEPS = 50
+"""Halvings in the search for a quantile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +43,94 @@ def pooled(batches: Sequence[Drawn]) -> Drawn:
     return Drawn(values=values, objects=sum(one.objects for one in batches))
 
 
-def level(now: Drawn, before: Drawn, alpha: float) -> Difference:
-    """Difference of the means in standard deviations of what was before (Cohen's d); chance as of a normal one."""
-    from scipy.stats import norm
+def settled(some: Sequence[Drawn]) -> list[Drawn]:
+    """The same with values that differ in their last digits made equal: a run of them becomes its first one. A run that
+    as a whole is wider than the last digits are, as of many different numbers, stays as it is."""
+    values = np.sort(np.concatenate([one.values for one in some])) if some else np.zeros(0)
+    if not len(values):
+        return list(some)
+    near = np.maximum(PRECISION * np.abs(values), NOTHING)
+    begins = np.concatenate([[True], np.diff(values) > near[1:]])
+    first = np.flatnonzero(begins)
+    last = np.concatenate([first[1:], [len(values)]]) - 1
+    is_run = values[last] - values[first] <= 4 * near[first]
 
+    def of(one: Drawn) -> Drawn:
+        run = np.searchsorted(values[first], one.values, side="right") - 1
+        return replace(one, values=np.where(is_run[run], values[first][run], one.values))
+
+    return [of(one) for one in some]
+
+
+def level(now: Drawn, before: Drawn, alpha: float) -> Difference:
+    """Difference of the means in standard deviations of what was before (Cohen's d); chance as of a normal one, and
+    where that does not explain it, by a bound that holds of any distribution and number of objects."""
     n, m = now.evidence, before.evidence
     deviation = float(before.values.std()) if len(before.values) else 0.0
-    if not n or not m or not deviation:
+    # Equal numbers have a deviation too: the last digits of their own mean.
+    if not n or not m or deviation <= max(PRECISION * float(np.abs(before.values).max()), NOTHING):
         return UNKNOWN
     chance = math.sqrt(1 / n + 1 / m)
-    return Difference(
-        effect=abs(float(now.values.mean() - before.values.mean())) / deviation,
-        chance=chance,
-        noise=float(norm.isf(alpha / 2)) * chance,
+    moved = float(now.values.mean() - before.values.mean())
+    noise = _quantile(alpha / 2) * chance
+    if abs(moved) / deviation > noise:
+        noise = max(noise, by_chance(now, before, alpha, rises=moved > 0) / deviation)
+    return Difference(effect=abs(moved) / deviation, chance=chance, noise=noise)
+
+
+@lru_cache(maxsize=256)
+def _quantile(tail: float) -> float:
+    from scipy.stats import norm
+
+    return float(norm.isf(tail))
+
+
+def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
+    """How far apart the means of two draws of one thing are at most, at alpha / 2 to this side.
+
+    Both together are the thing: of n objects drawn from it, however few or skewed, the mean lies beyond d with a chance
+    of at most exp(-n I(d)), I being the rate function of Cramer and Chernoff; without replacement still less often
+    (Hoeffding 1963). Either side may be the draw; the smaller of the two bounds holds.
+    """
+    n, m = now.evidence, before.evidence
+    values = np.concatenate([now.values, before.values])
+    weights = np.repeat(
+        [n / (n + m) / len(now.values), m / (n + m) / len(before.values)],
+        [len(now.values), len(before.values)],
     )
+    centred = (values - float(weights @ values)) * (1 if rises else -1)
+    least = -math.log(alpha / 2)
+    return min(
+        _beyond(centred, weights, least / n) * (n + m) / m,
+        _beyond(-centred, weights, least / m) * (n + m) / n,
+    )
+
+
+def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
+    """The mean whose rate function is `rate`, of a thing of mean 0; infinity where none has as much: then even the
+    largest value, each time, is no wonder."""
+    highest = float(centred.max())
+    size = float(np.abs(centred).max())
+    if not size:
+        return 0.0
+
+    def tilted(t: float) -> tuple[float, float]:
+        """(the mean under exp(t x), its rate function)."""
+        tilt = weights * np.exp(t * (centred - highest))
+        total = float(tilt.sum())
+        mean = float(tilt @ centred) / total
+        return mean, t * mean - (math.log(total) + t * highest)
+
+    low, high = 0.0, 1 / size
+    while (found := tilted(high))[1] < rate:
+        low, high = high, 2 * high
+        if high * size > 1e6:
+            return math.inf
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        found = tilted(middle)
+        low, high = (middle, high) if found[1] < rate else (low, middle)
+    return tilted(high)[0]
 
 
 def distance(now: Drawn, before: Drawn, alpha: float) -> Difference:
@@ -81,6 +162,7 @@ def distribution(
 ) -> list[Finding]:
     """A finding when one of the measures stands out. limits: of level, distance and index; told: column, of."""
     level_limit, ks_limit, psi_limit = limits
+    now, *batches = settled([now, *batches])
     whole = pooled(batches)
     if not len(now.values) or not len(whole.values):
         return []
@@ -116,14 +198,14 @@ def spread(values: Floats) -> str:
 
 def ratio(now: Floats, before: Floats, alpha: float) -> Difference:
     """How far the mean of positive numbers, one per object, is another: |ln(mean / mean)|; chance by the delta method
-    and a normal distribution."""
-    from scipy.stats import norm
-
+    and a normal distribution, and where that does not explain it, as of `level`."""
     if len(now) < 2 or len(before) < 2 or not now.mean() or not before.mean():
         return UNKNOWN
     chance = math.sqrt(sum(one.var(ddof=1) / len(one) / one.mean() ** 2 for one in (now, before)))
-    return Difference(
-        effect=abs(math.log(now.mean() / before.mean())),
-        chance=chance,
-        noise=float(norm.isf(alpha / 2)) * chance,
-    )
+    effect, noise = abs(math.log(now.mean() / before.mean())), _quantile(alpha / 2) * chance
+    if effect > noise:
+        rises = bool(now.mean() > before.mean())
+        drawn = [Drawn(values=one, objects=len(one)) for one in (now, before)]
+        apart = by_chance(drawn[0], drawn[1], alpha, rises=rises) / float(before.mean())
+        noise = max(noise, math.log1p(apart) if rises else -math.log1p(-min(apart, 1 - 1e-9)))
+    return Difference(effect=effect, chance=chance, noise=noise)

@@ -6,6 +6,7 @@ Significance is that of Fisher's exact test (hypergeometric, one side), so it ho
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from .findings import UNKNOWN, Difference, Finding, stands_out
@@ -41,15 +42,12 @@ NONE = Counted(k=0, n=0, objects=0)
 
 def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
     """How far two shares lie apart, and how far they may by chance. Without evidence chance explains everything."""
-    from scipy.stats import hypergeom
-
     mine, trials = now.evidence()
     theirs, earlier = before.evidence()
     if not trials or not earlier:
         return UNKNOWN
-    drawn = hypergeom(trials + earlier, mine + theirs, trials)
     rises = now.share > before.share
-    edge = float(drawn.isf(alpha) if rises else drawn.ppf(alpha))
+    edge = _hits_by_chance(trials + earlier, mine + theirs, trials, alpha, rises)
     # What the two shares would be if this batch had `edge` hits of those that both have together.
     apart = edge / trials - (mine + theirs - edge) / earlier
     both = (mine + theirs) / (trials + earlier)
@@ -58,6 +56,14 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
         chance=math.sqrt(both * (1 - both) * (1 / trials + 1 / earlier)),
         noise=max(0.0, apart if rises else -apart) + 0.5 / trials,
     )
+
+
+@lru_cache(maxsize=65_536)
+def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
+    """How many hits are among some drawn objects at most, or at least."""
+    from scipy.stats import hypergeom
+
+    return float((hypergeom.isf if most else hypergeom.ppf)(alpha, objects, hits, drawn))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,8 @@ class Comparison:
 
     def found(self, limit: float, **told: Any) -> list[Finding]:
         """The finding, if it is one. told: what, column, of, keys of it."""
+        if not abs(self.now.share - self.before.share) > limit:  # most columns: without a quantile
+            return []
         mine = self.difference()
         if not stands_out(mine, limit, self.others):
             return []
@@ -152,7 +160,6 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
     freedom less than there are values (it is twice the mean of the two directions' G statistics): that says what chance
     makes of it."""
     import numpy as np
-    from scipy.stats import chi2
 
     n, m = (min(some[0].n, some[0].objects) for some in (now, before))
     if not n or not m:
@@ -164,8 +171,15 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
     return Difference(
         effect=math.sqrt(float(((p - q) * np.log(p / q)).sum())),
         chance=math.sqrt(freedom * scale),
-        noise=math.sqrt(float(chi2.isf(alpha, freedom)) * scale),
+        noise=math.sqrt(_index_by_chance(freedom, alpha) * scale),
     )
+
+
+@lru_cache(maxsize=1024)
+def _index_by_chance(freedom: int, alpha: float) -> float:
+    from scipy.stats import chi2
+
+    return float(chi2.isf(alpha, freedom))
 
 
 def _top(names: Sequence[str], counts: Sequence[Counted]) -> list[str]:

@@ -1,6 +1,8 @@
 """The statistics behind the drift gate: chance is given what it is owed, and no more."""
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.drift.captions import caption_findings, texts_of
+from assets.drift.columns import zeros_of
 from assets.drift.findings import UNKNOWN, Difference, stands_out
-from assets.drift.numbers import Drawn, distance, level, stability
-from assets.drift.shares import Counted, share_difference
+from assets.drift.numbers import Drawn, distance, distribution, level, ratio, settled, stability
+from assets.drift.shares import Counted, index_difference, share_difference
 from assets.drift.thresholds import Thresholds
 
 ALPHA = 0.01
@@ -72,6 +75,89 @@ def test_more_spread_among_batches_never_makes_a_finding(
     assert not stands_out(mine, 2.0, list)
     assert stands_out(mine, 0.2, list) == (effect > 0.2)
     assert not stands_out(UNKNOWN, 0.0, list)
+
+
+def noisy(value: float, n: int, seed: int, digits: float = 1e-13) -> Drawn:
+    """One number as a library computes it: other last digits each time, and those of odd seeds by a bit more."""
+    noise = np.random.default_rng(seed).standard_normal(n) + 3 * (seed % 2)
+    return Drawn(values=np.sort(value * (1 + digits * noise) + digits * noise * (value == 0)), objects=n)
+
+
+@pytest.mark.parametrize("value", [4 / 3, -23.0, 0.0, 1e9, 1e-5])
+@pytest.mark.parametrize("digits", [1e-16, 1e-13, 1e-8])
+def test_last_digits_are_no_difference(value: float, digits: float) -> None:
+    if not value:
+        digits = min(digits, 1e-13)  # of nothing there are no digits, but what is left of a sum
+    batches = [noisy(value, 200, seed, digits) for seed in (0, 2, 4, 6)]
+    limits = (0.2, 0.1, 0.2)
+    for seed in (1, 3, 8):
+        assert distribution(noisy(value, 200, seed, digits), batches, 1e-6, limits, column="x") == []
+    moved = noisy(value * 1.001 + 0.001 * (value == 0), 200, 7, digits)
+    assert distribution(moved, batches, 1e-6, limits, column="x")
+
+
+def test_equal_numbers_have_no_level_that_moves() -> None:
+    """Their mean is another by its last digits in one batch and in several, and so is their deviation."""
+    for n in range(2, 60):
+        batches = [Drawn(values=np.full(7 * n, 4 / 3), objects=7 * n) for _ in range(3)]
+        now = Drawn(values=np.full(n, 4 / 3), objects=n)
+        assert distribution(now, batches, 1e-6, (0.2, 0.1, 0.2), column="x") == []
+
+
+def test_numbers_that_lie_close_but_are_many_are_told_apart() -> None:
+    """A feature around 1 with a spread of 0.01, 20,000 times: neighbours lie within the last digits."""
+    draw = np.random.default_rng(0)
+    batches = [Drawn(values=np.sort(draw.normal(1, 0.01, 20_000)), objects=20_000) for _ in range(4)]
+    (now,) = settled([batches[0]])
+    assert np.abs(now.values - batches[0].values).max() < 1e-5
+    moved = Drawn(values=np.sort(draw.normal(1.004, 0.01, 20_000)), objects=20_000)
+    assert distribution(moved, batches, 1e-6, (0.2, 0.1, 0.2), column="x")
+
+
+def test_what_is_nothing_but_for_its_last_digits_is_a_zero() -> None:
+    assert zeros_of(np.array([0.0, 1e-17, -1e-15, 1e-6, np.nan]), 5).k == 3
+
+
+SKEWED: Mapping[str, Callable[[np.random.Generator, int], Any]] = {
+    "normal": lambda draw, n: draw.normal(0, 1, n),
+    "lognormal": lambda draw, n: draw.lognormal(0, 2, n),
+    "one in a hundred": lambda draw, n: 1.0 * (draw.random(n) < 0.01),
+    "two values": lambda draw, n: 1.0 + (draw.random(n) < 0.3),
+}
+
+
+@pytest.mark.parametrize("name", SKEWED)
+@pytest.mark.parametrize("n", [4, 30, 300])
+def test_levels_of_few_or_skewed_numbers_differ_as_seldom_as_is_said(name: str, n: int) -> None:
+    draw, alarms = np.random.default_rng(4), [0, 0]
+    for _ in range(DRAWS):
+        now, before = (Drawn(values=np.sort(SKEWED[name](draw, k)), objects=k) for k in (n, 3 * n))
+        found = level(now, before, ALPHA), ratio(now.values + 5, before.values + 5, ALPHA)
+        alarms = [n + (one.effect > one.noise) for n, one in zip(alarms, found, strict=True)]
+    assert max(alarms) <= ALPHA * DRAWS + 3 * math.sqrt(ALPHA * DRAWS)
+
+
+def test_a_level_that_moved_is_seen_at_any_size() -> None:
+    draw = np.random.default_rng(5)
+    for n, moved in ((30, 2.5), (300, 0.7), (3_000, 0.25)):
+        before = Drawn(values=np.sort(draw.normal(0, 1, 3 * n)), objects=3 * n)
+        found = level(Drawn(values=np.sort(draw.normal(moved, 1, n)), objects=n), before, 1e-7)
+        assert found.effect > found.noise, n
+
+
+@pytest.mark.parametrize("n", [8, 30, 300])
+@pytest.mark.parametrize("n_values", [3, 30, 150])
+def test_a_mix_of_many_rare_values_differs_as_seldom_as_is_said(n: int, n_values: int) -> None:
+    draw, alarms = np.random.default_rng(6), 0
+    weights = 1 / np.arange(1, n_values + 1)
+    weights /= weights.sum()
+    for _ in range(DRAWS):
+        now, before = (
+            [counted(int(k), total) for k in draw.multinomial(total, weights)] for total in (n, 3 * n)
+        )
+        found = index_difference(now, before, ALPHA)
+        alarms += found.effect > found.noise
+    assert alarms <= ALPHA * DRAWS + 3 * math.sqrt(ALPHA * DRAWS)
 
 
 def texts(words: list[str], shift: int) -> list[dict[str, object]]:

@@ -98,7 +98,7 @@ def test_a_mapping_is_a_dict_and_a_text_of_a_class_of_its_own_a_text() -> None:
     assert decoded(encoded(MappingProxyType({"v": Version("2.6")})), {}) == {"v": "2.6"}
 
 
-@pytest.mark.parametrize("value", [object(), print, np.array([None]), 1j, {"a": [{1: os}]}], ids=repr)
+@pytest.mark.parametrize("value", [object(), print, np.array([None]), 1j, {"a": [{1: os}]}], ids=type)
 def test_anything_else_is_refused_where_it_is_made(value) -> None:
     with pytest.raises(TypeError, match="cannot be sent back; accepted: None, bool"):
         encoded(value)

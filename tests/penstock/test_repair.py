@@ -220,3 +220,18 @@ def test_two_broken_places_far_apart(root):
     steps = plan_repair(root.store, by="ann")
     assert [step.n for step in steps] == [first, 300]
     assert apply_repair(root.store, steps, by="ann").n == log.state.n
+
+
+def test_a_mirror_of_a_repaired_root_is_whole(root, cli, tmp_path):
+    """The record of the repair goes with the entries; what the mirror becomes reads without the primary."""
+    old(root)
+    n = sealed_on(root, time_flipped, BEGIN)
+    repaired(root, cli)
+    mirror = tmp_path / "mirror"
+    assert cli("migrate", "run", mirror, root=root.url).code == 0
+    copy = loader.Root(mirror)
+    assert (
+        copy.store.get(f"log/repair-{n:012d}.json").data == root.store.get(f"log/repair-{n:012d}.json").data
+    )
+    assert verify_root(copy).problems == []
+    assert contents(copy) == contents(again(root))

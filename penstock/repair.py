@@ -103,7 +103,7 @@ class _Repair:
         numbers = (entry_number(info.key) for info in self.store.list("log/"))
         end = max((n for n in numbers if n is not None), default=0)
         while not self._skip_whole() or self.state.n < end:
-            upto = min(self.state.n + 2 * HINT_EVERY + 1, end)
+            upto = max(min(self.state.n + 2 * HINT_EVERY + 1, end), self.state.n + 1)  # one may not be listed
             while self.state.n < upto:
                 self._add(self.state.n + 1, _read(self.store, self.state.n + 1))
         return self.steps

@@ -235,3 +235,16 @@ def test_a_mirror_of_a_repaired_root_is_whole(root, cli, tmp_path):
     )
     assert verify_root(copy).problems == []
     assert contents(copy) == contents(again(root))
+
+
+def test_a_damaged_entry_that_is_not_listed_yet_is_restored(root, monkeypatch):
+    """A listing that came late: the end of the log is where no entry is."""
+    n = root.state.n
+    good = root.store.get(entry_key(n)).data
+    root.store.put(entry_key(n), good.replace(b'"kind"', b'"kinf"'))
+    listing = root.store.list
+    late = lambda prefix="", start_after=None: (
+        i for i in listing(prefix, start_after) if i.key != entry_key(n)
+    )  # noqa: E731
+    monkeypatch.setattr(root.store, "list", late)
+    assert [(step.key, step.data) for step in plan_repair(root.store, by="ann")] == [(entry_key(n), good)]

@@ -1,11 +1,12 @@
 """Which runs of an instance are of this code location: others share its databases, and may live on other machines."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
+
+from loader.json_text import parse_json_object
 
 _LABEL = ".dagster/repository"  # by which Dagster's pages filter; kept beside the run's tags
 _SERVER = ".dagster/grpc_info"  # of the default launcher: the code server that it asked
@@ -42,7 +43,7 @@ def tags_of(label: str) -> Mapping[str, str]:
 def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
     """Whether the code server that started the run is, or was, of this machine, so that its process would be."""
     try:
-        told = json.loads(run.tags.get(_SERVER, ""))
+        told = parse_json_object(run.tags.get(_SERVER, ""))
         if told.get("port") is not None:
             return (told.get("host"), told["port"]) == (here.host, here.port)
         return here.port is None and Path(told["socket"]).exists()

@@ -5,12 +5,12 @@ one. A bit that flipped on the way broke the chain for good, with both entries a
 never replaced: a repair record, created once, lets readers go on, and says who looked at it and why.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import ObjectNotFound
+from ..json_text import parse_json_object
 from ..storage.together import Objects
 from .entries import DAMAGED, FOLDER, Entry, canonical, checksum_of
 
@@ -71,7 +71,7 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
 def _parse(data: bytes) -> Mapping[str, Any]:
     """What a record says; nothing, where it is damaged: the link stays broken, and readers say so."""
     try:
-        value = json.loads(data)
+        value = parse_json_object(data)
         sound = canonical(value) == data and value["checksum"] == checksum_of(value)
     except DAMAGED:
         return {}

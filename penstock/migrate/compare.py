@@ -5,13 +5,13 @@ or proved by the entry behind it, and read back from the target. What arrived ot
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from loader.dataset.entries import DAMAGED, entry_key
 from loader.errors import Corrupt
+from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from .items import Copied, Item
@@ -74,7 +74,7 @@ def _entries(source: Store, numbers: range) -> Iterator[bytes]:
 def _before(data: bytes) -> str:
     """The hash of the entry before it, as this one says."""
     try:
-        return str(json.loads(data)["prev"])
+        return str(parse_json_object(data)["prev"])
     except DAMAGED:
         return ""
 

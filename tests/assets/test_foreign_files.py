@@ -40,7 +40,7 @@ def test_a_unit_is_a_file_that_its_worker_made(
     monkeypatch.setattr(cutting, "cut_object", naming)
     secret = tmp_path / "secret"
     secret.write_bytes(b"a key")
-    row = {"key": str(secret), "sha256": "0" * 64, "mime": how}
+    row = {"key": str(secret), "sha256": "0" * 64, "mime": how, "kind": "image"}
     landing, spec = open_store(str(tmp_path)), DatasetSpec(name="demo")
     raws = {row["key"]: row}
     units, refusals = cut_objects(landing, InlineCompute(), spec, [row], raws, tmp_path / "work", {})

@@ -245,6 +245,6 @@ def test_a_damaged_entry_that_is_not_listed_yet_is_restored(root, monkeypatch):
     listing = root.store.list
     late = lambda prefix="", start_after=None: (
         i for i in listing(prefix, start_after) if i.key != entry_key(n)
-    )  # noqa: E731
+    )
     monkeypatch.setattr(root.store, "list", late)
     assert [(step.key, step.data) for step in plan_repair(root.store, by="ann")] == [(entry_key(n), good)]

@@ -243,8 +243,9 @@ def test_a_damaged_entry_that_is_not_listed_yet_is_restored(root, monkeypatch):
     good = root.store.get(entry_key(n)).data
     root.store.put(entry_key(n), good.replace(b'"kind"', b'"kinf"'))
     listing = root.store.list
-    late = lambda prefix="", start_after=None: (
-        i for i in listing(prefix, start_after) if i.key != entry_key(n)
-    )
+
+    def late(prefix="", start_after=None):
+        return (info for info in listing(prefix, start_after) if info.key != entry_key(n))
+
     monkeypatch.setattr(root.store, "list", late)
     assert [(step.key, step.data) for step in plan_repair(root.store, by="ann")] == [(entry_key(n), good)]

@@ -96,7 +96,7 @@ def test_a_batch_that_keeps_to_everything(root: loader.Root, landing: Path, rele
     verdict = require_published(root.store, "demo", "version", batch)
     assert root.open("demo@1").manifest["producer"]["audit_record"] == verdict.path
     (found,) = [one for one in done.get_asset_check_evaluations() if one.check_name == "expectations"]
-    assert "row_count(1" in found.metadata[f"batch {batch}"].value
+    assert "row\\_count(1" in found.metadata[f"batch {batch}"].value
     before = {info.key for info in root.store.list()}
     again = release(Gate())
     assert again.success

@@ -195,7 +195,8 @@ def test_raw_objects_at_their_source(kit, place, tmp_path, capsys):
     assert left["check"] == "raw"
     assert "a.jpg" not in json.dumps(left)
     capsys.readouterr()
-    assert main(["takedown", "run", "--root", str(place), "--apply", "--delete-raw"]) == 0
+    below = ["--raw-below", source.parent.as_posix()]
+    assert main(["takedown", "run", "--root", str(place), "--apply", "--delete-raw", *below]) == 0
     assert f"raw object, deleted at its source: {source.as_posix()}" in capsys.readouterr().out
     assert not source.exists()
     kit.sweep(root)

@@ -312,7 +312,7 @@ class TestDamage:
         root, plan, address, table = local
         place = address.fields["mp4"]
         os.truncate(os.path.join(root.url, place.path), place.offset + int(table.pos[41]) + 5)
-        with pytest.raises(Corrupt, match=r"field 'mp4'.*cut off"):
+        with pytest.raises(Corrupt, match=r"field 'mp4'.*the file ends at byte"):
             self.read(plan)
 
 

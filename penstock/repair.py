@@ -129,7 +129,7 @@ class _Repair:
             if data is None:
                 raise Corrupt(f"log entry {entry_key(n)} is missing")
             entry = self._parsed(n, data)
-            self._take(entry if _fits(entry, self.state) else self._link(entry))
+            self._take(entry if entry.follows == self.state.prev else self._link(entry))
         except Corrupt as error:
             del self.steps[known:]
             self._take(self._restored(n, data, error))
@@ -247,10 +247,6 @@ def misread(store: Store, n: int, sha256: str) -> str | None:
     data = store.get(entry_key(n)).data
     read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
     return None if read is None else _difference(data, read)
-
-
-def _fits(entry: Entry, state: State) -> bool:
-    return (entry.prev_means or entry.prev) == state.prev
 
 
 def _prev_of(n: int, data: bytes | None) -> str:

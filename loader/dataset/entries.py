@@ -53,6 +53,11 @@ class Entry:
     prev_means: str = ""
     """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair.py`)."""
 
+    @property
+    def follows(self) -> str:
+        """Sha256 of the entry before it, as far as it and a repair record say."""
+        return self.prev_means or self.prev
+
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a small JSON object of ours raises, whatever its bytes are: also `int` of 1e999, and many brackets."""
@@ -189,7 +194,7 @@ def edited(entries: Sequence[Entry]) -> list[int]:
     """
     numbers: list[int] = []
     for left, right in pairwise(entries):
-        if (right.prev_means or right.prev) == left.sha256 or left.n in numbers:
+        if right.follows == left.sha256 or left.n in numbers:
             continue
         i = right.n - entries[0].n
         after = entries[i + 1] if i + 1 < len(entries) else None

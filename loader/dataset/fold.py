@@ -62,7 +62,7 @@ class _Draft:
     def add(self, entry: Entry) -> None:
         if entry.n != self.n + 1:
             raise Corrupt(f"log entry {entry_key(entry.n)} was folded after entry {self.n}: one is missing")
-        if (entry.prev_means or entry.prev) != self.prev:
+        if entry.follows != self.prev:
             raise Corrupt(
                 f"log entry {entry_key(entry.n)} was written after an entry with sha256 "
                 f"{entry.prev or 'none'}, but entry {self.n} has {self.prev or 'none'}: one of the two was "

@@ -92,8 +92,7 @@ def promote(
             "--primary-is-gone"
         )
     done.closed = moved.n
-    there = Log(target).state
-    if there.primary is None or not is_primary(target, there):
+    if not _is_promoted(target):
         if moved.url != target.url:
             raise Conflict(
                 f"{source.url} is on its way to {moved.url} (log entry {moved.n}) and not to {target.url}: run "
@@ -135,6 +134,15 @@ def promote_alone(target: Store) -> Promotion:
     assert moved is not None
     done.closed = moved.n
     return _promoted(done, target)
+
+
+def _is_promoted(target: Store) -> bool:
+    """Whether the target is the primary already. A log that is damaged is not: `_verified` names its entry."""
+    try:
+        there = Log(target).state
+    except Corrupt:
+        return False
+    return there.primary is not None and is_primary(target, there)
 
 
 def _copied(done: Promotion, report: Report) -> bool:

@@ -50,12 +50,11 @@ check: $(READY) ## lint, types, architecture
 	$(BIN)/mypy
 	$(PYTEST) tests/test_architecture.py
 
-ci: check demo ## everything but prove, fuzz and bench, as .ci/run calls it
+ci: check demo ## everything but prove, mutants, fuzz and bench, as .ci/run calls it
 	scripts/install-peers.sh
 	scripts/install-servers.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
 	$(PYTEST) $(PARALLEL) -m 'not ceph and not mutants' --durations=15
-	$(MAKE) mutants
 
 prove: $(READY) ## the long check of the log's protocol: its model, interleavings, kills, 400 worlds (14 minutes of two cores)
 	env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python tests/prove.py

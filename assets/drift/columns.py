@@ -57,9 +57,10 @@ def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
 
 
 def strata(
-    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str]
+    now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str], min_batches: int
 ) -> Iterator[Stratum]:
-    """All samples of a kind, then those of each value of the columns `within` that has enough objects."""
+    """All samples of a kind, then those of each value of the columns `within` that has enough objects, and was in
+    enough batches to know what is usual of it."""
     import polars as pl
 
     def some(**where: str) -> tuple["pl.DataFrame", tuple["pl.DataFrame", ...]]:
@@ -85,7 +86,7 @@ def strata(
                 if value is None or n < MIN_OBJECTS or counted.height < 2:
                     continue
                 part, parts = some(kind=kind, **{column: value})
-                if parts:
+                if len(parts) >= min(min_batches, len(theirs)):
                     yield _stratum(f"{kind}, {column} {value!r}", part, parts)
 
 
@@ -119,7 +120,7 @@ def column_findings(
     the others is only worked out for a column that differs.
     """
     columns = compared_columns(now, batches, thresholds.ignore)
-    every = list(strata(now, batches, thresholds.within))
+    every = list(strata(now, batches, thresholds.within, thresholds.min_batches))
     sources = {name for table in batches if "source" in table.columns for name in table["source"].unique()}
     each = sum(
         n_comparisons([table[name] for table in (now, *batches) if name in table.columns]) for name in columns

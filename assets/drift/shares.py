@@ -38,6 +38,7 @@ class Counted:
 
 
 NONE = Counted(k=0, n=0, objects=0)
+NO_NEWCOMER = Difference(effect=0.0, chance=0.0, noise=0.0)
 
 
 def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
@@ -68,11 +69,13 @@ def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """now: of the batch; batches: of each batch of the baseline; alpha: of one comparison."""
+    """now: of the batch; batches: of each batch of the baseline; alpha: of one comparison; usual: how each of these
+    differs from the rest of them, where its own share does not say it."""
 
     now: Counted
     batches: Sequence[Counted]
     alpha: float
+    usual: Sequence[Difference] | None = None
 
     @property
     def before(self) -> Counted:
@@ -83,6 +86,8 @@ class Comparison:
 
     def others(self) -> list[Difference]:
         """Each batch against the rest."""
+        if self.usual is not None:
+            return list(self.usual)
         whole = self.before
         return [share_difference(one, whole - one, self.alpha) for one in self.batches if one.n < whole.n]
 
@@ -108,10 +113,30 @@ def mix(
     index. limits: of a share, and of the index; now, batches: value -> how many, each with the same `n`."""
     share, psi = limits
     found: list[Finding] = []
-    for name in sorted({*now, *(name for one in batches for name in one)}):
+    there = {name for one in batches for name in one}
+    # Of a value that never came there is no usual share, but of values that come for the first time there is.
+    usual = newcomers(batches, alpha) if not there.issuperset(now) else None
+    for name in sorted(there.union(now)):
         compared = comparison(name, now, batches, alpha)
+        if name not in there:
+            compared = replace(compared, usual=usual)
         found += [replace(one, column=f"{one.column} = {name!r}") for one in compared.found(share, **told)]
     return found or _shifted(now, batches, alpha, psi, **told)
+
+
+def newcomers(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[Difference]:
+    """Of each batch, the largest share of a value that no other one has, against the rest. Feeds of other shoots or
+    speakers in every batch have them."""
+    found = []
+    for place, one in enumerate(batches):
+        rest = [*batches[:place], *batches[place + 1 :]]
+        new = set(one).difference(*rest)
+        if not new:
+            found.append(NO_NEWCOMER)
+            continue
+        largest = max(sorted(new), key=lambda name: one[name].share)
+        found.append(comparison(largest, one, rest, alpha).difference())
+    return found
 
 
 def comparison(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from assets.drift.captions import caption_findings, texts_of
 from assets.drift.columns import zeros_of
 from assets.drift.findings import UNKNOWN, Difference, stands_out
 from assets.drift.numbers import Drawn, distance, distribution, level, ratio, settled, stability
-from assets.drift.shares import Counted, index_difference, share_difference
+from assets.drift.shares import Counted, index_difference, mix, share_difference
 from assets.drift.thresholds import Thresholds
 
 ALPHA = 0.01
@@ -158,6 +159,27 @@ def test_a_mix_of_many_rare_values_differs_as_seldom_as_is_said(n: int, n_values
         found = index_difference(now, before, ALPHA)
         alarms += found.effect > found.noise
     assert alarms <= ALPHA * DRAWS + 3 * math.sqrt(ALPHA * DRAWS)
+
+
+def shoots(*shares: int) -> dict[str, Counted]:
+    """A batch of 200 photos, of so many photos of each shoot, with names that no other batch has."""
+    names = (f"shoot-{next(SHOOTS)}" for _ in shares)
+    return {name: counted(k, sum(shares)) for name, k in zip(names, shares, strict=True)}
+
+
+SHOOTS = count()
+
+
+def test_a_new_shoot_is_usual_where_every_batch_had_new_ones() -> None:
+    batches = [shoots(80, 70, 50), shoots(120, 80), shoots(60, 50, 50, 40), shoots(100, 60, 40)]
+    assert mix(shoots(90, 60, 50), batches, 1e-5, (0.1, 0.2), what="share", column="source") == []
+
+
+def test_a_value_that_never_came_stands_out_where_batches_are_alike() -> None:
+    batches = [{"a": counted(k, 200), "b": counted(200 - k, 200)} for k in (96, 103, 100, 108)]
+    now = {"a": counted(70, 200), "b": counted(70, 200), "c": counted(60, 200)}
+    found = mix(now, batches, 1e-5, (0.1, 0.2), what="share", column="source")
+    assert "source = 'c'" in [one.column for one in found]
 
 
 def texts(words: list[str], shift: int) -> list[dict[str, object]]:

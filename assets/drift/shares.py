@@ -38,7 +38,7 @@ class Counted:
 
 
 NONE = Counted(k=0, n=0, objects=0)
-NO_NEWCOMER = Difference(effect=0.0, chance=0.0, noise=0.0)
+NO_RARE_VALUE = Difference(effect=0.0, chance=0.0, noise=0.0)
 
 
 def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
@@ -113,29 +113,31 @@ def mix(
     index. limits: of a share, and of the index; now, batches: value -> how many, each with the same `n`."""
     share, psi = limits
     found: list[Finding] = []
-    there = {name for one in batches for name in one}
-    # Of a value that never came there is no usual share, but of values that come for the first time there is.
-    usual = newcomers(batches, alpha) if not there.issuperset(now) else None
-    for name in sorted(there.union(now)):
+    usual: list[Difference] | None = None
+    for name in sorted({*now, *(name for one in batches for name in one)}):
         compared = comparison(name, now, batches, alpha)
-        if name not in there:
+        if is_rare(name, batches) and abs(compared.now.share - compared.before.share) > share:
+            usual = usual or rare_values(batches, alpha)
             compared = replace(compared, usual=usual)
         found += [replace(one, column=f"{one.column} = {name!r}") for one in compared.found(share, **told)]
     return found or _shifted(now, batches, alpha, psi, **told)
 
 
-def newcomers(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[Difference]:
-    """Of each batch, the largest share of a value that no other one has, against the rest. Feeds of other shoots or
-    speakers in every batch have them."""
+def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
+    """Whether fewer than half of the batches have a value: then its own shares do not say what is usual of it."""
+    return 2 * sum(name in one for one in batches) < len(batches)
+
+
+def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[Difference]:
+    """Of each batch, the largest share of a value that is rare among the others, against these. Feeds of other shoots
+    or speakers in every batch have such."""
     found = []
     for place, one in enumerate(batches):
         rest = [*batches[:place], *batches[place + 1 :]]
-        new = set(one).difference(*rest)
-        if not new:
-            found.append(NO_NEWCOMER)
-            continue
-        largest = max(sorted(new), key=lambda name: one[name].share)
-        found.append(comparison(largest, one, rest, alpha).difference())
+        rare = sorted(name for name in one if is_rare(name, rest))
+        largest = max(rare, key=lambda name: one[name].share, default=None)
+        known = largest is not None and comparison(largest, one, rest, alpha).difference()
+        found.append(known or NO_RARE_VALUE)
     return found
 
 

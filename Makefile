@@ -9,7 +9,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup demo ui soak test test-ceph mutants check ci prove campaign fuzz bench media clean
+.PHONY: help setup demo ui soak test test-ceph mutants check ci nightly prove campaign fuzz bench media clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,11 +50,14 @@ check: $(READY) ## lint, types, architecture
 	$(BIN)/mypy
 	$(PYTEST) tests/test_architecture.py
 
-ci: check demo ## everything but prove, mutants, fuzz and bench, as .ci/run calls it
+ci: check demo ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
 	scripts/install-peers.sh
 	scripts/install-servers.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
 	$(PYTEST) $(PARALLEL) -m 'not ceph and not mutants' --durations=15
+	$(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
+
+nightly: mutants prove campaign fuzz soak bench ## what takes hours: all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
 
 prove: $(READY) ## the long check of the log's protocol: its model, interleavings, kills, 400 worlds (14 minutes of two cores)
 	env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python tests/prove.py

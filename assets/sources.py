@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from loader.storage import ObjectInfo
 from resources.storage import check_options
 
-from .media.segments import TABLES
+from .media.segments.read import TABLES
 
 ORIGINS = "_origins.json"
 """Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""

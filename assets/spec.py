@@ -11,16 +11,15 @@ from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
-from loader.dataset.names import check_dataset_name
+from loader.dataset.log.refs import check_dataset_name
 
-from .alarm_limits import LIMITS, Limits
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
 from .featurizers.clashes import check_apart
 from .gate import GATE, Gate
 from .media.policy import CutPolicy
 from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
-from .upkeep import UPKEEP, Upkeep
+from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0
 """What a dataset that streams may let objects wait for a batch."""

@@ -1,12 +1,12 @@
 """The gate between stages: whoever reads a stage asks for its published record.
 
-A stage writes its files, audits them and appends `published` or `failed` (`penstock.stage_records`). Data that failed
+A stage writes its files, audits them and appends `published` or `failed` (`penstock.stages`). Data that failed
 an audit, or never had one, are not read by mistake: neither in the same run nor in a later one.
 """
 
 from loader.errors import StageNotPublished
 from loader.storage import Store
-from penstock.stage_records import (
+from penstock.stages import (
     KnownRecords,
     StageRecord,
     Upstream,

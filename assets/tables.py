@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.columns import column_of
-from loader.dataset.parquet import TableFile, get_table, put_table
+from loader.dataset.tables.columns import column_of
+from loader.dataset.tables.parquet import TableFile, get_table, put_table
 from loader.storage import Store
-from penstock.stage_records import check_partition
+from penstock.stages import check_partition
 
 from .media.media_table import MEDIA
-from .media.segments import SEGMENTS
+from .media.segments.read import SEGMENTS
 
 RAW_OBJECTS = pa.schema(
     [

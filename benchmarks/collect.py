@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset.manifest import Change, GroupExtent
-from loader.dataset.parquet import put_table
-from loader.dataset.part import SHARDS_SCHEMA
-from loader.dataset.publish import Pending, commit
+from loader.dataset.publishing.commit import Pending, commit
+from loader.dataset.shards.part import SHARDS_SCHEMA
+from loader.dataset.tables.manifest import Change, GroupExtent
+from loader.dataset.tables.parquet import put_table
 from loader.storage.store import ObjectInfo
 from penstock.collect import Moment, Options, collect
 

@@ -18,11 +18,11 @@ from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "2")
 
-from assets.manifests import manifests
-from assets.reconcile import reconcile
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.progress import DEFAULT_BUDGET, Dataset
+from assets.arrivals.reconcile import reconcile
+from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
-from assets.step import DEFAULT_BUDGET, Dataset
-from assets.tick import tick
 from loader.storage import ObjectInfo, Store, open_store
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-pipeline.md"

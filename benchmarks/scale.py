@@ -23,19 +23,19 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset.columns import KEYS_SCHEMA
-from loader.dataset.key_hashes import hashes_of, put_hashes
-from loader.dataset.manifest import Change, GroupExtent, SamplesFile
-from loader.dataset.parquet import put_table
-from loader.dataset.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
-from loader.dataset.publish import NewKeys, Pending, commit
-from loader.dataset.stats import column_stats
+from loader.dataset.publishing.commit import NewKeys, Pending, commit
+from loader.dataset.shards.key_hashes import hashes_of, put_hashes
+from loader.dataset.shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
+from loader.dataset.tables.columns import KEYS_SCHEMA
+from loader.dataset.tables.manifest import Change, GroupExtent, SamplesFile
+from loader.dataset.tables.parquet import put_table
+from loader.dataset.tables.stats import column_stats
 
 DATASET, ADDED = "d", 10
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-scale.md"
 OPEN = """
 import json, re, sys, time
-import loader, loader.storage.local
+import loader, loader.storage.disk.store
 import pyarrow.parquet, numpy
 loader.Root  # whose modules come with it
 def peak(): return int(re.search(r"VmHWM:\\s*([0-9]+)", open("/proc/self/status").read())[1]) / 1024

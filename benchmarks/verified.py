@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import loader
-from loader.dataset.page_hashes import PAGE_BYTES, hash_pages
+from loader.dataset.shards.page_hashes import PAGE_BYTES, hash_pages
 
 from .contest import ROOT
 from .data import Data, make
@@ -120,7 +120,9 @@ def hash_rate() -> float:
 
 def publish(folder: Path, data: Data, hashes: bool) -> Spent:
     """What it costs to write a dataset. Without hashes the index says that there are none."""
-    hashing = mock.patch("loader.dataset.part_writer.hash_pages", hash_pages if hashes else lambda path: b"")
+    hashing = mock.patch(
+        "loader.dataset.writing.part_writer.hash_pages", hash_pages if hashes else lambda path: b""
+    )
     with tempfile.TemporaryDirectory(dir=folder) as made, hashing:
         return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
 

@@ -28,17 +28,17 @@ import av
 import numpy as np
 
 import loader
-from loader.dataset.read import read_fields, read_parts
+from loader.dataset.reading.read import read_fields, read_parts
 from loader.errors import Corrupt
-from loader.modalities.bare import open_codec, packet_of
-from loader.modalities.clip import read_bare, read_clip
-from loader.modalities.display_matrix import turn_of_matrix
-from loader.modalities.framing import Framing
-from loader.modalities.orientation import turned
-from loader.modalities.packets import PacketTable, index_packets, read_packets
-from loader.modalities.timeline import Timeline
-from loader.run.decode import decode_sample
-from loader.run.video_reads import Readers, groups_of, read_samples
+from loader.modalities.image.crop import Framing
+from loader.modalities.image.orientation import turned
+from loader.modalities.video.decode import read_bare, read_clip
+from loader.modalities.video.display_matrix import turn_of_matrix
+from loader.modalities.video.packet_decode import open_codec, packet_of
+from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
+from loader.modalities.video.timeline import Timeline
+from loader.run.recipe.decode import decode_sample
+from loader.run.recipe.video_reads import Readers, groups_of, read_samples
 
 from .video_peers import Frames, Peer, installed
 
@@ -104,7 +104,7 @@ def make_original(folder: Path) -> Path:
 
 
 def make_clip(original: Path, path: Path) -> None:
-    """All of it as one canonical clip: the settings of assets/media/videos/clip_encoder.py, shorter side 256 px."""
+    """All of it as one canonical clip: the settings of assets/media/videos/clips/encoder.py, shorter side 256 px."""
     x264 = {"preset": "veryfast", "tune": "fastdecode", "g": "12", "bf": "0", "crf": "21", "qmax": "28"}
     with (
         av.open(str(original)) as source,

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.report import markdown_table
+from assets.pages.report import markdown_table
 from resources.storage import RootResource
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.report import dagster_name
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 
 INGEST, RELEASE, REFRESH = 10, 5, -10

@@ -13,8 +13,9 @@ import threading
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 
 import loader
-from assets.metrics import PipelineCollector
-from dagster_project.datasets import specs
+from assets.watch.metrics import PipelineCollector
+
+from .datasets import specs
 
 _log = logging.getLogger("penstock.metrics")
 

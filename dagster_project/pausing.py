@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from assets.report import dagster_name
+from assets.arrivals.progress import pause, paused, resume
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
-from assets.waiting import pause, paused, resume
 from resources.storage import RootResource
 
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.refresh import Looked, stale
+from assets.features.refresh import Looked, stale
 from assets.spec import DatasetSpec
-from dagster_project.jobs import REFRESH, job_name, tags_of
-from dagster_project.last_run import PARTITION
 from resources.storage import RootResource
+
+from .jobs import REFRESH, job_name, tags_of
+from .last_run import PARTITION
 
 
 def schedules_of(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
@@ -46,7 +47,7 @@ def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
     """Ask for one run per published batch with stale features, for so many batches at most, the oldest first; those
     whose run of an earlier tick waits still are not asked for again.
 
-    Costs what `assets.refresh.stale` does after an earlier look, for as long as the code server lives, and a query per
+    Costs the same as `refresh.stale` after an earlier look, for as long as the code server lives, and a query per
     batch asked for.
     """
     name, looked = job_name(spec, "refresh"), Looked(spec)

@@ -23,10 +23,10 @@ from assets.media.cutters import ALL_KINDS
 from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.videos.ahead import Shelf
+from assets.media.videos.audit_and_cut import Shelf
 from loader.errors import DecodeFailed, FormatTooNew
 from loader.modalities import decoder_for, known_extensions
-from loader.modalities.packets import index_packets, read_packets
+from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.storage import open_store
 
 from .mutations import damaged

@@ -15,7 +15,7 @@ import loader
 from assets.media.unit import Unit
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for, known_extensions
-from loader.modalities.packets import read_packets
+from loader.modalities.video.packet_table import read_packets
 
 Row = Mapping[str, Any]
 _RATIOS = tuple(

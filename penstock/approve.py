@@ -14,7 +14,7 @@ from loader import Root
 from loader.errors import Conflict, InvalidRuntime
 from loader.storage import Store
 
-from .stage_records import StageRecord, Upstream, append_record, current_record, fingerprint, partitions
+from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, partitions
 
 STAGE, VERDICTS = "approval", "version"
 CODE_VERSION = "1"

@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import loader
 from loader.errors import InvalidRuntime
-from loader.run.limit import CONSUMER, limited_by, stage_seconds
-from loader.run.step_metrics import MAKING
+from loader.run.batch.step_metrics import MAKING
+from loader.run.metrics.limit import CONSUMER, limited_by, stage_seconds
 
 from .progress import progress
-from .words import number, share
+from .units import number, share
 
 MIN_BATCHES = 4
 """Of a slow store or a large batch too, after the first one, which reads indexes and is not counted."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loader.dataset.history import VersionRecord
-from loader.dataset.publish import open_record
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.publishing.commit import open_record
 from loader.storage import Store
 
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     from loader import errors
 
-    from .card.escape import terminal_text
+    from .card.rendering.escape import terminal_text
 
     arguments = parser().parse_args(argv)
     verb: Callable[[argparse.Namespace], Answer] = arguments.verb

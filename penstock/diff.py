@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader import Version
-from loader.dataset.parquet import TableFile, get_table
-from loader.dataset.stats import merge
+from loader.dataset.tables.parquet import TableFile, get_table
+from loader.dataset.tables.stats import merge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from loader import Root
 from loader.api.explain import Explanation
-from loader.dataset.manifest import read_manifest
+from loader.dataset.tables.manifest import read_manifest
 from loader.errors import Corrupt, ObjectNotFound
 from loader.json_text import parse_json_object
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from loader.dataset.entries import Entry, canonical, checksum_of, entry_key, entry_number, parse
-from loader.dataset.fold import fold, fold_all
-from loader.dataset.hints import HINT_EVERY
-from loader.dataset.history import State
-from loader.dataset.log import Log
-from loader.dataset.marker import root_id
-from loader.dataset.names import check_words
-from loader.dataset.repair import FORMAT, REPAIRS, Link, link_key, linked
-from loader.dataset.tail import read_tail
+from loader.dataset.log.append import read_tail
+from loader.dataset.log.entries import Entry, canonical, checksum_of, entry_key, entry_number, parse
+from loader.dataset.log.fold import fold, fold_all
+from loader.dataset.log.log import Log
+from loader.dataset.log.marker import root_id
+from loader.dataset.log.refs import check_words
+from loader.dataset.log.repair_records import FORMAT, REPAIRS, Link, link_key, linked
+from loader.dataset.log.snapshots import HINT_EVERY
+from loader.dataset.log.state import State
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, Transient
 from loader.storage import Store
 

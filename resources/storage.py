@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.dataset.history import State
+from loader.dataset.log.state import State
 from loader.errors import InvalidStore
 from loader.storage import Store, open_store
 from loader.storage.spec import holds_secret, is_secret

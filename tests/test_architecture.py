@@ -104,7 +104,7 @@ def test_import_loader_is_light() -> None:
 
 
 def test_what_only_moves_bytes_imports_no_arrays() -> None:
-    code = "loader.storage, loader.storage.files, penstock.verbs, penstock.migrate.prefix"
+    code = "loader.storage, loader.storage.files, penstock.verbs, penstock.migrate.prefixes.copy"
     assert imported(code, "numpy", "pyarrow", "loader.api") == "[]"
 
 
@@ -179,10 +179,10 @@ def test_names_say_what_is_inside(package: str) -> None:
 def test_the_environment_is_read_in_few_places() -> None:
     allowed = {
         "loader.dataset.root",  # PENSTOCK_ROOT
-        "loader.run.world",  # the launcher's rank and world size
-        "loader.storage.s3",  # endpoint, region and profile, as the provider's own tools read them
-        "loader.storage.gcs",
-        "loader.storage.azure",
+        "loader.run.recipe.world",  # the launcher's rank and world size
+        "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them
+        "loader.storage.cloud.gcs",
+        "loader.storage.cloud.azure",
         "resources.compute.environment",  # what of it is handed on to the workers
     }
     readers = {

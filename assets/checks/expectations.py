@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from loader.errors import MissingDependency
 
-from ..report import markdown_table
+from ..pages.report import markdown_table
 from .outcome import CheckResult
 
 if TYPE_CHECKING:

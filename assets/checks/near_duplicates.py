@@ -9,7 +9,7 @@ from ..dedup.pictures import file_pictures, find
 from ..dedup.policy import KINDS
 from ..dedup.settle import Candidates
 from ..dedup.table import looks, schema, typed
-from ..report import markdown_table
+from ..pages.report import markdown_table
 from .outcome import CheckResult, Severity
 
 if TYPE_CHECKING:

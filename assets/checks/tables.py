@@ -6,7 +6,7 @@ A table that does not hold what a check needs fails it: nothing passes by being 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from ..report import markdown_table
+from ..pages.report import markdown_table
 from .outcome import CheckResult, Severity
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import loader
-from loader.dataset.read import read_fields
-from loader.dataset.samples import scan_samples
+from loader.dataset.reading.read import read_fields
+from loader.dataset.versions.samples_table import scan_samples
 from loader.modalities import decoder_for
 
 from .embeddings import Embeddings, embeddings_of, near_embeddings

@@ -5,7 +5,6 @@ comparisons of the batch, counted in raw objects), and is unusual (the batches o
 among themselves).
 """
 
-from .findings import Finding
-from .thresholds import Thresholds
+from .findings import Finding, Thresholds
 
 __all__ = ["Finding", "Thresholds"]

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .findings import Difference, Finding, stands_out
-from .numbers import Floats
-from .shares import Comparison, Counted
-from .thresholds import Thresholds
+from .distributions import Comparison, Counted, Floats
+from .findings import Difference, Finding, Thresholds, stands_out
 
 _WORD = re.compile(r"\w{3,}")
 MIN_TEXTS = 20

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .findings import Finding
-from .numbers import NOTHING, Drawn, Floats, distribution
-from .shares import Comparison, Counted, comparison, mix
-from .thresholds import Thresholds
+from .distributions import NOTHING, Comparison, Counted, Drawn, Floats, comparison, distribution, mix
+from .findings import Finding, Thresholds
 
 if TYPE_CHECKING:
     import polars as pl

@@ -11,9 +11,8 @@ from .agreement import featurizer_findings, non_finite_findings, schema_findings
 from .captions import caption_findings
 from .columns import column_findings, with_source
 from .facts import Baseline, BatchFacts
-from .findings import Finding, as_check
+from .findings import Finding, Thresholds, as_check
 from .leaks import contaminations, split_leaks
-from .thresholds import Thresholds
 from .yields import outcome_findings, size_findings, units_findings
 
 if TYPE_CHECKING:

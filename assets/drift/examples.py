@@ -8,15 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.dataset.address import SampleAddress
-from loader.dataset.denied import DenyList
-from loader.dataset.part_extension import part_address
+from loader.dataset.log.denies import DenyList
+from loader.dataset.shards.address import SampleAddress
+from loader.dataset.writing.part_extension import part_address
 from loader.errors import MissingDependency, StoreError
-from penstock.card.classes import modality_of
+from penstock.card.counting.classes import modality_of
+from penstock.card.counting.layout import part_fields
 from penstock.card.examples import address_at, example_of
-from penstock.card.layout import part_fields
 from penstock.card.value import Example
-from penstock.stage_records import StageRecord
+from penstock.stages import StageRecord
 
 from ..checks.outcome import CheckResult
 from .facts import Baseline

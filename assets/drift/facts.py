@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.dataset.edits import is_annotation
-from loader.dataset.history import VersionRecord
-from loader.dataset.manifest import read_manifest
-from loader.dataset.parquet import TableFile, get_table, get_table_bytes, get_tables
-from loader.dataset.stats import merge
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.tables.annotations import is_annotation
+from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.parquet import TableFile, get_table, get_table_bytes, get_tables
+from loader.dataset.tables.stats import merge
 from loader.errors import ObjectNotFound
 from loader.storage import Store
-from penstock.stage_records import StageRecord, current_record, find_record, record_path
+from penstock.stages import StageRecord, current_record, find_record, record_path
 
 from .captions import Texts, texts_of
 from .leaks import live

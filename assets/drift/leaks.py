@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import loader
-from loader.dataset.parquet import TableFile, get_table_bytes
+from loader.dataset.tables.parquet import TableFile, get_table_bytes
 
 from ..checks.near_duplicates import near_of
 from .findings import Finding

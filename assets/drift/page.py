@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import AlreadyExists, MissingDependency
 from loader.storage import Store
-from penstock.card.escape import html_text
-from penstock.card.page import figure, table
-from penstock.card.sheet import page
+from penstock.card.rendering.escape import html_text, page
+from penstock.card.rendering.html import figure, table
 from penstock.card.value import Example
 
-from .. import plots
 from ..checks.outcome import CheckResult
+from ..pages import plots
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .findings import Difference, Finding, stands_out
-from .numbers import Floats, ratio
-from .shares import Comparison, Counted
-from .thresholds import Thresholds
+from .distributions import Comparison, Counted, Floats, ratio
+from .findings import Difference, Finding, Thresholds, stands_out
 
 if TYPE_CHECKING:
     import polars as pl

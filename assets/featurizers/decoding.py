@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from assets.media.unit import rejected
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
-from loader.modalities.channels import UnknownLayout, mix_for
-from loader.modalities.resample import StrangeRate, resampled
+from loader.modalities.audio.downmix import UnknownLayout, mix_for
+from loader.modalities.audio.resample import StrangeRate, resampled
+
+from ..media.unit import rejected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,7 +65,7 @@ def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequen
 
     Raises: Unusable.
     """
-    from loader.modalities.clip import read_clip
+    from loader.modalities.video.decode import read_clip
 
     data = bytes_of(sample, field)
 
@@ -127,7 +128,7 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
 
     import av
 
-    from loader.modalities.audio import FORMATS
+    from loader.modalities.audio.decode import FORMATS
 
     samples: Array = decoded(sample, field)
     options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from assets.media.sounds.meter import Meter, Unmeasurable
-from assets.media.unit import rejected
-
+from ..media.sounds.meter import Meter, Unmeasurable
+from ..media.unit import rejected
 from .decoding import STAGE, Array, Sound, field_of, inputs_of, sound
 from .featurizer import Column, Features, version_of
 

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from assets.media.unit import rejected
-
+from ..media.unit import rejected
 from .decoding import STAGE, Array, field_of, inputs_of, one_channel
 from .featurizer import Features, version_of
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from assets.media.unit import rejected
 from loader.errors import MissingDependency
 
+from ..media.unit import rejected
 from .decoding import STAGE, decoded, field_of, inputs_of
 from .featurizer import Column, Features, version_of
 

@@ -11,8 +11,8 @@ from .policy import CutPolicy
 from .sounds.audit import audit_audio
 from .text import audit_text
 from .unit import Kind
-from .videos.ahead import Ahead
-from .videos.audit import audit_video
+from .videos.audit_and_cut import Ahead
+from .videos.measure.audit import audit_video
 
 AUDITS: Mapping[Kind, Callable[[str, CutPolicy, Ahead | None], Row]] = {
     "image": lambda path, *_: audit_image(path),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from .container import check_riff, kind_inside
 from .known import NOTHING, Known
-from .photos.image import cut_image
-from .photos.picture import read_heif
+from .photos.cut import cut_image
+from .photos.open import read_heif
 from .policy import CutPolicy
 from .sniff import EMPTY, UNKNOWN
-from .sounds.speech import cut_audio
+from .sounds.cut import cut_audio
 from .text import cut_text
 from .unit import Kind, Unit, dropped, rejected
-from .videos.video import cut_video
+from .videos.cut import cut_video
 
 Cut = Callable[[str, Path, CutPolicy], list[Unit]]
 CutKnown = Callable[[str, Path, CutPolicy, Known], list[Unit]]

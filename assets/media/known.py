@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .segments import Segment
-from .videos.ahead import Shelf
+from .segments.read import Segment
+from .videos.audit_and_cut import Shelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

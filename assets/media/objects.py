@@ -23,9 +23,9 @@ from .known import Known
 from .media_table import Row
 from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error
-from .segments import Segment
+from .segments.read import Segment
 from .unit import Kind, Unit, Unusable, rejected
-from .videos.ahead import Ahead, Shelf, put_clips
+from .videos.audit_and_cut import Ahead, Shelf, put_clips
 
 _CHUNK_BYTES = 2**20
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)

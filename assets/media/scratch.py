@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 from loader.errors import StoreError
-from loader.storage.scratch import no_room
+from loader.storage.disk.scratch import no_room
 
 _OURS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
 

@@ -22,16 +22,16 @@ import numpy as np
 import polars as pl
 
 import loader
-from assets.discovery import discover
+from assets.arrivals.make_batches import discover
 from assets.drift.facts import BatchFacts, facts_of
-from assets.features import feature_stage
-from assets.landing import land
-from assets.samples import samples_stage
+from assets.features.feature_asset import feature_stage
+from assets.ingest.media import media_stage
+from assets.ingest.raw_objects import land
+from assets.ingest.units import units_stage
+from assets.release.audit import candidate
+from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
-from assets.units import units_stage
-from assets.validation import media_stage
-from assets.version_audit import candidate
 from loader.storage import open_store
 from resources.compute import InlineCompute
 

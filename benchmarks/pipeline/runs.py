@@ -13,13 +13,13 @@ import yaml
 from PIL import Image
 
 import loader
-from assets.discovery import discover
-from assets.features import feature_stage
-from assets.landing import land
-from assets.samples import samples_stage
+from assets.arrivals.make_batches import discover
+from assets.features.feature_asset import feature_stage
+from assets.ingest.media import media_stage
+from assets.ingest.raw_objects import land
+from assets.ingest.units import units_stage
+from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
-from assets.units import units_stage
-from assets.validation import media_stage
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
 from penstock.progress import progress

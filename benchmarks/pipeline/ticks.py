@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import dagster as dg
 
 import loader
-from assets.version import publish_batches
+from assets.release.version_asset import publish_batches
 from loader.errors import StageNotPublished
 
 from .world import DATASET, World

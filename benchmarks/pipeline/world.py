@@ -16,7 +16,7 @@ from dagster._core.instance.utils import RUNLESS_JOB_NAME, RUNLESS_RUN_ID
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 
 import loader
-from assets.discovery import discover
+from assets.arrivals.make_batches import discover
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
 from assets.stages import StageRecord, Upstream, append_record, fingerprint

@@ -6,20 +6,21 @@ from itertools import islice
 
 import dagster as dg
 
-from assets import cut_again
-from assets.discovery import begun_batches, pending_numbers
-from assets.manifests import Book, batch_number, manifests
-from assets.places import opener
-from assets.report import dagster_name
+from assets.arrivals.batch_manifests import Book, batch_number, manifests
+from assets.arrivals.make_batches import begun_batches, pending_numbers
+from assets.arrivals.open_source import opener
+from assets.arrivals.progress import DEFAULT_BUDGET, Dataset, Step, TickBudget
+from assets.arrivals.tick import tick
+from assets.ingest import recuts as cut_again
+from assets.pages.report import dagster_name
 from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from assets.spec import DatasetSpec
-from assets.step import DEFAULT_BUDGET, Dataset, Step, TickBudget
-from assets.tick import tick
-from dagster_project.code_location import code_location_of, tags_of
-from dagster_project.last_run import LAUNCHED
-from dagster_project.sensors.recovery import again
 from loader.storage import Store
 from resources.storage import LandingResource, RootResource
+
+from ..code_location import code_location_of, tags_of
+from ..last_run import LAUNCHED
+from .recovery import again
 
 STREAMING_INTERVAL_S = 5
 """Between two looks of a dataset that streams."""
@@ -64,7 +65,7 @@ def discovery_sensor(
     one, and a batch gets one run (run key = partition key). A batch that has been through and is no partition,
     because the instance is a new one, becomes a partition again, without a run.
 
-    Requests of a tick: those of `assets.tick`, four for the log, and a listing of the manifests, of the records of
+    Requests of a tick: those of `arrivals.tick`, four for the log, and a listing of the manifests, of the records of
     `samples` and of what is to be cut again (a page per 1,000). Batches that are as the tick before left them cost
     nothing else.
     """

@@ -6,8 +6,8 @@ from itertools import islice
 
 import dagster as dg
 
-from assets.quarantine import MAX_LEDGERS, unjudged
-from assets.report import dagster_name
+from assets.feedback.quarantine import MAX_LEDGERS, unjudged
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from resources.storage import RootResource
 

@@ -5,8 +5,8 @@ import time
 
 import dagster as dg
 
-from assets.report import dagster_name
-from assets.samples import STAGE as SAMPLES
+from assets.pages.report import dagster_name
+from assets.samples.samples_asset import STAGE as SAMPLES
 from assets.spec import DatasetSpec
 
 from ..code_location import code_location_of, tags_of

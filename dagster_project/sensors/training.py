@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from assets.report import dagster_name
+from assets.feedback.training import is_known, problem_of, training_event, training_runs
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
-from assets.training import is_known, problem_of, training_event, training_runs
 from loader.api.report import Report, new_reports
 from resources.storage import RootResource
 

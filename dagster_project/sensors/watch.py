@@ -8,11 +8,11 @@ import time
 
 import dagster as dg
 
-from assets.alarms import alarms, due
-from assets.batches import Batches
-from assets.report import dagster_name
+from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
-from loader.dataset.publish import open_record
+from assets.watch.alarms import alarms, due
+from assets.watch.batches import Batches
+from loader.dataset.publishing.commit import open_record
 from resources.alerts import AlertsResource
 from resources.storage import RootResource
 

@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 
 import loader
-from assets import samples as samples_stage
-from assets.discovery import discover
+from assets.arrivals.batch_manifests import Manifest, manifests
+from assets.arrivals.make_batches import discover
 from assets.failures import why_failed
-from assets.manifests import Manifest, manifests
+from assets.samples import samples_asset as samples_stage
 from assets.spec import DatasetSpec
 from assets.stages import StageRecord, current_record
 from dagster_project.datasets.demo import SPEC

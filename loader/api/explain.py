@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset.address import FieldAddress, SampleAddress
-from ..dataset.columns import SOURCE_COLUMNS
-from ..dataset.parquet import TableFile, get_table
-from ..dataset.version import Version
-from ..dataset.view import View
+from ..dataset.shards.address import FieldAddress, SampleAddress
+from ..dataset.tables.columns import SOURCE_COLUMNS
+from ..dataset.tables.parquet import TableFile, get_table
+from ..dataset.versions.version import Version
+from ..dataset.versions.view import View
 from ..errors import Corrupt, InvalidRuntime
-from ..order.assign import rank_slice
-from ..order.keys import I64
-from ..order.packed_view import PackedView
+from ..order.mixing.assign import rank_slice
 from ..order.plan import Plan
-from ..order.slots import Slots
-from ..run.pieces import pieces_of, sequence_address
-from ..run.recipe import stored_view
-from ..run.world import World
+from ..order.random.keys import I64
+from ..order.sources.packed_view import PackedView
+from ..order.steps.slots import Slots
+from ..run.recipe.document_pieces import pieces_of, sequence_address
+from ..run.recipe.recipe import stored_view
+from ..run.recipe.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

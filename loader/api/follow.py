@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from ..dataset.entries import DAMAGED
+from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
-from ..dataset.version import Version
-from ..dataset.view import View
+from ..dataset.versions.version import Version
+from ..dataset.versions.view import View
 from ..errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, PenstockError, PlanMismatch
 from ..json_text import parse_json_object
-from ..order.bucket import BucketBy
 from ..order.plan import Plan
-from ..run.batch import Batch
+from ..order.sources.bucket import BucketBy
+from ..run.batch.batch import Batch
 from ..run.loader import Loader
 from .plans import open_plan
 from .report import check_run

@@ -5,24 +5,24 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from ..dataset.part import Part
-from ..dataset.part_writer import write_part as _write_part
 from ..dataset.root import Root
-from ..dataset.version import Version
-from ..dataset.view import View
+from ..dataset.shards.part import Part
+from ..dataset.versions.version import Version
+from ..dataset.versions.view import View
+from ..dataset.writing.part_writer import write_part as _write_part
 from ..errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
 from ..json_text import DamagedJson, parse_json
-from ..order.bucket import BucketBy, Number
-from ..order.by_score import by_score as _by_score
+from ..order.building.by_score import by_score as _by_score
 from ..order.content import Source
 from ..order.content import source as _source
-from ..order.mixture import Weight
-from ..order.pack import PackBy, pack
+from ..order.from_json import plan_from_json
+from ..order.mixing.mixture import Weight
+from ..order.mixing.ramp import GlobalBatch
 from ..order.plan import Plan, Schedule, make_plan
-from ..order.quarantine import QuarantineKeys
-from ..order.ramp import GlobalBatch
-from ..order.record import plan_from_json
-from ..order.views import OrderView, SyntheticView, synthetic
+from ..order.sources.bucket import BucketBy, Number
+from ..order.sources.packing import PackBy, pack
+from ..order.sources.quarantine import QuarantineKeys
+from ..order.sources.views import OrderView, SyntheticView, synthetic
 
 Viewable = Version | View | SyntheticView | Source
 

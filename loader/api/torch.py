@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDependency
 from ..order.plan import Plan
-from ..run.batch import Batch
-from ..run.world import World
+from ..run.batch.batch import Batch
+from ..run.recipe.world import World
 
 if TYPE_CHECKING:
     from torch.utils.data import IterableDataset
@@ -27,7 +27,7 @@ def torch_dataset(
     cannot receive a transform.
     """
     try:
-        from ..run.plan_dataset import PlanDataset
+        from .torch_iterable import PlanDataset
     except ImportError as error:
         raise MissingDependency("torch_dataset needs torch: pip install 'penstock[torch]'") from error
     return PlanDataset(plan, rank, world_size, options)

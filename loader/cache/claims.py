@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from .place import file_mode
+from .folder import file_mode
 
 CLAIM_S = 5.0
 """How long a claim is respected: far longer than a range read takes, and short enough for what a killed job costs."""

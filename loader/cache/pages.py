@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..dataset.shard import crc32c
-from ..storage.disk_errors import write_all
-from .place import file_mode
+from ..dataset.shards.shard import crc32c
+from ..storage.disk.errors import write_all
+from .folder import file_mode
 
 NAME_BYTES = 20
 _MAGIC = b"penstck1"

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Conflict, PenstockError
-from .annotate import Annotated, Annotating, write_annotation
-from .decide import not_aborted
-from .exclude import StillLive, check_reason, find_superseded, write_exclusions
-from .gated import check_verdict
-from .group_writer import write_group
-from .manifest import Change
-from .names import resolve
-from .part import Part
-from .publish import Check, FreeGroup, NewKeys, Onto, Pending, check_producer, commit, open_record
-from .relabel import SameCells, with_statistics
-from .runs import check_parts, write_group_run, write_run
-from .samples import import_polars
-from .version import Version
+from .labels.annotate import Annotated, Annotating, write_annotation
+from .log.refs import resolve
+from .log.rules import not_aborted
+from .publishing.annotation_rebase import SameCells, with_statistics
+from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_producer, commit, open_record
+from .publishing.gate import check_verdict
+from .shards.part import Part
+from .tables.manifest import Change
+from .versions.samples_table import import_polars
+from .versions.version import Version
+from .writing.exclude import StillLive, check_reason, find_superseded, write_exclusions
+from .writing.group_writer import write_group
+from .writing.run_tables import check_parts, write_group_run, write_run
 
 if TYPE_CHECKING:
     from .root import Root

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .annotate import Annotating, write_annotation
-from .exclude import find_superseded, put_exclusions
-from .manifest import Change, SamplesFile
-from .part import SHARDS_SCHEMA, Part, ShardFile
-from .publish import Check, FreeGroup, Pending, check_producer, commit
-from .relabel import SameCells, with_statistics
-from .runs import write_group_run
-from .version import Version
+from .labels.annotate import Annotating, write_annotation
+from .publishing.annotation_rebase import SameCells, with_statistics
+from .publishing.commit import Check, FreeGroup, Pending, check_producer, commit
+from .shards.part import SHARDS_SCHEMA, Part, ShardFile
+from .tables.manifest import Change, SamplesFile
+from .versions.version import Version
+from .writing.exclude import find_superseded, put_exclusions
+from .writing.run_tables import write_group_run
 
 if TYPE_CHECKING:
     from .root import Root

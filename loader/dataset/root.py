@@ -7,21 +7,20 @@ from typing import Any, get_args
 
 from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
-from ..storage.mirrored import MirroredStore, primary_of
-from ..storage.threads import beside
-from .annotate import Annotated, Annotating
+from ..storage.mirror.store import MirroredStore, primary_of
+from ..storage.shared.threads import beside
 from .changes import publish_annotation, publish_exclusions, publish_group, publish_parts
-from .heartbeat import Heartbeat
-from .history import RefKind, State, VersionRecord
-from .lag import mirrors_named
-from .lease import Lease
-from .log import Log
-from .marker import Marker, root_id
-from .names import check_dataset_name, resolve
-from .part import Part
-from .publish import open_record
-from .version import Verify, Version
-from .watch import Watch, unwatched
+from .labels.annotate import Annotated, Annotating
+from .leases.heartbeat import Heartbeat
+from .leases.lease import Lease
+from .log.log import Log
+from .log.marker import Marker, root_id
+from .log.refs import check_dataset_name, mirrors_named, resolve
+from .log.state import RefKind, State, VersionRecord
+from .progress import Watch, unwatched
+from .publishing.commit import open_record
+from .shards.part import Part
+from .versions.version import Verify, Version
 from .writer import DEFAULT_SHARD_BYTES, Writer
 
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
@@ -274,7 +273,7 @@ class Root:
         "raw_key", "unit_id" ...; there it may name several samples). Rows may say `annotated_by` and `annotated_at_us`
         themselves. columns: those to take, default all. nulls: "keep" what is there, or "remove" it. Keys without a
         sample are counted in `join`, or refused with `strict`; a key given twice is refused, unless `last_wins`.
-        watch: told how far the work is (`loader.dataset.watch`).
+        watch: told how far the work is (`loader.dataset.progress`).
 
         Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
         the column has; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.

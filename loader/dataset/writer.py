@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import EmptyVersion, InvalidSample, RootError
 from .changes import abort_after
-from .part import Part
-from .part_writer import PartWriter, group_chooser, make_sample, mismatch
-from .publish import check_producer
-from .spill import Spill
-from .version import Version
+from .publishing.commit import check_producer
+from .shards.part import Part
+from .versions.version import Version
+from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
+from .writing.spill import Spill
 
 if TYPE_CHECKING:
     from .root import Root

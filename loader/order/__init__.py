@@ -1,17 +1,17 @@
 """The order: which sample is in which batch, as a pure function of the plan and the step (docs/order.md)."""
 
-from .assign import rank_slice
-from .bucket import BucketBy, bucket
 from .content import PlannedSource, Source, source
-from .digest import delivered_digest, identity_hash, planned_digest, slot_identities
-from .pack import PackBy, pack
-from .packed_view import PackedView
+from .from_json import plan_from_json
+from .mixing.assign import rank_slice
 from .plan import Plan, make_plan
-from .record import plan_from_json
-from .rng import sample_rng_key
-from .slots import Slots
-from .substitutes import substitute
-from .views import OrderView, SyntheticView, synthetic
+from .random.generators import sample_rng_key
+from .sources.bucket import BucketBy, bucket
+from .sources.packed_view import PackedView
+from .sources.packing import PackBy, pack
+from .sources.views import OrderView, SyntheticView, synthetic
+from .steps.digest import delivered_digest, identity_hash, planned_digest, slot_identities
+from .steps.slots import Slots
+from .steps.substitutes import substitute
 
 __all__ = [
     "BucketBy",

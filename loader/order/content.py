@@ -5,16 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
-from .boundary import FILL, MASK, check_boundary, epoch_steps
-from .canonical import content_hash
-from .growth import GrownStream, Growth, Stage, delta_name, grown_streams, whole_name
-from .interleave import Interleaving, Turn
-from .lanes import LaneShape, frozen_shape
-from .mixture import Segment, Stream, Weight
-from .pack import Packing
-from .quarantine import Quarantine
-from .views import OrderView
-from .whole import MAX_GLOBAL_BATCH, whole
+from .mixing.boundary import FILL, MASK, check_boundary, epoch_steps
+from .mixing.interleave import Interleaving, Turn
+from .mixing.mixture import Segment, Stream, Weight
+from .random.canonical import MAX_GLOBAL_BATCH, content_hash, whole
+from .random.lanes import LaneShape, frozen_shape
+from .sources.growth import GrownStream, Growth, Stage, delta_name, grown_streams, whole_name
+from .sources.packing import Packing
+from .sources.quarantine import Quarantine
+from .sources.views import OrderView
 
 PLAN_FORMAT = 1  # of the plan's JSON
 ORDER_VERSION = 1  # of the formulas: a change of any batch raises it, and the old formulas stay

@@ -1,9 +1,17 @@
-"""A plan in words, for people: the numbers of `facts`, a line each."""
+"""What a plan will do, as numbers: computed from the plan alone, before anything is read.
+
+A plan in words, for people: the numbers of `facts`, a line each.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from .boundary import MASK
+from ..errors import InvalidRuntime
+from .content import ORDER_VERSION, PlanContent, PlannedSource
+from .mixing.assign import rank_slice
+from .mixing.boundary import MASK, epoch_steps
+from .sources.growth import Growth
+from .sources.packed_view import PackedView
 
 
 def describe(facts: Mapping[str, Any]) -> str:
@@ -108,3 +116,209 @@ def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list
             f"bytes/s, {rank['requests']:.1f} requests/s by sample or {rank['chunk_requests']:.2f} by chunk"
         )
     return lines
+
+
+def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
+    """The numbers that `Plan.describe` puts into words.
+
+    world_size: data-parallel ranks. steps_per_s: optimizer steps per second.
+    sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share (of an epoch, read
+    less evenly), live_chunks and live_bytes (what a loader holds to read every chunk once, over all ranks), and
+    exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has. pack: None, or
+    documents, length, tokens, pieces, and efficiency: the share of the sequences' places that hold a token.
+    growths: step, source, and of its new view: view, samples, left_of_epoch and new (samples mixed), removed, and
+    whole_from_step, the first step with samples of an epoch of the whole view (None: it grows again before). With
+    buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same of each.
+    segments: start_step, end_step (None: endless), global_batch (without buckets), per source its weight of
+    total_weight slots of a batch, samples_per_step and steps_per_epoch; per bucket its batch and its turns of
+    total_turns steps; all as means over steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples,
+    bytes, requests (one per sample and group of fields), chunk_requests (one per chunk and group: when chunks are read
+    whole).
+    Costs a few quota tables, whatever N is. Raises: InvalidRuntime.
+    """
+    rank_slice(plan.batch_range[0], 0, world_size)
+    if (
+        isinstance(steps_per_s, bool)
+        or not isinstance(steps_per_s, int | float)
+        or not 0 < steps_per_s < float("inf")
+    ):
+        raise InvalidRuntime(f"steps_per_s = {steps_per_s!r}: a number above 0 is needed")
+    sources = {name: _source_facts(plan, one) for name, one in plan.sources.items()}
+    ends = [(one["exhausted_at_step"], name) for name, one in sources.items()]
+    known = [(step, name) for step, name in ends if step is not None]
+    return {
+        "plan": plan.hash,
+        "order": ORDER_VERSION,
+        "seed": plan.seed,
+        "global_batch": plan.global_batch,
+        "boundary": plan.boundary,
+        "bucket_by": None if plan.buckets is None else plan.buckets.by,
+        "world_size": world_size,
+        "steps_per_s": steps_per_s,
+        "sources": sources,
+        "growths": [_growth_facts(plan, one) for one in plan.grown],
+        "live_bytes": sum(one["live_bytes"] for one in sources.values()),
+        "first_exhausted": min(known)[1] if known else None,
+        "segments": [
+            _segment_facts(plan, number, world_size, steps_per_s) for number in range(len(plan.segments))
+        ],
+    }
+
+
+def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
+    shape = one.shape
+    live_chunks = 0 if shape.chunk == 1 else -(-shape.live_samples // shape.chunk)
+    return {
+        "source": one.source,
+        "bucket": one.bucket,
+        "view": one.view_id,
+        "samples": shape.n,
+        "mean_sample_bytes": one.view.mean_sample_bytes,
+        "chunk": shape.chunk,
+        "lanes": shape.lanes,
+        "h": shape.rounds_h,
+        "chunk_rounds": shape.chunk_rounds,
+        "tail_share": (shape.n - shape.body) / shape.n,
+        "live_chunks": live_chunks,
+        "live_bytes": shape.live_samples * one.view.mean_sample_bytes if live_chunks else 0,
+        "exhausted_at_step": None
+        if (last := _last_position(plan, one)) is None
+        else plan.step_of(one.name, last),
+        "pack": _pack_facts(one.view) if isinstance(one.view, PackedView) else None,
+    }
+
+
+def _last_position(plan: PlanContent, one: PlannedSource) -> int | None:
+    """Of the first epoch of a view, in its source's stream; None where it has none."""
+    return plan.stream_of(one.stream).last_of(one.growth, one.delta)
+
+
+def _growth_facts(plan: PlanContent, growth: Growth) -> dict[str, Any]:
+    parts = {
+        one.bucket: _view_growth(plan, one)
+        for one in plan.sources.values()
+        if (one.source, one.growth, one.delta) == (growth.source, growth.number, False)
+    }
+    wholes = [one["whole_from_step"] for one in parts.values()]
+    return {
+        "step": growth.step,
+        "source": growth.source,
+        "view": parts[None]["view"] if None in parts else None,
+        **{name: sum(one[name] for one in parts.values()) for name in ("samples", "left_of_epoch", "new")},
+        "removed": len(growth.removed),
+        "whole_from_step": None if None in wholes else max(wholes),
+        "buckets": {bucket: one for bucket, one in parts.items() if bucket is not None},
+    }
+
+
+def _view_growth(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
+    """Of the whole view that a growth makes, of a source or of one of its buckets."""
+    stage = plan.grown_streams[one.stream].stages[one.growth]
+    is_read = _last_position(plan, one) is not None
+    return {
+        "view": one.view_id,
+        "samples": one.shape.n,
+        "left_of_epoch": stage.origin - stage.start - stage.delta,
+        "new": stage.delta,
+        "whole_from_step": plan.step_of(one.name, stage.origin) if is_read else None,
+    }
+
+
+def _pack_facts(view: PackedView) -> dict[str, Any]:
+    return {
+        "documents": len(view.documents),
+        "length": view.packing.length,
+        "tokens": view.table.n_tokens,
+        "pieces": view.table.n_pieces,
+        "efficiency": view.efficiency,
+    }
+
+
+def _reads(one: PlannedSource) -> float:
+    """Mean number of stored samples that a slot is made of."""
+    return one.view.table.n_pieces / len(one.view) if isinstance(one.view, PackedView) else 1.0
+
+
+def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s: float) -> dict[str, Any]:
+    segment = plan.segments[number]
+    turns: dict[str | None, int] = {None: 1}
+    if plan.buckets is not None:
+        turns = dict(plan.buckets.turns.segments[number].weights.items())
+    views = {one.stream: one for name in segment.weights for one in plan.views_at(name, segment.start_step)}
+    rates = {
+        name: rate for label in turns for name, rate in _rates(plan, number, label, turns, views).items()
+    }
+    per_step = {
+        "samples": sum(one["samples_per_step"] for one in rates.values()),
+        "bytes": sum(
+            one["samples_per_step"] * views[name].view.mean_sample_bytes for name, one in rates.items()
+        ),
+        "requests": sum(one["samples_per_step"] * _reads(views[name]) for name, one in rates.items()),
+        "chunk_requests": sum(
+            one["samples_per_step"] * _reads(views[name]) / views[name].shape.chunk
+            for name, one in rates.items()
+        ),
+    }
+    following = plan.segments[number + 1 :]
+    return {
+        "start_step": segment.start_step,
+        "end_step": following[0].start_step if following else None,
+        "global_batch": segment.batch or plan.global_batch,
+        "sources": rates,
+        "steps_per_epoch": _steps_per_epoch(rates, views),
+        "buckets": {
+            label: {"batch": _slots(plan, number, label), "turns": share, "total_turns": sum(turns.values())}
+            for label, share in turns.items()
+            if label is not None
+        },
+        "samples_per_step": per_step["samples"],
+        "bytes_per_step": per_step["bytes"],
+        "per_s": {name: value * steps_per_s for name, value in per_step.items()},
+        "per_rank_per_s": {name: value * steps_per_s / world_size for name, value in per_step.items()},
+    }
+
+
+def _rates(
+    plan: PlanContent,
+    number: int,
+    label: str | None,
+    turns: Mapping[str | None, int],
+    views: Mapping[str, PlannedSource],
+) -> dict[str, dict[str, Any]]:
+    """Per source read in a bucket: how much of it a mean step takes. views: stream -> what a segment begins with."""
+    stream, segment = plan.streams[label], plan.segments[number]
+    weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
+    slots = _slots(plan, number, label) * turns[label] / sum(turns.values())
+    if plan.boundary == MASK:  # a mean step of its one source, padding left out
+        n = plan.sources[stream.names[0]].shape.n
+        slots = n / epoch_steps(n, stream.batch)
+    total = sum(weights.values())
+    return {
+        name: {
+            "weight": weight,
+            "total_weight": total,
+            "samples_per_step": slots * weight / total,
+            "steps_per_epoch": views[name].shape.n * total / (slots * weight),
+        }
+        for name, weight in weights.items()
+    }
+
+
+def _slots(plan: PlanContent, number: int, label: str | None) -> int:
+    """Of a batch in a segment; with buckets, of one of them."""
+    if plan.buckets is None or label is None:
+        return plan.segments[number].batch or plan.global_batch
+    return plan.buckets.batches[number][label]
+
+
+def _steps_per_epoch(
+    rates: Mapping[str, Mapping[str, Any]], views: Mapping[str, PlannedSource]
+) -> dict[str, float]:
+    """source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
+    taken: dict[str, float] = {}
+    held: dict[str, int] = {}
+    for name, rate in rates.items():
+        planned = views[name]
+        taken[planned.source] = taken.get(planned.source, 0.0) + rate["samples_per_step"]
+        held[planned.source] = held.get(planned.source, 0) + planned.shape.n
+    return {source: held[source] / taken[source] for source in taken}

@@ -9,25 +9,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..errors import InvalidPlan
-from .boundary import FILL
-from .bucket import BucketBy, bucket, size_ramp
-from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
-from .canonical import canonical_json
+from .building.bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
+from .building.grow import grown_content
+from .building.packed_sources import pack_sources
+from .building.quarantined import more_quarantine
 from .content import PlanContent, PlannedSource, Source, plan_source, source
-from .describe import describe
-from .facts import plan_facts
-from .grow import grown_content
-from .mixture import Weight, chain_segments, integer_weights
-from .pack import PackBy
-from .packed_sources import pack_sources
-from .quarantine import QuarantineKeys, quarantine_of
-from .quarantined import more_quarantine
-from .ramp import GlobalBatch, cut_at, in_force, ramp_of
-from .slots import Slots, Stacked
-from .state import check_state, state_at
-from .substitutes import planned_slots, planned_stack
-from .views import OrderView, synthetic
-from .whole import whole
+from .describe import describe, plan_facts
+from .mixing.boundary import FILL
+from .mixing.mixture import Weight, chain_segments, integer_weights
+from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
+from .random.canonical import canonical_json, whole
+from .sources.bucket import BucketBy, bucket, size_ramp
+from .sources.packing import PackBy
+from .sources.quarantine import QuarantineKeys, quarantine_of
+from .sources.views import OrderView, synthetic
+from .steps.slots import Slots, Stacked
+from .steps.state import check_state, state_at
+from .steps.substitutes import planned_slots, planned_stack
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
@@ -130,7 +128,7 @@ class Plan(PlanContent):
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-        """What the plan will do, as numbers; nothing is read. See `loader.order.facts.plan_facts`."""
+        """What the plan will do, as numbers; nothing is read. See `loader.order.describe.plan_facts`."""
         return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
 
     def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:

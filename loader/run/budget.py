@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..errors import InvalidRuntime, TooManyCorrupt
-from .substitution import Substitution
+from .batch.substitution import Substitution
 
 ALLOWANCE = 8
 """Substituted slots that a budget above 0 always allows, on top of its share: a few hundred samples say nothing about

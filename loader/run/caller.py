@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from .prefetch import Made
+from .making.prefetch import Made
 
 
 class _Asked(Future[Made]):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .limit import LIMITS, WAITS, limited_by, stage_seconds
-from .step_metrics import MAKING
+from .batch.step_metrics import MAKING
+from .metrics.limit import LIMITS, WAITS, limited_by, stage_seconds
 
 LOOK_S = 2.0
 """Seconds of training between two looks: hundreds of steps of a small model, a few of a large one."""

@@ -15,16 +15,16 @@ from typing import Literal
 from ..cache.spec import CacheSpec
 from ..errors import InvalidRuntime
 from ..storage import is_local
-from ..workers.crew import ProcessCrew
-from ..workers.sent import check_can_be_sent, why_not
-from .assemble import Assembler
-from .batch import Batch
+from .ahead.threads import Crew
+from .batch.batch import Batch
 from .caller import Caller
 from .contention import Contention, better_processes, better_threads
-from .crew import Crew
-from .metrics import Metrics
-from .prefetch import Crew as BatchCrew
-from .prefetch import Made, Prefetch, making
+from .making.assemble import Assembler
+from .making.prefetch import Crew as BatchCrew
+from .making.prefetch import Made, Prefetch, making
+from .metrics.metrics import Metrics
+from .workers.pool import ProcessCrew
+from .workers.startup_message import check_can_be_sent, why_not
 
 logger = logging.getLogger(__name__)
 

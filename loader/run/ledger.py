@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 
-from ..dataset.entries import DAMAGED
+from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, StoreError
 from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..storage import Store
-from ..storage.mirrored import primary_of
-from .substitution import LEDGER_FORMAT, Substitution
-from .world import World
+from ..storage.mirror.store import primary_of
+from .batch.substitution import LEDGER_FORMAT, Substitution
+from .recipe.world import World
 
 logger = logging.getLogger(__name__)
 

@@ -11,25 +11,24 @@ from typing import Any, Literal, NoReturn, TextIO
 from ..cache.spec import CacheSpec, cache_spec
 from ..dataset.root import Root
 from ..errors import InvalidRuntime, Unpicklable
-from ..order.boundary import MASK
+from ..order.mixing.boundary import MASK
 from ..order.plan import Plan
-from ..storage.threads import DaemonPool
-from .assemble import Assembler
-from .batch import Batch
+from ..storage.shared.threads import DaemonPool
+from .ahead.threads import range_threads
+from .batch.batch import Batch
+from .batch.collate import FRAMEWORKS
+from .batch.step_metrics import SlowSample
 from .budget import Budget
-from .by_bucket import ByBucket
-from .collate import FRAMEWORKS
-from .decode import Decode, Transform
 from .executor import Execution, Executor, Workers
-from .exposition import exposition
 from .ledger import Ledger
-from .metrics import Metrics
-from .micro import checked_micro_batch, micro_count, micros_before
-from .range_threads import range_threads
-from .recipe import Recipe
-from .status import Status, shown
-from .step_metrics import SlowSample
-from .world import World
+from .making.assemble import Assembler
+from .metrics.metrics import Metrics
+from .metrics.prometheus import exposition
+from .metrics.status import Status, shown
+from .recipe.by_bucket import ByBucket
+from .recipe.decode import Decode, Transform
+from .recipe.recipe import Recipe
+from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 Framework = Literal["torch", "numpy", "jax"]
 

@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from typing import cast
 
 from ..errors import InvalidStore, ObjectNotFound
-from .disk import disk_of
+from .disk.buffer_reads import disk_of
 from .spec import StoreSpec, spec_of
 from .store import Blob, ObjectInfo, RangeReader, Span, Store
 
@@ -30,18 +30,20 @@ __all__ = [
 
 # scheme -> "module:function"; the function takes (url, options, spec). Clients are imported on first use.
 BACKENDS = {
-    "file": "local:open_local",
-    "local": "local:open_local",
+    "file": "disk.store:open_local",
+    "local": "disk.store:open_local",
     "memory": "memory:open_memory",
-    "s3": "s3:open_s3",
-    "s3a": "s3:open_s3",
-    "gs": "gcs:open_gcs",
-    "gcs": "gcs:open_gcs",
-    "az": "azure:open_azure",
-    "abfs": "azure:open_azure",
-    "abfss": "azure:open_azure",
+    "s3": "cloud.s3:open_s3",
+    "s3a": "cloud.s3:open_s3",
+    "gs": "cloud.gcs:open_gcs",
+    "gcs": "cloud.gcs:open_gcs",
+    "az": "cloud.azure:open_azure",
+    "abfs": "cloud.azure:open_azure",
+    "abfss": "cloud.azure:open_azure",
 }
-FSSPEC = "fsspec_store:open_fsspec"  # every other scheme, and every URL opened with options {"fsspec": {...}}
+FSSPEC = (
+    "any_fsspec.store:open_fsspec"  # every other scheme, and every URL opened with options {"fsspec": {...}}
+)
 
 
 def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = None) -> Store:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ..errors import Changed
-from .disk_errors import disk_error, upload_size, write_all
+from .disk.errors import disk_error, upload_size, write_all
 from .keys import unfinished_name
-from .room import Room
+from .shared.memory_budget import Room
 from .store import ObjectInfo, Store
 from .stream import Pieces
 

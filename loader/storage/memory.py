@@ -14,13 +14,13 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
-from .disk_errors import upload_size
+from .disk.errors import upload_size
 from .keys import check_key, check_prefix, check_span
 from .ranges import plan_reads
+from .shared.request_counts import count_request
 from .spec import Opened, StoreSpec
 from .store import Blob, ObjectInfo, Span, Store
 from .stream import open_reader
-from .traffic import count_request
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import BinaryIO, Protocol, cast
 
-from . import fork
-from .disk import disk_of
-from .in_order import InOrder
+from .cloud.s3_direct.in_order import InOrder
+from .disk.buffer_reads import disk_of
+from .shared import fork
+from .shared.threads import DaemonPool
 from .store import ObjectInfo, Store
-from .threads import DaemonPool
 
 FIRST_BYTES = 2**20  # readers of a header alone fetch no more than this
 MAX_BYTES = (

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from loader import Root, Version
-from loader.dataset.bitmap import unpack
-from loader.dataset.parquet import TableFile, get_tables
+from loader.dataset.shards.bitmap import unpack
+from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import InvalidRuntime
 
-from . import classes
+from .counting import classes
+from .counting.kinds import KindScan
+from .counting.layout import part_fields
+from .counting.scan import Scan, scan
+from .counting.tally import Counts, Spread, Tally, ranked
 from .examples import examples
 from .history import history
-from .kinds import KindScan
-from .layout import part_fields
-from .scan import Scan, scan
-from .tally import Counts, Spread, Tally, ranked
 from .value import Card, Column, Group, History, Kind
 
 EXAMPLES, MAX_EXAMPLES = 6, 24

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from loader import Version
-from loader.dataset.address import SampleAddress
-from loader.dataset.read import read_fields
+from loader.dataset.reading.read import read_fields
+from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed
 from loader.storage import Store
 
 from ..progress import progress
-from ..words import length
-from .classes import media_field
-from .escape import clean
-from .kinds import KindScan
-from .layout import part_fields
+from ..units import length
+from .counting.classes import media_field
+from .counting.kinds import KindScan
+from .counting.layout import part_fields
+from .counting.scan import Scan
 from .pictures import Picture, picture_of
-from .scan import Scan
+from .rendering.escape import clean
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader import Root, Version
-from loader.dataset.history import VersionRecord
-from loader.dataset.manifest import read_manifest
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.tables.manifest import read_manifest
 from loader.errors import Corrupt, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store

@@ -204,7 +204,7 @@ def _rate_hz(field: str, data: bytes) -> int:
     """Raises: DecodeFailed, also for what is too long to be decoded for a picture."""
     import av
 
-    from loader.modalities.audio import FORMATS
+    from loader.modalities.audio.decode import FORMATS
 
     alone = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
     try:

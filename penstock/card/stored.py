@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from loader import Version
-from loader.dataset.entries import DAMAGED
+from loader.dataset.log.entries import DAMAGED
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
-from .document import render_json
-from .markdown import render_markdown
-from .page import render_html
+from .as_json import render_json
 from .pictures import sheet
+from .rendering.html import render_html
+from .rendering.markdown import render_markdown
 from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}

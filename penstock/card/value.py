@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .tally import Counts, Numbers
+from .counting.tally import Counts, Numbers
 
 FORMAT = 1
 """Of card.json."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loader.dataset.entries import DAMAGED
+from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, InvalidField
 from loader.json_text import parse_json_object
 

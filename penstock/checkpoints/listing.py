@@ -7,11 +7,11 @@ from itertools import islice
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
-from loader.storage.mirrored import primary_of
+from loader.storage.mirror.store import primary_of
 
 from .marker import Checkpoint, Stored, read, runs, steps
+from .ranks import several
 from .retention import remains
-from .several import several
 
 _READ_BYTES = 2**20
 _NAMED = 10

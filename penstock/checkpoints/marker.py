@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loader.dataset.entries import DAMAGED, canonical
+from loader.dataset.log.entries import DAMAGED, canonical
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loader.dataset.shard import crc32c
+from loader.dataset.shards.shard import crc32c
 
 from .marker import Stored
 

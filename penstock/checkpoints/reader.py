@@ -17,15 +17,14 @@ from torch.futures import Future
 
 from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRuntime
 from loader.storage import Span, Store
-from loader.storage.disk import disk_of
+from loader.storage.disk.buffer_reads import disk_of
 
 from .boxes import extent, strides
-from .dtypes import DTYPES, bytes_of, fill, is_plain
+from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
 from .index import Index
 from .marker import Checkpoint
 from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums
-from .several import several
-from .torch_release import check_torch
+from .ranks import several
 from .writer import check_value
 
 _SHOWN = 5

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency
-from loader.storage.mirrored import primary_of
+from loader.storage.mirror.store import primary_of
 
 from . import index, marker
 from .marker import Checkpoint

@@ -18,15 +18,15 @@ from torch.futures import Future
 from loader import Root
 from loader.errors import Conflict, InvalidField, InvalidRuntime, StoreError
 from loader.storage import is_there
-from loader.storage.mirrored import primary_of
+from loader.storage.mirror.store import primary_of
 
 from . import index, marker, retention
 from .boxes import cut, named
 from .dtypes import content, dtype_name
 from .marker import Checkpoint, Stored
 from .parts import ITEM_BYTES, PART_BYTES, Piece, Placed, packed, sealed
+from .ranks import several
 from .retention import Retention
-from .several import several
 
 
 class Writer(StorageWriter):

@@ -14,25 +14,22 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from loader import Root
-from loader.dataset import renewal
-from loader.dataset.history import State, VersionRecord
-from loader.dataset.lease import Leases
-from loader.dataset.marker import is_primary
+from loader.dataset.leases import lease as renewal
+from loader.dataset.leases.lease import Leases
+from loader.dataset.log.marker import is_primary
+from loader.dataset.log.state import State, VersionRecord
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
 
-from .beside import as_table, cards, hints, signs_of_the_dead
+from .classify import Tally, sorter
+from .clients import Life, check_name, look, own_name
 from .clock import Moment, now
-from .life import Life, look
+from .deleted_record import PrimaryRecord, Record, swept_by_primary
 from .listing import listed
-from .live import References, owners, protected, references
-from .lost import Lost
-from .mirror import PrimaryRecord, swept_by_primary
-from .notes import check_name, own_name
+from .needed import Lost, References, owners, protected, references
 from .plan import Plan, planned
 from .report import Report
-from .sort_out import Tally, sorter
+from .side_objects import as_table, cards, hints, signs_of_the_dead
 from .sweep import Caps, last_look, sweep
-from .swept import Record
 
 HOUR_S = 3600.0
 GRACE_S = 72 * HOUR_S

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from loader.storage import Store
-from loader.storage.scratch import on_scratch
+from loader.storage.disk.leftovers import list_in_place
+from loader.storage.disk.scratch import on_scratch
 from loader.storage.store import ObjectInfo
-from loader.storage.unfinished import list_in_place
 
 ROWS = 65_536
 """Objects looked at together."""

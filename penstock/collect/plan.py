@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loader.dataset.parquet import parse_table, table_facts
+from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.errors import FormatTooNew, ObjectNotFound
 from loader.storage import Store
 
+from .clients import FOLDER
 from .clock import Moment, passed
 from .listing import scratch, scratch_folder, stretch
-from .notes import FOLDER
 
 ROWS = 10_000
 """Condemned objects that are checked again, recorded and deleted together."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..words import size
-from .sort_out import FOREIGN, LIVE, OPEN, WHY, Tally
+from ..units import size
+from .classify import FOREIGN, LIVE, OPEN, WHY, Tally
 from .sweep import Swept
 
 PRICES_USD = {

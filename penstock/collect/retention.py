@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from loader import Root
-from loader.dataset.decide import Done, decide_retire
-from loader.dataset.entries import entry_key, parse
-from loader.dataset.history import State, VersionRecord
-from loader.dataset.lease import Leases
-from loader.dataset.manifest import read_manifest
+from loader.dataset.leases.lease import Leases
+from loader.dataset.log.entries import entry_key, parse
+from loader.dataset.log.rules import Done, decide_retire
+from loader.dataset.log.state import State, VersionRecord
+from loader.dataset.tables.manifest import read_manifest
 from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16

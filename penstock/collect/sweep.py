@@ -1,27 +1,60 @@
-"""Deletes what has been condemned for long enough, after a last look at each piece of it."""
+"""Deletes what has been condemned for long enough, after a last look at each piece of it.
+
+Deletes a piece of a plan, past what cannot be deleted: held, locked, in a folder of another user, behind a link.
+"""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root
-from loader.dataset.history import VersionRecord
-from loader.dataset.lease import Leases
-from loader.errors import Forbidden
+from loader.dataset.leases.lease import Leases
+from loader.dataset.log.state import VersionRecord
+from loader.errors import Forbidden, StoreError, Throttled, Transient
+from loader.storage import Store
+from loader.storage.disk.leftovers import delete_in_place
 
 from ..progress import progress
-from ..words import size
-from .delete import delete
-from .life import Life
-from .live import protected, references
-from .lost import Lost
-from .mirror import PrimaryRecord
+from ..units import size
+from .clients import Life
+from .deleted_record import PrimaryRecord, Record
+from .needed import Lost, protected, references
 from .plan import Plan
-from .swept import Record
+
+AT_ONCE = 16
+
+
+def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
+    """Delete; key -> why of those that the store refuses to. Stores do not tell which of many, so where one is refused
+    each is deleted alone: a request per key. Raises: Throttled, Transient, which are the store's and no key's; nothing
+    is under way then."""
+    if _refused(store, keys) is None:
+        return {}
+    refused: dict[str, StoreError] = {}
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-collect") as pool:
+        for start in range(0, len(keys), AT_ONCE):
+            some = keys[start : start + AT_ONCE]
+            answers = pool.map(partial(_refused, store), ([key] for key in some))
+            refused |= {key: error for key, error in zip(some, answers, strict=True) if error is not None}
+    return refused
+
+
+def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
+    """Delete; why not, where it cannot be."""
+    try:
+        delete_in_place(store, keys)
+    except (Throttled, Transient):
+        raise
+    except StoreError as error:
+        return error
+    return None
+
 
 logger = logging.getLogger(__name__)
 

@@ -20,13 +20,14 @@ from loader.storage.memory import MemoryStore
 from loader.storage.spec import spec_of
 
 from ..progress import progress
-from . import contents, place, speed
+from . import speed
+from . import target as place
 from .advice import advise, half_of
-from .creates import creates
+from .behaviour import read_back as contents
+from .behaviour.creates import creates
+from .behaviour.listing import listing
 from .finding import Finding, Report, fail, note, warn
-from .folder import Folder
-from .listing import listing
-from .scratch import Scratch
+from .scratch import Folder, Scratch
 
 CELL_S = 0.5
 PATIENCE = {"retry_deadline_s": 10.0}

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from loader.storage import Store
 
-from ..words import size
+from ..units import size
 from .scratch import Scratch
 
 READ_BYTES = (64 * 2**10, 2**20, 16 * 2**20)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-from loader.dataset.history import State, VersionRecord
-from loader.dataset.manifest import read_manifest
-from loader.dataset.parquet import TableFile, get_table
-from loader.dataset.references import Reference, table_references
+from loader.dataset.log.state import State, VersionRecord
+from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.parquet import TableFile, get_table
+from loader.dataset.tables.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 
-from .items import Item
+from .copying.items import Item
 
 SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "gates/", "swept/", "takedowns/", "log/repair-")
 """Objects that no manifest names, named after their content or created once: these prefixes alone are listed. Two tell

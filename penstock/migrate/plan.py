@@ -8,16 +8,16 @@ from loader import Root
 from loader.errors import PenstockError
 from loader.storage import Store
 
-from ..words import size
+from ..units import size
 from .contents import new_items, new_versions
-from .items import Item
-from .journal import Journal
-from .places import FOLDER, check_places
-from .prefix import wanted
+from .copying.copy_one import requests_of
+from .copying.items import Item
+from .copying.journal import Journal
+from .copying.s3_to_s3 import sends
+from .prefixes.copy import wanted
+from .prefixes.places import FOLDER, check_places
 from .prices import Prices, prices_of
-from .send_on import sends
 from .target import copied_entries
-from .transfer import requests_of
 
 
 @dataclass(slots=True)

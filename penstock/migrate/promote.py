@@ -15,19 +15,19 @@ Markers decide nothing by being replaced: one that comes too late has a token th
 from dataclasses import dataclass
 
 from loader import Root
-from loader.dataset.append import append
-from loader.dataset.decide import decide_primary
-from loader.dataset.entries import entry_key
-from loader.dataset.log import Log
-from loader.dataset.marker import MIRROR_OF, check_root, is_primary, prove_create_only
+from loader.dataset.log.append import append
+from loader.dataset.log.entries import entry_key
+from loader.dataset.log.log import Log
+from loader.dataset.log.marker import MIRROR_OF, check_root, is_primary, prove_create_only
+from loader.dataset.log.rules import decide_primary
 from loader.dataset.root import root_over
 from loader.errors import Conflict, Corrupt
 from loader.storage import Store
 
-from ..verify_log import check_log
-from ..verify_root import verify_root
-from .copying import Copies
-from .pace import Pace
+from ..verify.log import check_log
+from ..verify.root import verify_root
+from .copying.copy_many import Copies
+from .copying.rate_limit import Pace
 from .run import Report, migrate
 from .target import make_mirror_of, make_primary
 

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from loader import Root
-from loader.dataset.history import State
+from loader.dataset.log.state import State
 from loader.errors import Conflict, Forbidden
 from loader.storage import Store
 
-from .compare import Compared, copy_entries
 from .contents import new_items, new_versions
-from .copying import Copies, copy_all
-from .items import Item
-from .journal import Journal
-from .pace import Pace
+from .copying.compare import Compared, copy_entries
+from .copying.copy_many import Copies, copy_all
+from .copying.copy_one import Transfer
+from .copying.items import Item
+from .copying.journal import Journal
+from .copying.rate_limit import Pace
 from .target import close_former, copied_entries, make_mirror
-from .transfer import Transfer
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from loader.dataset.entries import canonical, entry_key, parse
-from loader.dataset.history import State
-from loader.dataset.log import Log
-from loader.dataset.marker import (
+from loader.dataset.log.append import read_tail
+from loader.dataset.log.entries import canonical, entry_key, parse
+from loader.dataset.log.log import Log
+from loader.dataset.log.marker import (
     MARKER,
     MIRROR_OF,
     PRIMARY,
@@ -14,12 +14,12 @@ from loader.dataset.marker import (
     is_primary,
     parse_marker,
 )
-from loader.dataset.tail import read_tail
+from loader.dataset.log.state import State
 from loader.errors import AlreadyExists, Conflict, NotARoot, ObjectNotFound
 from loader.storage import Store
 
-from .compare import put_compared, read_twice
 from .contents import SMALL_FOLDERS
+from .copying.compare import put_compared, read_twice
 
 COPIED = ("data/", *SMALL_FOLDERS)
 """What another tool may have copied before."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from loader import Root
-from loader.dataset.marker import root_id
+from loader.dataset.log.marker import root_id
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
 
-from .noncurrent import delete_noncurrent, noncurrent
 from .record import Place, Record
+from .store_history.noncurrent import delete_noncurrent, noncurrent
 
 DATA = "data/"
 

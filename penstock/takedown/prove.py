@@ -15,15 +15,15 @@ from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
 from loader.storage import Store, is_there
 
 from ..progress import progress
-from .caches import cache_places
-from .find import Found, all_datasets, find
-from .marks import mark
+from .finding.find import Found, all_datasets, find
+from .finding.hashed_names import mark
 from .mirrors import mirror_places
-from .noncurrent import noncurrent
-from .raw import shared_marks
+from .raw_objects import shared_marks
 from .record import Place, Record, read_record
 from .run import deny_entry
 from .scan import scanned
+from .store_history.node_caches import cache_places
+from .store_history.noncurrent import noncurrent
 
 FORMAT = 1
 NOT_LOOKED_AT = ("retired", "replaced", "remade")

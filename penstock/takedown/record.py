@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.dataset.entries import DAMAGED, canonical
-from loader.dataset.history import Deny
+from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.state import Deny
 from loader.errors import Corrupt
 from loader.json_text import parse_json_object
 from loader.storage import Store

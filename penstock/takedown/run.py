@@ -9,17 +9,17 @@ of retired versions go when a collector sweeps them.
 from collections.abc import Callable, Collection
 
 from loader import Root
-from loader.dataset.history import Deny
+from loader.dataset.log.state import Deny
 from loader.errors import VersionNotFound
 from loader.storage import is_there
 
 from ..progress import progress
-from .find import all_datasets, find
-from .ran import Ran
-from .raw import Uris, deleted_raw, raw_places, used_by_others
+from .finding.find import all_datasets, find
+from .finding.sources import landings, why_not
+from .outcome import Ran
+from .raw_objects import Uris, deleted_raw, raw_places, used_by_others
 from .record import add_to_record, read_record
-from .sources import landings, why_not
-from .steps import Steps
+from .removing.steps import Steps
 
 
 def deny_entry(root: Root, n: int) -> Deny:

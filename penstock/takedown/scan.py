@@ -7,18 +7,18 @@ from functools import cache
 import pyarrow as pa
 
 from loader import Root
-from loader.dataset.history import VersionRecord
-from loader.dataset.parquet import parse_table, table_facts
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.errors import Corrupt, StoreError
 from loader.storage import Store
 
-from .cells import OWN, scrub, scrubbed, searched, taken_rows
-from .derived import card_folders, ledger_without, page_names, plan_is_of
-from .find import labels_name_some
-from .json_objects import json_object
-from .lifecycle import is_hint, table_without, with_units, without_names
-from .marks import Marks
+from .finding.cells import OWN, scrub, scrubbed, searched, taken_rows
+from .finding.find import labels_name_some
+from .finding.hashed_names import Marks
+from .finding.json_text import json_object
 from .record import Place, Record
+from .removing.derived import card_folders, ledger_without, page_names, plan_is_of
+from .removing.pipeline_tables import is_hint, table_without, with_units, without_names
 
 SCANNED = ("data/", "tables/", "stages/", "plans/", "ledgers/", "cards/", "gates/", "reports/", "log/")
 """The folders of a root that may name samples."""

@@ -21,9 +21,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """The dataset card: as Markdown, or written where the arguments say."""
+    from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
-    from ..card.document import card_document
-    from ..card.markdown import render_markdown
+    from ..card.rendering.markdown import render_markdown
     from ..card.stored import save_card, write_card, write_html
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 
 from ..progress import progress
-from ..words import size
+from ..units import size
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:

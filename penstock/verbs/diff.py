@@ -5,7 +5,7 @@ from typing import Any
 
 import loader
 
-from ..words import size
+from ..units import size
 from .verb import Answer, Verb
 
 

@@ -26,7 +26,7 @@ def _read(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 def look(parser: ArgumentParser) -> None:
     """What a look takes."""
-    from ..words import parse_length
+    from ..units import parse_length
 
     for name, what in (
         ("grace", "how long something has to be condemned before it may be deleted"),
@@ -59,7 +59,7 @@ def look(parser: ArgumentParser) -> None:
 
 def sweeping(parser: ArgumentParser) -> None:
     """What a sweep takes."""
-    from ..words import parse_size
+    from ..units import parse_size
 
     look(parser)
     parser.add_argument(
@@ -134,8 +134,8 @@ def sweep(arguments: Namespace) -> Answer:
 def retire(arguments: Namespace) -> Answer:
     """Retire the versions that a policy does not keep."""
     from ..collect import Policy, retire_by_policy
+    from ..collect.clients import own_name, read_signs
     from ..collect.clock import earliest_us, now
-    from ..collect.notes import own_name, read_signs
 
     policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
     root = loader.Root(arguments.root)

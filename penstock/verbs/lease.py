@@ -16,12 +16,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 def ls(arguments: Namespace) -> Answer:
     """Who holds which version open, and for how long no sign of life was seen."""
-    from loader.dataset.lease import list_leases
+    from loader.dataset.leases.lease import list_leases
 
+    from ..collect.clients import check_name, own_name, read_signs, silent_s
     from ..collect.clock import now
-    from ..collect.life import silent_s
-    from ..collect.notes import check_name, own_name, read_signs
-    from ..words import length
+    from ..units import length
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}

@@ -12,7 +12,7 @@ from .doctor import option, options_of
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
-    from ..migrate.prefix import PrefixReport
+    from ..migrate.prefixes.copy import PrefixReport
     from ..migrate.run import Report
 
 
@@ -134,13 +134,13 @@ def plan(arguments: Namespace) -> Answer:
 
 def run(arguments: Namespace) -> Answer:
     """Copy what the target lacks. Exit status 1 when an object could not be copied."""
-    from ..migrate.pace import Pace
+    from ..migrate.copying.rate_limit import Pace
 
     source, target = _source(arguments), _target(arguments)
     pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
     report: Report | PrefixReport
     if source is not None:
-        from ..migrate.prefix import migrate_prefix
+        from ..migrate.prefixes.copy import migrate_prefix
 
         report = migrate_prefix(
             source,
@@ -164,8 +164,8 @@ def run(arguments: Namespace) -> Answer:
 def status(arguments: Namespace) -> Answer:
     """How far the target is. Exit status 1 when it lags: a version, a retirement, a tag, a takedown that it lacks."""
     from ..migrate.contents import new_versions
-    from ..migrate.journal import Journal
-    from ..migrate.prefix_status import prefix_status
+    from ..migrate.copying.journal import Journal
+    from ..migrate.prefixes.status import prefix_status
     from ..migrate.target import copied_entries, lags
 
     source, target = _source(arguments), _target(arguments)
@@ -188,7 +188,7 @@ def status(arguments: Namespace) -> Answer:
 def verify(arguments: Namespace) -> Answer:
     """Of a plain prefix, whether all arrived; of a mirror, what `penstock verify` says. Exit status 1 when anything is
     wrong."""
-    from ..migrate.verify_prefix import verify_prefix
+    from ..migrate.prefixes.verify import verify_prefix
     from .verify import answer_of_root
 
     source, target = _source(arguments), _target(arguments)
@@ -201,7 +201,7 @@ def verify(arguments: Namespace) -> Answer:
 
 def promote(arguments: Namespace) -> Answer:
     """Make a mirror the primary. Exit status 1 when it is not yet."""
-    from ..migrate.pace import Pace
+    from ..migrate.copying.rate_limit import Pace
     from ..migrate.promote import promote, promote_alone
 
     target = _target(arguments)

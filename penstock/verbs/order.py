@@ -27,8 +27,8 @@ def run(arguments: Namespace) -> Answer:
     )
     ids = list(enumerate(plan.batch_ids(arguments.step)))
     if arguments.world is not None or arguments.rank is not None:
-        from loader.order.assign import rank_slice
-        from loader.run.world import World
+        from loader.order.mixing.assign import rank_slice
+        from loader.run.recipe.world import World
 
         world = World.of(arguments.rank, arguments.world)
         ids = ids[rank_slice(arguments.batch, world.rank, world.world_size)]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import loader
 
-from ..words import share, size
+from ..units import share, size
 from .verb import Answer, Verb
 
 

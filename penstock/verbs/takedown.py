@@ -23,9 +23,9 @@ def _request_arguments(parser: ArgumentParser) -> None:
 
 def request(arguments: Namespace) -> Answer:
     """From now on no commit keeps what is named. Nothing is rewritten yet. Raises: VersionNotFound."""
-    from loader.dataset.denied import Target
+    from loader.dataset.log.denies import Target
 
-    from ..takedown.find import all_datasets
+    from ..takedown.finding.find import all_datasets
 
     targets = [
         Target(kind=kind, value=value, dataset=arguments.dataset)
@@ -85,13 +85,13 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Exit status 0 whether or not there was something to do."""
-    from ..takedown.caches import purge_cache
+    from ..takedown.finding.sources import check_place
     from ..takedown.mirrors import purge_mirror
-    from ..takedown.noncurrent import delete_noncurrent
-    from ..takedown.raw import delete_object
+    from ..takedown.raw_objects import delete_object
     from ..takedown.record import read_record
     from ..takedown.run import run_takedown
-    from ..takedown.sources import check_place
+    from ..takedown.store_history.node_caches import purge_cache
+    from ..takedown.store_history.noncurrent import delete_noncurrent
 
     if arguments.delete_raw and not arguments.apply:
         raise InvalidRuntime("--delete-raw without --apply deletes nothing; give both, or neither")

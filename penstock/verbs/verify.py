@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import loader
 
-from ..words import size
+from ..units import size
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
-    from ..verify_root import RootReport
-    from ..verify_shard import Problem
+    from ..verify.root import RootReport
+    from ..verify.shard import Problem
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Exit status 1 when anything is wrong."""
-    from ..verify import verify
+    from ..verify.version import verify
 
     root = loader.Root(arguments.root)
     if arguments.ref is None:
@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> Answer:
 
 def answer_of_root(root: "loader.Root", *, full: bool) -> Answer:
     """What `penstock verify` says of a whole root."""
-    from ..verify_root import verify_root
+    from ..verify.root import verify_root
 
     return _root(verify_root(root, full=full))
 

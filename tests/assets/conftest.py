@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.discovery import discover
+from assets.arrivals.make_batches import discover
 from assets.gate import Gate
+from assets.release.audit import audit_batch
 from assets.spec import DatasetSpec
 from assets.stages import StageRecord
-from assets.version_audit import audit_batch
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
 from resources.compute import ComputeResource

@@ -9,11 +9,13 @@ import polars as pl
 import pytest
 
 import loader
-from assets import features, units, validation
-from assets import landing as landing_stage
-from assets.discovery import discover
+from assets.arrivals.make_batches import discover
+from assets.features import feature_asset as features
+from assets.ingest import media as validation
+from assets.ingest import raw_objects as landing_stage
+from assets.ingest import units
 from assets.media.objects import AuditRequest
-from assets.samples import samples_stage
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.stages import StageRecord, current_record, require_published
 from assets.tables import read_table

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.alarm_limits import LIMITS, Limits
-from assets.alarms import REMINDER_S, Alarm, alarms, due
-from assets.batches import Batch, Standing
+from assets.upkeep import LIMITS, Limits
+from assets.watch.alarms import REMINDER_S, Alarm, alarms, due
+from assets.watch.batches import Batch, Standing
 from resources.alerts import Alert
 
 NOW_S = 1_800_000_000.0

@@ -15,7 +15,7 @@ from assets.checks import CheckResult, Expectation
 from assets.gate import SUITE, Gate
 from assets.spec import DatasetSpec
 from assets.stages import current_record, require_published
-from loader.dataset.entries import canonical
+from loader.dataset.log.entries import canonical
 from loader.errors import Conflict, InvalidRuntime
 from penstock.approve import approve, stopped_batches
 from penstock.card.build import build_card

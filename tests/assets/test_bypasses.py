@@ -13,14 +13,14 @@ import pytest
 from PIL import Image
 
 import loader
+from assets.arrivals.make_batches import discover
 from assets.checks import CheckResult
-from assets.discovery import discover
 from assets.gate import Gate
-from assets.samples import samples_asset
+from assets.release.version_asset import version_asset
+from assets.samples.samples_asset import samples_asset
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from assets.stages import current_record
-from assets.version import version_asset
 from dagster_project.definitions import batches_of, build_defs
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store

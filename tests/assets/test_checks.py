@@ -24,7 +24,7 @@ from assets.checks import (
     run_expectations,
     schema,
 )
-from loader.dataset.entries import canonical
+from loader.dataset.log.entries import canonical
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -160,7 +160,7 @@ def test_expectations_that_cannot_be_meant(options: dict[str, object]) -> None:
 
 def test_great_expectations_is_imported_inside_and_tells_nobody() -> None:
     code = (
-        "import sys, assets.checks, assets.version, dagster_project.definitions;"
+        "import sys, assets.checks, assets.release.version_asset, dagster_project.definitions;"
         "assert 'great_expectations' not in sys.modules;"
         "import polars; from assets.checks import *;"
         "assert run_expectations(polars.DataFrame({'a': [1]}), [Expectation(kind='row_count', low=1)]).passed;"

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.discovery import discover, pending, undiscovered
-from assets.manifests import Book, Manifest, RawObject, manifests, read_manifest
+from assets.arrivals.batch_manifests import Book, Manifest, RawObject, manifests, read_manifest
+from assets.arrivals.make_batches import discover, pending, undiscovered
 from assets.sources import BatchLimits
 from assets.stages import StageRecord, append_record
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
@@ -208,7 +208,7 @@ def test_discoverers_at_once(store: Store, place: Store) -> None:
 KILLED = """
 import sys
 import pathspec, polars
-from assets.discovery import discover
+from assets.arrivals.make_batches import discover
 from assets.sources import BatchLimits
 from loader.storage import open_store
 sys.path.append("tests/assets")

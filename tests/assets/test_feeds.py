@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.manifests import manifests
-from assets.notices import Notice, Unreadable, read_notices, relative_key
-from assets.reconcile import reconcile
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.notices import Notice, Unreadable, read_notices, relative_key
+from assets.arrivals.progress import Dataset, Step, TickBudget
+from assets.arrivals.reconcile import reconcile
+from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Feed, Source
-from assets.step import Dataset, Step, TickBudget
-from assets.tick import tick
 from loader.errors import Transient
 from loader.storage import Store, open_store
 
@@ -280,7 +280,7 @@ def test_a_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on(name: st
 
 
 def test_a_file_that_is_too_large_is_set_aside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from assets import feeds
+    from assets.arrivals import feeds
 
     world = World(name)
     world.place.put("a", b"x")
@@ -388,7 +388,7 @@ class Mortal:
 
 
 def test_a_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from assets import feeds
+    from assets.arrivals import feeds
 
     for n in range(1, 100):
         world, clock = World(os.urandom(8).hex(), BatchLimits(max_objects=2, max_wait_s=0)), [n]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from assets import cutting
-from assets.cutting import cut_objects
+from assets.ingest import cut as cutting
+from assets.ingest.cut import cut_objects
 from assets.media.objects import CutRequest, CutResult
 from assets.media.unit import Unit
 from assets.spec import DatasetSpec

@@ -11,9 +11,9 @@ import pytest
 import loader
 from assets.checks import CheckResult, Expectation, audio_rate
 from assets.gate import SUITE, Gate
+from assets.release.version_asset import publish_batches
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.stages import current_record, partitions, require_published
-from assets.version import publish_batches
 from loader.errors import Fenced, StageNotPublished
 
 SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"),))

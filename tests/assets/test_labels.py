@@ -1,7 +1,7 @@
 """Class numbers keep their meaning, whoever made the versions in between."""
 
 import loader
-from assets.units import labels_of, published_labels
+from assets.ingest.units import labels_of, published_labels
 
 
 def test_a_version_made_by_hand_loses_no_class_name(root: loader.Root) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from assets.lag import _median, _quantile, lags, words
-from assets.manifests import RawObject, read_manifest
+from assets.arrivals.batch_manifests import RawObject, read_manifest
+from assets.release.lag import _median, _quantile, lags, words
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batches_of, build_defs

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from assets.discovery import discover, undiscovered
-from assets.landing import land, raw_rows, read_origins
+from assets.arrivals.make_batches import discover, undiscovered
+from assets.ingest.raw_objects import land, raw_rows, read_origins
 from assets.sources import BatchLimits
 from assets.tables import read_table
 from loader.errors import Changed, Corrupt, InvalidName, ObjectNotFound, StageNotPublished, Transient

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from assets import plots
+from assets.pages import plots
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

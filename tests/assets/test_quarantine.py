@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 import loader
-from assets import quarantine
-from assets.judging import judge
-from assets.quarantine import (
+from assets.feedback import quarantine
+from assets.feedback.judging import judge
+from assets.feedback.quarantine import (
     MAX_LEDGERS,
     Quarantined,
     kept_out,
@@ -24,7 +24,7 @@ from assets.quarantine import (
     unjudged,
     verdicts,
 )
-from assets.report import quarantine_metadata
+from assets.pages.report import quarantine_metadata
 from assets.spec import DatasetSpec
 from assets.stages import append_record, current_record
 from assets.tables import write_table

@@ -7,12 +7,12 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.discovery import discover
-from assets.manifests import manifests
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.make_batches import discover
+from assets.arrivals.rebuild import rebuild_of, take_over
 from assets.media.policy import CutPolicy, ImagePolicy
-from assets.rebuild import rebuild_of, take_over
 from assets.spec import DatasetSpec
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from loader.storage import open_store
 
 SPEC = DatasetSpec(name="demo", splits={"train": 0.5, "validation": 0.5})

@@ -16,19 +16,18 @@ import polars as pl
 import pytest
 
 import loader
-from assets.discovery import discover
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.inventory import read_inventory
+from assets.arrivals.make_batches import discover
+from assets.arrivals.progress import Dataset, paused
+from assets.arrivals.reconcile import reconcile
+from assets.arrivals.tick import tick
 from assets.failures import why_failed
-from assets.inventory import read_inventory
-from assets.manifests import manifests
-from assets.reconcile import reconcile
 from assets.sources import BatchLimits, Source
 from assets.spec import DatasetSpec
-from assets.step import Dataset
-from assets.tick import tick
-from assets.waiting import paused
 from dagster_project.definitions import build_defs
-from loader.dataset.denied import Target, hashes
-from loader.dataset.history import Deny
+from loader.dataset.log.denies import Target, hashes
+from loader.dataset.log.state import Deny
 from loader.errors import Corrupt, InvalidStore
 from loader.storage import Store, open_store
 from resources.compute import ComputeResource

@@ -11,13 +11,13 @@ import pytest
 
 import loader
 from assets.checks import CheckResult
+from assets.features.refresh import stale
 from assets.featurizers import Features
 from assets.gate import Gate
 from assets.media.unit import Unusable
-from assets.refresh import stale
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.stages import append_record, current_record
-from loader.dataset.read import read_fields
+from loader.dataset.reading.read import read_fields
 from loader.errors import FieldNotFound
 from loader.modalities import decoder_for
 

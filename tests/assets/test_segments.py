@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from assets.discovery import discover, undiscovered
-from assets.landing import land
-from assets.media import segment_tables, segments
-from assets.media.parquet_pages import pages
+from assets.arrivals.make_batches import discover, undiscovered
+from assets.ingest.raw_objects import land
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments import TABLES, GivenSegments, Segment, read_segments
+from assets.media.segments import read as segments
+from assets.media.segments import tables as segment_tables
+from assets.media.segments.parquet_pages import pages
+from assets.media.segments.read import TABLES, GivenSegments, Segment, read_segments
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from assets.tables import read_table

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assets.alarm_limits import Limits
 from assets.drift import Thresholds
 from assets.media.policy import AudioPolicy, VideoPolicy
 from assets.sources import BatchLimits, Source
 from assets.spec import DatasetSpec, Filter
-from assets.upkeep import Upkeep
+from assets.upkeep import Limits, Upkeep
 from penstock.card.build import reason_class
 
 NAN = math.nan

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import loader
-from assets.discovery import discover
-from assets.manifests import manifests
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.make_batches import discover
 from assets.spec import DatasetSpec
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.takedown.prove import prove
 from penstock.takedown.run import run_takedown

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import loader
-from assets.discovery import discover
-from assets.manifests import manifests
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.make_batches import discover
 from assets.spec import DatasetSpec, Feature
 from assets.stages import partitions, require_published
 from assets.tables import read_table
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.card.build import build_card
 from penstock.card.stored import save_card

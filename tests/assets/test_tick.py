@@ -18,14 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.manifests import manifests
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.progress import Dataset, Step, TickBudget, pause, read_progress, resume
+from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
-from assets.step import Dataset, Step, TickBudget
-from assets.tick import tick
-from assets.waiting import pause, read_progress, resume
-from loader.dataset.denied import Target, hashes
-from loader.dataset.history import Deny
-from loader.dataset.parquet import table_bytes
+from loader.dataset.log.denies import Target, hashes
+from loader.dataset.log.state import Deny
+from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt, InvalidStore
 from loader.storage import ObjectInfo, Store, open_store
 from resources.storage import LandingResource
@@ -365,8 +364,8 @@ import sys
 from contextlib import contextmanager
 import pathspec, polars
 from assets.sources import BatchLimits, Source
-from assets.step import Dataset, TickBudget
-from assets.tick import tick
+from assets.arrivals.progress import Dataset, TickBudget
+from assets.arrivals.tick import tick
 from loader.storage import open_store
 sys.path.append("tests/assets")
 from killing_store import Killing, killed_at_each
@@ -425,7 +424,7 @@ def test_secrets_of_a_source_come_out_of_the_environment(
 ) -> None:
     import pickle
 
-    from assets.places import opener
+    from assets.arrivals.open_source import opener
 
     with pytest.raises(InvalidStore, match=r"plain text.*dg.EnvVar"):
         Source(name="partner", url="s3://bucket/x", options={"secret": s3["secret"]})

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assets.cutting import cut_objects
+from assets.ingest.cut import cut_objects
+from assets.ingest.media import audit_objects
+from assets.ingest.time_limits import limits_decoded, limits_told
 from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, Work, told_of, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
-from assets.time_limits import limits_decoded, limits_told
-from assets.validation import audit_objects
 from loader.storage import Store, open_store
 from resources.compute import InlineCompute, LocalCompute, Outcome
 from tests.assets.media.conftest import encode, write_sound

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.media.photos import image
-from assets.media.photos.picture import read_heif
+from assets.media.photos import cut as image
+from assets.media.photos.open import read_heif
 from assets.spec import DatasetSpec
 from assets.stages import current_record, partitions
 

@@ -12,19 +12,19 @@ import polars as pl
 import pytest
 
 import loader
-from assets import version
+from assets.arrivals.make_batches import discover
 from assets.checks import CheckResult, Expectation, audio_rate, counts
-from assets.discovery import discover
 from assets.gate import SUITE, Gate
-from assets.landing import land
-from assets.samples import samples_stage
+from assets.ingest.media import media_stage
+from assets.ingest.raw_objects import land
+from assets.ingest.units import units_stage
+from assets.release import version_asset as version
+from assets.release.audit import candidate
+from assets.release.version_asset import audit_waiting, publish_batches, version_asset
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from assets.stages import StageRecord, append_record, current_record, require_published
-from assets.units import units_stage
-from assets.validation import media_stage
-from assets.version import audit_waiting, publish_batches, version_asset
-from assets.version_audit import candidate
-from loader.dataset.entries import canonical
+from loader.dataset.log.entries import canonical
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store
 from resources.compute import InlineCompute
@@ -398,7 +398,7 @@ def test_a_release_that_is_killed_while_it_stops_a_batch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("assets.version_audit.append_record", killed)
+        patched.setattr("assets.release.audit.append_record", killed)
         with pytest.raises(KeyboardInterrupt):
             publish_batches(root, "demo", "r", gate)
     assert root.state.txns[samples_of(root, batch).body["txn"]].status == "aborted"

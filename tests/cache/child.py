@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from origin import Origin, body, keep
 
 from loader.cache import pages
-from loader.cache.opened import OpenCache
+from loader.cache.cached_store import CachedStore
+from loader.cache.node_cache import OpenCache
 from loader.cache.spec import NodeCache
-from loader.cache.store import CachedStore
 from loader.storage import Span, open_store
 
 what, given = sys.argv[1], json.loads(sys.argv[2])

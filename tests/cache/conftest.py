@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.cache.opened import OpenCache
+from loader.cache.cached_store import CachedStore
+from loader.cache.node_cache import OpenCache
 from loader.cache.spec import NodeCache
-from loader.cache.store import CachedStore
 from loader.storage import Span, open_store
 
 HERE = Path(__file__).parent

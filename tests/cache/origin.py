@@ -4,7 +4,7 @@ import hashlib
 import os
 import random
 
-from loader.cache.store import Claim, Content
+from loader.cache.cached_store import Claim, Content
 
 
 def body(key, nbytes):

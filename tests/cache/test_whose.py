@@ -6,7 +6,7 @@ import stat
 import pytest
 
 import loader
-from loader.cache.opened import OpenCache
+from loader.cache.node_cache import OpenCache
 from loader.cache.pages import BadPage, Pages
 from loader.cache.spec import NodeCache
 from loader.errors import InvalidRuntime

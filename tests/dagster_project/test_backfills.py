@@ -10,11 +10,11 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.discovery import BatchLimits, discover
-from assets.landing import land
+from assets.arrivals.make_batches import BatchLimits, discover
+from assets.ingest.media import media_stage
+from assets.ingest.raw_objects import land
+from assets.ingest.units import units_stage
 from assets.stages import current_records
-from assets.units import units_stage
-from assets.validation import media_stage
 from loader.storage import open_store
 from resources.compute import InlineCompute
 from tests.dagster_project.notes_location import SPEC

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.batches import Batch, Batches
+from assets.watch.batches import Batch, Batches
 
 pytestmark = pytest.mark.server
 N_PHOTOS, N_BROKEN = 30, 4

@@ -11,8 +11,8 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 import loader
-from assets.discovery import BatchLimits, discover
-from assets.refresh import stale
+from assets.arrivals.make_batches import BatchLimits, discover
+from assets.features.refresh import stale
 from assets.spec import DatasetSpec
 from assets.upkeep import Upkeep
 from dagster_project.definitions import build_defs

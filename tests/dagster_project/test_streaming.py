@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from assets.lag import lags
+from assets.release.lag import lags
 from benchmarks.arrival import DATASET, HEADING, Measured, measure, section, write_section
 
 

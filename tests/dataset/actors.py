@@ -14,14 +14,14 @@ from types import SimpleNamespace
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset import publish
-from loader.dataset.denied import Target
-from loader.dataset.entries import entry_key
+from loader.dataset.log.denies import Target
+from loader.dataset.log.entries import entry_key
+from loader.dataset.publishing import commit as publish
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.collect import Moment, Options, collect
 from penstock.takedown.record import condemned
 from penstock.takedown.run import run_takedown
-from penstock.verify_root import verify_root
+from penstock.verify.root import verify_root
 
 
 def sibling(name):

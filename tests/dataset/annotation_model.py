@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 import loader
-from loader.dataset import stats
-from loader.dataset.parquet import TableFile, get_table
+from loader.dataset.tables import stats
+from loader.dataset.tables.parquet import TableFile, get_table
 from loader.errors import Conflict
 
 KINDS = {"i": pa.int64(), "f": pa.float64(), "s": pa.string(), "b": pa.bool_()}

@@ -10,7 +10,7 @@ A job says the version's number. One with `at` kills itself at that verb of the 
 from forks import Mortal
 
 import loader
-from loader.dataset.log import Log
+from loader.dataset.log.log import Log
 
 
 def write(root, name):

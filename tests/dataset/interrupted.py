@@ -1,7 +1,7 @@
 """A writer whose commit comes second: somebody else appends to the log in the moment before."""
 
 import loader
-from loader.dataset.log import Log
+from loader.dataset.log.log import Log
 
 
 class Interrupted:

@@ -13,12 +13,12 @@ from itertools import count
 from unittest.mock import patch
 
 import loader
-from loader.dataset import publish
-from loader.dataset.denied import Target
-from loader.dataset.references import references
+from loader.dataset.log.denies import Target
+from loader.dataset.publishing import commit as publish
+from loader.dataset.tables.references import references
 from penstock.collect import Moment, Options, collect, plan
 from penstock.takedown.run import run_takedown
-from penstock.verify_root import verify_root
+from penstock.verify.root import verify_root
 
 KILLED = -signal.SIGKILL
 SECRET, HOUR_US = b"ZQALICEZQ", 3_600_000_000

@@ -10,13 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset import bitmap, columns, parts_table, spill, stats
-from loader.dataset.index import IndexFile, IndexPlace
-from loader.dataset.parquet import table_bytes
-from loader.dataset.part import shards_table
-from loader.dataset.part_writer import PartWriter, group_chooser, make_sample
-from loader.dataset.read import read_fields
-from loader.dataset.shard_rows import ShardRows
+from loader.dataset.reading.read import read_fields
+from loader.dataset.shards import bitmap, parts_table
+from loader.dataset.shards.index import IndexFile, IndexPlace
+from loader.dataset.shards.part import shards_table
+from loader.dataset.shards.shard_rows import ShardRows
+from loader.dataset.tables import columns, stats
+from loader.dataset.tables.parquet import table_bytes
+from loader.dataset.writing import spill
+from loader.dataset.writing.part_writer import PartWriter, group_chooser, make_sample
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
 
@@ -221,7 +223,7 @@ def later_publisher_keeps_the_earlier():
 
 def overtaken(root, part, overtake):
     """Publish `part` while `overtake` runs between its uploads and its commit."""
-    from loader.dataset import publish
+    from loader.dataset.publishing import commit as publish
 
     build_child, ran = publish.child, []
 

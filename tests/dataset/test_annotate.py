@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.edits import cells
+from loader.dataset.tables.annotations import cells
 from loader.errors import (
     Conflict,
     DuplicateKey,
@@ -484,9 +484,9 @@ def test_views_and_plans_see_the_labels(made):
 
 
 def test_many_rows_are_many_files_in_the_order_of_samples(made, monkeypatch):
-    monkeypatch.setattr("loader.dataset.annotate.FILE_ROWS", 3)
-    monkeypatch.setattr("loader.dataset.label_rows.BATCH_ROWS", 2)
-    monkeypatch.setattr("loader.dataset.key_match.MATCH_ROWS", 1)
+    monkeypatch.setattr("loader.dataset.labels.annotate.FILE_ROWS", 3)
+    monkeypatch.setattr("loader.dataset.labels.rows.BATCH_ROWS", 2)
+    monkeypatch.setattr("loader.dataset.labels.join.MATCH_ROWS", 1)
     rows = {f"k{i}": {"label": f"l{i}"} for i in reversed(range(10))}
     version = made.annotate("d", "labels", rows, author="ann").version
     files = [entry for entry in version.manifest["samples"] if "author" in entry]

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset import compact, edits, key_match, relabel, stats
+from loader.dataset.labels import join as key_match
+from loader.dataset.publishing import annotation_rebase as relabel
+from loader.dataset.publishing import compact
+from loader.dataset.tables import annotations as edits
+from loader.dataset.tables import stats
 
 CI = settings(max_examples=10, deadline=None, derandomize=True)
 
@@ -53,8 +57,8 @@ def test_any_annotations(model, script):
 
 
 def test_any_annotations_in_many_files(model, monkeypatch):
-    monkeypatch.setattr("loader.dataset.annotate.FILE_ROWS", 1)
-    monkeypatch.setattr("loader.dataset.label_rows.BATCH_ROWS", 1)
+    monkeypatch.setattr("loader.dataset.labels.annotate.FILE_ROWS", 1)
+    monkeypatch.setattr("loader.dataset.labels.rows.BATCH_ROWS", 1)
 
     @settings(max_examples=4, deadline=None, derandomize=True)
     @given(scripts())
@@ -184,7 +188,7 @@ def rows_of_the_neighbour(patch):
             overruled=found.overruled,
         )
 
-    patch.setattr("loader.dataset.annotate.match_keys", match)
+    patch.setattr("loader.dataset.labels.annotate.match_keys", match)
 
 
 BUGS = {

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.bitmap import BLOCK_BITS, SelectTable, pack, unpack
+from loader.dataset.shards.bitmap import BLOCK_BITS, SelectTable, pack, unpack
 from loader.errors import Corrupt, FieldNotFound, InvalidRuntime
 
 CI = settings(max_examples=60, deadline=None, derandomize=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import loader
-from loader.dataset.columns import check_metadata, check_source, fits, type_named
+from loader.dataset.tables.columns import check_metadata, check_source, fits, type_named
 from loader.errors import FieldMismatch, InvalidField
 
 

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 import loader
 from loader.api.explain import provenance
-from loader.dataset import compact, key_hashes
-from loader.dataset.compact import FAN_IN, MOST_BYTES, SIZES, compacted, to_merge
-from loader.dataset.key_hashes import hashes_of, known, put_hashes
-from loader.dataset.parquet import TableFile, get_table, put_named_table, table_bytes
-from loader.dataset.parts_table import PartsTable
-from loader.dataset.publish import NewKeys
-from loader.dataset.shard_rows import ShardRows
+from loader.dataset.publishing import compact
+from loader.dataset.publishing.commit import NewKeys
+from loader.dataset.publishing.compact import FAN_IN, MOST_BYTES, SIZES, compacted, to_merge
+from loader.dataset.shards import key_hashes
+from loader.dataset.shards.key_hashes import hashes_of, known, put_hashes
+from loader.dataset.shards.parts_table import PartsTable
+from loader.dataset.shards.shard_rows import ShardRows
+from loader.dataset.tables.parquet import TableFile, get_table, put_named_table, table_bytes
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
 from penstock.diff import column_statistics
-from penstock.verify import check_version, verify
+from penstock.verify.version import check_version, verify
 
 LISTS = ("shards", "samples", "stats", "exclusions", "key_hashes")
 _numbers = itertools.count()
@@ -267,7 +268,7 @@ def disorder(store, prefix, body, done):
 def test_what_an_earlier_release_put_out_of_order_is_read_in_order(monkeypatch, caplog):
     """By whoever asks for samples; verify names it, and a child is read as well."""
     root = fresh()
-    monkeypatch.setattr("loader.dataset.publish.compacted", disorder)
+    monkeypatch.setattr("loader.dataset.publishing.commit.compacted", disorder)
     for run in range(4):
         with root.write("d", part_samples=2) as writer:
             for i in range(3):
@@ -302,7 +303,7 @@ def test_keys_that_are_not_those_of_the_parts_are_refused(monkeypatch):
         keys = [file for file in body["samples"] if file["group"] == "keys"]
         return {**body, "samples": [keys[0]] * len(keys)}
 
-    monkeypatch.setattr("loader.dataset.publish.compacted", twice)
+    monkeypatch.setattr("loader.dataset.publishing.commit.compacted", twice)
     for run in range(2):
         with root.write("d") as writer:
             writer.add(f"k{run}", {"x": b"1"})
@@ -342,7 +343,7 @@ def table_of(store, n, seed=0):
 
 
 def test_hashes_are_those_of_the_sketches():
-    from loader.dataset.stats import bottom_k
+    from loader.dataset.tables.stats import bottom_k
 
     keys = [f"k{i}" for i in range(50)]
     assert sorted(hashes_of(keys).tolist()) == bottom_k(keys)
@@ -417,7 +418,9 @@ def test_a_dataset_of_an_older_release_gets_its_hashes(monkeypatch, properties):
     root = fresh()
     with monkeypatch.context() as patch:
         patch.setattr(compact, "compacted", None)
-        patch.setattr("loader.dataset.publish.compacted", lambda store, prefix, body, done: older(body))
+        patch.setattr(
+            "loader.dataset.publishing.commit.compacted", lambda store, prefix, body, done: older(body)
+        )
         for run in range(3):
             with root.write("d") as writer:
                 writer.add(f"k{run}", {"x": b"1"})
@@ -439,8 +442,12 @@ def older(body):
 
 def test_two_keys_of_one_hash_are_two_keys(monkeypatch):
     """A hash that is there proves nothing."""
-    monkeypatch.setattr("loader.dataset.publish.hashes_of", lambda keys: np.zeros(len(keys), np.int64))
-    monkeypatch.setattr("loader.dataset.runs.hashes_of", lambda keys: np.zeros(len(keys), np.int64))
+    monkeypatch.setattr(
+        "loader.dataset.publishing.commit.hashes_of", lambda keys: np.zeros(len(keys), np.int64)
+    )
+    monkeypatch.setattr(
+        "loader.dataset.writing.run_tables.hashes_of", lambda keys: np.zeros(len(keys), np.int64)
+    )
     root = fresh()
     for key in ("a", "b", "c"):
         with root.write("d") as writer:
@@ -480,7 +487,7 @@ def test_parts_are_told_with_and_without_hashing_them(layout, added, data):
 
 
 def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
-    monkeypatch.setattr("loader.dataset.shard_rows.KEPT_ROWS", 10)
+    monkeypatch.setattr("loader.dataset.shards.shard_rows.KEPT_ROWS", 10)
     table = shards([f"p{i}" for i in range(50)], ["g"] * 50)
     rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=4))])
     assert len(rows) == 50

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.crc_linear import joined_crcs, moved_crc
-from loader.dataset.row_checks import RowChecks
+from loader.dataset.reading.crc_sums import joined_crcs, moved_crc
+from loader.dataset.reading.rows_from_maps import RowChecks
 
 
 def crcs(messages):

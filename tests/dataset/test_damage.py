@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.read import read_fields
+from loader.dataset.reading.read import read_fields
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_an_index_of_another_group(made):
     version = made.open("d")
     index = version.parts.shard("g", 0)
     rows = version.parts.shard_rows().to_pylist()
-    from loader.dataset.index import IndexPlace
+    from loader.dataset.shards.index import IndexPlace
 
     place = IndexPlace.of(index)
     version.parts.shard = lambda group, position: {**rows[0], **{k: index[k] for k in index if "index" in k}}
@@ -205,7 +205,7 @@ def test_a_damaged_exclusions_table(made):
 
 
 def test_a_newer_table(made, monkeypatch):
-    from loader.dataset import parquet
+    from loader.dataset.tables import parquet
 
     monkeypatch.setattr(parquet, "SCHEMA_VERSION", 2)
     with made.write("new") as writer:
@@ -224,7 +224,8 @@ def read_all_of(root, dataset):
 
 def test_a_newer_index(made, monkeypatch):
     """Its shards table is of this format, its index of the next."""
-    from loader.dataset import index, parquet
+    from loader.dataset.shards import index
+    from loader.dataset.tables import parquet
 
     real = index.hashed_table_bytes
 
@@ -242,7 +243,7 @@ def test_a_newer_index(made, monkeypatch):
 
 
 def test_a_newer_manifest(made, monkeypatch):
-    from loader.dataset import manifest
+    from loader.dataset.tables import manifest
 
     made.annotate("d", "labels", {"k1": {"label": "cat"}}, author="ann")
     assert made.open("d@2").manifest["format"] == 2

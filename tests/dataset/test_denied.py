@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.denied import DenyList, Target, keyed_hash, placeholder
-from loader.dataset.log import Log
-from loader.dataset.member_names import check_key, member_name
-from loader.dataset.read import read_fields
-from loader.dataset.shard import member_header
+from loader.dataset.log.denies import DenyList, Target, keyed_hash, placeholder
+from loader.dataset.log.log import Log
+from loader.dataset.reading.read import read_fields
+from loader.dataset.shards.shard import member_header
+from loader.dataset.tables.names import check_key, member_name
 from loader.errors import Conflict, Denied, InvalidKey, InvalidName, VersionNotFound
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 ALICE = Target(kind="subject", value="alice")
 
@@ -119,7 +119,7 @@ def test_reasons_that_give_it_away(root):
 @given(st.data())
 def test_rows_are_found_by_what_was_hashed(data):
     """The list finds what a plain comparison finds, in any column, of any salt, of this dataset or of all."""
-    from loader.dataset.history import Deny
+    from loader.dataset.log.state import Deny
 
     words = st.sampled_from(["a", "b", "c/d", "é", ""])
     columns = ["key", "source_key", "raw_key", "raw_uri", "raw_sha256", "subject"]

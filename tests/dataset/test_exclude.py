@@ -5,7 +5,7 @@ import pytest
 
 import loader
 from loader.errors import Conflict, EmptyVersion, FieldNotFound, InvalidKey, InvalidSample, VersionNotFound
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_part_is_gone_meanwhile(made):
     """d@2's part is excluded from, d@2 is retired: the exclusion does not go onto d@1."""
     with made.write("d") as writer:
         writer.add("new", {"cls": 1})
-    from loader.dataset.exclude import StillLive
+    from loader.dataset.writing.exclude import StillLive
 
     check = StillLive({made.open("d@2").parts.ids[3].as_py(): [0]})
     with pytest.raises(Conflict, match="is no longer in d@1, the newest version"):

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import loader
-from loader.dataset import expression
+from loader.dataset.versions import expression
 from loader.errors import FieldNotFound
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.annotate import Annotating
-from loader.dataset.denied import Target
 from loader.dataset.extension import Extension, publish_extension, published_part
-from loader.dataset.part_extension import add_part_group, read_part
+from loader.dataset.labels.annotate import Annotating
+from loader.dataset.log.denies import Target
+from loader.dataset.writing.part_extension import add_part_group, read_part
 from loader.errors import Conflict, FieldMismatch, VersionNotFound
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 HOW = Annotating(name="refresh-x", author="x 2", nulls="remove")
 

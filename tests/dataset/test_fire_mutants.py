@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from loader.dataset import publish, root
+from loader.dataset import root
+from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
-from penstock.collect import collector, live, sort_out, sweep
-from penstock.takedown import run, steps, whole
+from penstock.collect import classify as sort_out
+from penstock.collect import collector, sweep
+from penstock.collect import needed as live
+from penstock.takedown import run
+from penstock.takedown.finding import readable_versions as whole
+from penstock.takedown.removing import steps
 
 real_protected = live.protected
 
@@ -78,7 +83,9 @@ def a_takedown_looks_once(patch):
 
 
 def a_takedown_does_not_begin_again(patch):
-    from penstock.takedown import find, leftovers, raw
+    from penstock.takedown import raw_objects as raw
+    from penstock.takedown.finding import find
+    from penstock.takedown.removing import orphans as leftovers
 
     for module in (find, leftovers, raw, steps):
         patch.setattr(module, "over_whole", lambda root, dataset, work: work(whole._whole(root, dataset)))

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 import loader
-from loader.dataset import gated
-from loader.dataset.decide import CommitBody, decide_begin
-from loader.dataset.entries import KINDS, canonical, seal
-from loader.dataset.fold import fold
-from loader.dataset.hints import dump_state, load_state
-from loader.dataset.history import State
-from loader.dataset.part import ShardFile
+from loader.dataset.log.entries import KINDS, canonical, seal
+from loader.dataset.log.fold import fold
+from loader.dataset.log.rules import CommitBody, decide_begin
+from loader.dataset.log.snapshots import dump_state, load_state
+from loader.dataset.log.state import State
+from loader.dataset.publishing import gate as gated
+from loader.dataset.shards.part import ShardFile
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
 
 FOLDER = "stages/photos/version/000001-a"
@@ -123,7 +123,7 @@ def test_parts_that_were_given_up_stay_so(root, waiting):
 
 def test_a_package_that_knows_no_gates_reads_no_further(root, waiting, monkeypatch):
     """It would pass them by, and write an entry that nobody may read."""
-    monkeypatch.setattr("loader.dataset.entries.KINDS", KINDS - {"gated"})
+    monkeypatch.setattr("loader.dataset.log.entries.KINDS", KINDS - {"gated"})
     with pytest.raises(FormatTooNew, match=r"unknown kind 'gated'; a newer penstock wrote it"):
         loader.Root(root.url).open("photos")
 

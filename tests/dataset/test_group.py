@@ -36,7 +36,7 @@ def emb(sample):
 
 
 def values(version, field="emb.npy"):
-    from loader.dataset.read import read_fields
+    from loader.dataset.reading.read import read_fields
     from loader.modalities import decoder_for
 
     view = version.select(field, where_present=True)
@@ -65,7 +65,7 @@ def test_only_the_fields_asked_for_are_read(made, stores):
     counting = stores.Counting(store)
     version = made.open("d@1")
     version.store = counting
-    from loader.dataset.group_writer import write_group
+    from loader.dataset.writing.group_writer import write_group
 
     write_group(version, "t", "g", {"one.txt": lambda sample: sample["__key__"]}, None)
     assert counting.of("get_ranges") == 0

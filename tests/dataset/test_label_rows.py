@@ -11,17 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.label_batch import Taken
-from loader.dataset.label_csv import csv_tables
-from loader.dataset.label_rows import open_rows
-from loader.errors import (
-    FieldMismatch,
-    FieldNotFound,
-    Forbidden,
-    InvalidField,
-    InvalidSample,
-    ObjectNotFound,
-)
+from loader.dataset.labels.batch import Taken
+from loader.dataset.labels.from_csv import csv_tables
+from loader.dataset.labels.rows import open_rows
+from loader.errors import FieldMismatch, FieldNotFound, Forbidden, InvalidField, InvalidSample, ObjectNotFound
 
 CI = settings(max_examples=60, deadline=None, derandomize=True)
 

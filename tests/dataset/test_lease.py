@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 import loader
-from loader.dataset import renewal
-from loader.dataset.lease import Lease, Leases, list_leases, parse_lease
+from loader.dataset.leases import lease as renewal
+from loader.dataset.leases.lease import Lease, Leases, list_leases, parse_lease
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
 

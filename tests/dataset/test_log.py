@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.decide import CommitBody, Done
-from loader.dataset.denied import Target
-from loader.dataset.entries import Entry, canonical, checksum_of, edited, entry_key, parse, seal
-from loader.dataset.fold import fold, fold_all
-from loader.dataset.hints import dump_state, load_state
-from loader.dataset.history import State
-from loader.dataset.log import Log
-from loader.dataset.tail import read_tail
+from loader.dataset.log.append import read_tail
+from loader.dataset.log.denies import Target
+from loader.dataset.log.entries import Entry, canonical, checksum_of, edited, entry_key, parse, seal
+from loader.dataset.log.fold import fold, fold_all
+from loader.dataset.log.log import Log
+from loader.dataset.log.rules import CommitBody, Done
+from loader.dataset.log.snapshots import dump_state, load_state
+from loader.dataset.log.state import State
 from loader.errors import (
     Conflict,
     Corrupt,

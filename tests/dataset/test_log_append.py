@@ -5,11 +5,10 @@ from uuid import uuid4
 
 import pytest
 
-from loader.dataset.append import TRIES
-from loader.dataset.decide import CommitBody
-from loader.dataset.entries import canonical, entry_key
-from loader.dataset.log import Log
-from loader.dataset.tail import read_tail
+from loader.dataset.log.append import TRIES, read_tail
+from loader.dataset.log.entries import canonical, entry_key
+from loader.dataset.log.log import Log
+from loader.dataset.log.rules import CommitBody
 from loader.errors import AlreadyExists, Conflict, Corrupt, Forbidden, ForkedStore, Transient
 from loader.storage import open_store
 

@@ -8,13 +8,13 @@ from uuid import uuid4
 import pytest
 
 import loader
-from loader.dataset.entries import canonical, checksum_of, entry_key, parse
-from loader.dataset.fold import fold, fold_all
-from loader.dataset.hints import HINT_EVERY, dump_state, hint_key, load_state
-from loader.dataset.history import State
-from loader.dataset.log import Log
-from loader.dataset.marker import MARKER, check_root
-from loader.dataset.tail import read_tail
+from loader.dataset.log.append import read_tail
+from loader.dataset.log.entries import canonical, checksum_of, entry_key, parse
+from loader.dataset.log.fold import fold, fold_all
+from loader.dataset.log.log import Log
+from loader.dataset.log.marker import MARKER, check_root
+from loader.dataset.log.snapshots import HINT_EVERY, dump_state, hint_key, load_state
+from loader.dataset.log.state import State
 from loader.errors import Corrupt, PenstockError, Transient
 from loader.storage import open_store
 from penstock.migrate.target import make_primary

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from loader.dataset.entries import canonical, entry_key
-from loader.dataset.hints import HINT_EVERY, Listed, dump_state, hint_key, listed, old_hints
-from loader.dataset.log import Log
+from loader.dataset.log.entries import canonical, entry_key
+from loader.dataset.log.log import Log
+from loader.dataset.log.snapshots import HINT_EVERY, Listed, dump_state, hint_key, listed, old_hints
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
 

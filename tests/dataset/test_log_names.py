@@ -2,14 +2,8 @@
 
 import pytest
 
-from loader.dataset.history import Ref, State, VersionRecord
-from loader.dataset.names import (
-    ParsedRef,
-    check_dataset_name,
-    check_ref_name,
-    parse_ref,
-    resolve,
-)
+from loader.dataset.log.refs import ParsedRef, check_dataset_name, check_ref_name, parse_ref, resolve
+from loader.dataset.log.state import Ref, State, VersionRecord
 from loader.errors import InvalidName, VersionNotFound, VersionRetired
 
 

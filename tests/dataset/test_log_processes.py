@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from loader.dataset.decide import CommitBody
-from loader.dataset.log import Log
+from loader.dataset.log.log import Log
+from loader.dataset.log.rules import CommitBody
 from loader.storage import open_store
 
 PUBLISHER = "logmodel/publisher.py"

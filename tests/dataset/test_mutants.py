@@ -10,7 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loader.dataset import bitmap, lookup, part_writer, parts_table, publish, read, shard, spill, stats
+from loader.dataset.publishing import commit as publish
+from loader.dataset.reading import lookup, read
+from loader.dataset.shards import bitmap, parts_table, shard
+from loader.dataset.tables import stats
+from loader.dataset.writing import part_writer, spill
 
 real_crc32c = shard.crc32c
 SAMPLES = {f"{'long/' * (i % 4 * 9)}k{i}": {"b.bin": b"%d" % i * 99, "a": b"%d" % i} for i in range(12)}

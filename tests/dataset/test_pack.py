@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.field_sizes import field_nbytes
-from loader.dataset.pack import checks_of
-from loader.dataset.parquet import parse_table, table_bytes, table_facts
-from loader.dataset.read import read_fields
+from loader.dataset.reading.read import read_fields
+from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
+from loader.dataset.versions.pack import checks_of, field_nbytes
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
 
 FIELD = "tokens.npy"
@@ -122,7 +121,7 @@ def test_a_root_that_cannot_be_written_only_costs_each_process_the_work(root, ca
             raise Forbidden("read-only")
 
     version.store = ReadOnly()
-    with caplog.at_level(logging.WARNING, "loader.dataset.pack"):
+    with caplog.at_level(logging.WARNING, "loader.dataset.versions.pack"):
         view = packed(version.select(FIELD))
     assert "read-only here" in caplog.text
     assert held(view) == by_key()

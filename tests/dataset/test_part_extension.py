@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import loader
-from loader.dataset.part_extension import add_part_columns, add_part_group, part_rows, read_part
+from loader.dataset.writing.part_extension import add_part_columns, add_part_group, part_rows, read_part
 from loader.errors import Conflict, FieldMismatch, FieldNotFound, InvalidKey, InvalidSample
 
 

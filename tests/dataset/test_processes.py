@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import loader
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 
 @pytest.fixture

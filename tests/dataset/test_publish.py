@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.part import Part
-from loader.dataset.publish import NewKeys
+from loader.dataset.publishing.commit import NewKeys
+from loader.dataset.shards.part import Part
 from loader.errors import (
     Conflict,
     Corrupt,

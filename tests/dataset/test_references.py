@@ -5,9 +5,9 @@ import hashlib
 import pytest
 
 import loader
-from loader.dataset.references import Reference, references, table_references
+from loader.dataset.tables.references import Reference, references, table_references
 from loader.errors import Corrupt
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_a_version_of_many_runs_opens_with_one_table_each(url, stores, runs):
 def test_large_tables_are_not_read_before_they_are_needed(url, stores, monkeypatch):
     root = loader.Root(url)
     write(root, "k", 2)
-    monkeypatch.setattr("loader.dataset.version.PREPARED_BYTES", 100)
+    monkeypatch.setattr("loader.dataset.versions.version.PREPARED_BYTES", 100)
     reader = counted(root, stores)
     version = reader.open("d")
     assert reader.store.calls["get", "data"] == 1
@@ -154,7 +154,7 @@ def test_add_group_reads_blocks_not_samples(url, stores, n):
 
 
 def test_verify_reads_each_shard_once(two_parts, stores):
-    from penstock.verify import verify
+    from penstock.verify.version import verify
 
     root, n = two_parts
     reader = counted(root, stores)

@@ -12,8 +12,8 @@ import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.member_names import check_field, check_key, member_name
-from loader.dataset.part_writer import make_sample
+from loader.dataset.tables.names import check_field, check_key, member_name
+from loader.dataset.writing.part_writer import make_sample
 from loader.errors import FieldTooLarge, InvalidField, InvalidKey
 
 CI = settings(max_examples=40, deadline=None, derandomize=True)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.part_writer import make_sample
-from loader.dataset.spill import Spill, key_hash
+from loader.dataset.writing.part_writer import make_sample
+from loader.dataset.writing.spill import Spill, key_hash
 from loader.errors import DuplicateKey
 
 CI = settings(max_examples=40, deadline=None, derandomize=True)
@@ -183,6 +183,6 @@ def test_a_column_may_have_any_name(value):
 
 def test_open_files_stay_below_the_usual_limit():
     """256 buckets: a process may have 1,024 open files by default."""
-    from loader.dataset.spill import BUCKETS
+    from loader.dataset.writing.spill import BUCKETS
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024 > 2 * BUCKETS

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset import samples, split
+from loader.dataset.versions import samples_table as samples
+from loader.dataset.versions import split
 from loader.errors import FieldNotFound, InvalidPlan
 
 NAMES = ["w64h64", "o'x", 'a "b"', "é/ü", "", "TRUE", "7"]

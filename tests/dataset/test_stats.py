@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.stats import BOTTOM_K, bottom_k, column_stats, log_bins, merge
+from loader.dataset.tables.stats import BOTTOM_K, bottom_k, column_stats, log_bins, merge
 
 CI = settings(max_examples=60, deadline=None, derandomize=True)
 SCHEMA = pa.schema(

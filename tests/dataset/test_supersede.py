@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 import loader
-from loader.dataset.parquet import TableFile, get_table
+from loader.dataset.tables.parquet import TableFile, get_table
 from loader.errors import Conflict, DuplicateKey, InvalidSample, VersionNotFound
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 
 @pytest.fixture

@@ -12,17 +12,18 @@ import pytest
 from google_crc32c import value
 
 import loader
-from loader.dataset import index, part, part_writer
-from loader.dataset.address import FieldAddress, SampleAddress
-from loader.dataset.page_hashes import PAGE_BYTES, PageHashes
-from loader.dataset.parquet import table_bytes
-from loader.dataset.read import FieldPart, PartsOfField, read_parts
-from loader.dataset.redact import redact_shard
-from loader.dataset.verified_store import VerifiedStore
+from loader.dataset.reading.read import FieldPart, PartsOfField, read_parts
+from loader.dataset.reading.verified_store import VerifiedStore
+from loader.dataset.shards import index, part
+from loader.dataset.shards.address import FieldAddress, SampleAddress
+from loader.dataset.shards.page_hashes import PAGE_BYTES, PageHashes
+from loader.dataset.tables.parquet import table_bytes
+from loader.dataset.writing import part_writer
+from loader.dataset.writing.redact import redact_shard
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.storage import Span, open_store
-from loader.storage.disk import disk_of
-from penstock.verify import verify
+from loader.storage.disk.buffer_reads import disk_of
+from penstock.verify.version import verify
 
 SIZES = (0, 1, 700, 5000, PAGE_BYTES - 512, PAGE_BYTES, 3 * PAGE_BYTES + 77)
 _numbers = itertools.count()

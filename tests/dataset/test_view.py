@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import loader
-from loader.dataset.parquet import parse_table, table_bytes, table_facts
+from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.errors import Corrupt, FieldNotFound, Forbidden
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import loader
 from assets.media.policy import CutPolicy
-from assets.media.sounds.speech import write_flac
+from assets.media.sounds.cut import write_flac
 from assets.media.unit import Unusable
-from assets.media.videos.video import cut_video
+from assets.media.videos.cut import cut_video
 from examples.demo.__main__ import main
 from examples.demo.damage import plant_truncated
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset import entries, manifest, marker
+from loader.dataset.log import entries, marker
+from loader.dataset.tables import manifest
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.modalities.channels import CHANNELS, UnknownLayout, mix_for
+from loader.modalities.audio.downmix import CHANNELS, UnknownLayout, mix_for
 
 LAYOUTS = {
     "mono": ("FC",),

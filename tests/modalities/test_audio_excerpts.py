@@ -12,7 +12,7 @@ import pytest
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime
 from loader.modalities import decoder_for
-from loader.modalities.resample import resampled
+from loader.modalities.audio.resample import resampled
 
 decode = decoder_for("wav")
 RATE_HZ = 44_100

@@ -15,8 +15,8 @@ import soundfile
 
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
-from loader.modalities.heard import Heard, floats
-from loader.modalities.sound_end import edit_end, ends_of, flac_samples, mp3_samples
+from loader.modalities.audio.padding import edit_end, ends_of, flac_samples, mp3_samples
+from loader.modalities.audio.timeline import Heard, floats
 
 SECONDS, ODD = 1, 137  # a length that is no multiple of any codec's frame
 decode = decoder_for("flac")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.modalities.resample import Resampler, resampled, window
+from loader.modalities.audio.resample import Resampler, resampled, window
 
 PAIRS = [(44_100, 16_000), (48_000, 16_000), (192_000, 16_000), (44_100, 48_000), (8_000, 16_000)]
 
@@ -103,7 +103,7 @@ def test_a_window_is_as_long_as_what_is_asked_for_and_no_longer() -> None:
 def test_another_process_makes_the_same_bytes() -> None:
     code = (
         "import hashlib, numpy as np\n"
-        "from loader.modalities.resample import resampled\n"
+        "from loader.modalities.audio.resample import resampled\n"
         "noise = np.random.default_rng(1).uniform(-1, 1, (2, 50_000)).astype(np.float32)\n"
         "print(hashlib.sha256(resampled(noise, 44_100, 16_000).tobytes()).hexdigest())\n"
     )

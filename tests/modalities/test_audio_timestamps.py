@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.modalities.heard import BadSound, Ends, Heard
+from loader.modalities.audio.timeline import BadSound, Ends, Heard
 
 
 def frames(*pieces: tuple[int | None, int], rate_hz: int = 48_000) -> Iterator[av.AudioFrame]:

@@ -14,7 +14,9 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from loader.errors import DecodeFailed
-from loader.modalities import decoder_for, image, jpeg_header
+from loader.modalities import decoder_for
+from loader.modalities.image import decode as image
+from loader.modalities.image import jpeg_header
 
 decode = decoder_for("jpg")
 RNG = np.random.default_rng(7)

@@ -10,8 +10,8 @@ from PIL import Image
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime
 from loader.modalities import decoder_for
-from loader.modalities.image import MAX_IMAGE_PX
-from loader.modalities.photo import MAX_SIZE_PX
+from loader.modalities.image.decode import MAX_IMAGE_PX
+from loader.modalities.image.request import MAX_SIZE_PX
 
 decode = decoder_for("jpg")
 Y, X = np.mgrid[:96, :160].astype(float)
@@ -152,7 +152,7 @@ def photo_like(height, width):
 )
 @pytest.mark.parametrize("progressive", [False, True])
 def test_what_the_decoder_shrinks_is_all_but_what_the_filter_would(size, divisor, progressive, monkeypatch):
-    from loader.modalities import image
+    from loader.modalities.image import decode as image
 
     pixels = photo_like(607, 803)  # no multiple of any block
     data = saved(pixels, "JPEG", quality=92, progressive=progressive)

@@ -17,9 +17,9 @@ from av.video.reformatter import Interpolation
 
 from loader.errors import DecodeFailed, InvalidRuntime
 from loader.modalities import decoder_for
-from loader.modalities.demux import whole_file
-from loader.modalities.timeline import Timeline
-from loader.modalities.video import VideoDecoder, video
+from loader.modalities.video.demux import whole_file
+from loader.modalities.video.request import VideoDecoder, video
+from loader.modalities.video.timeline import Timeline
 
 
 def frames_at(n, time_base=Fraction(1, 25)):

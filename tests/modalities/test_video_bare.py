@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed
-from loader.modalities.clip import read_bare, read_clip
-from loader.modalities.framing import Framing
-from loader.modalities.packets import index_packets, read_packets
-from loader.modalities.timeline import Timeline
+from loader.modalities.image.crop import Framing
+from loader.modalities.video.decode import read_bare, read_clip
+from loader.modalities.video.packet_table import index_packets, read_packets
+from loader.modalities.video.timeline import Timeline
 
 MORE = {
     "vp9": {"codec": "libvpx-vp9", "options": {"g": "20", "deadline": "realtime", "cpu-used": "8"}},

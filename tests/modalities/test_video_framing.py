@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities.framing import Framing, covering
-from loader.modalities.orientation import Turn, turned
-from loader.modalities.video import video
+from loader.modalities.image.crop import Framing, covering
+from loader.modalities.image.orientation import Turn, turned
+from loader.modalities.video.request import video
 
 TURNS = [Turn(*flags) for flags in product((False, True), repeat=3)]
 sides = st.integers(1, 60)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, FormatTooNew
-from loader.modalities.packets import (
+from loader.modalities.video.packet_table import (
     NO_TIME,
     PacketTable,
     StreamFacts,
@@ -152,7 +152,7 @@ def test_equal_bytes_give_equal_tables_in_another_process(videos, tmp_path):
     path = tmp_path / "video.mp4"
     path.write_bytes(videos["hevc"][0])
     code = (
-        "import sys; from loader.modalities.packets import index_packets; "
+        "import sys; from loader.modalities.video.packet_table import index_packets; "
         "sys.stdout.buffer.write(index_packets(open(sys.argv[1], 'rb').read()))"
     )
     run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=True)
@@ -272,7 +272,7 @@ FUZZ = """
 import sys
 import numpy as np
 from loader.errors import DecodeFailed, FormatTooNew
-from loader.modalities.packets import read_packets
+from loader.modalities.video.packet_table import read_packets
 
 good, rng, read = open(sys.argv[1], "rb").read(), np.random.default_rng(int(sys.argv[2])), 0
 for _ in range(int(sys.argv[3])):

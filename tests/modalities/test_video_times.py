@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed, InvalidRuntime
-from loader.modalities.orientation import UPRIGHT
-from loader.modalities.timeline import FLOAT_SLACK_S, Timeline
-from loader.modalities.video import VideoDecoder, choose, common_span, video
+from loader.modalities.image.orientation import UPRIGHT
+from loader.modalities.video.request import VideoDecoder, choose, common_span, video
+from loader.modalities.video.timeline import FLOAT_SLACK_S, Timeline
 
 
 def timeline(pts, time_base=Fraction(1, 1000), *, lasts=40, hidden=()):

@@ -14,23 +14,15 @@ from math import sqrt
 import numpy as np
 
 from loader.errors import InvalidPlan, PlanMismatch
-from loader.order import (
-    assign,
-    digest,
-    growth,
-    keys,
-    lanes,
-    mixture,
-    pack_table,
-    packed_view,
-    permutation,
-    plan,
-    substitutes,
-    views,
-)
+from loader.order import plan
 from loader.order import synthetic as synthetic_view
-from loader.order.slots import slots_at
-from loader.order.views import Delta
+from loader.order.mixing import assign, mixture
+from loader.order.random import keys, lanes, permutation
+from loader.order.sources import best_fit as pack_table
+from loader.order.sources import growth, packed_view, views
+from loader.order.sources.views import Delta
+from loader.order.steps import digest, substitutes
+from loader.order.steps.slots import slots_at
 
 
 def shape_of(n, chunk, lane_count, h):

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
-from loader.order import assign, rank_slice
+from loader.order import rank_slice
+from loader.order.mixing import assign
 
 POWERS = st.sampled_from([1, 2, 4, 8, 64, 1024])
 

@@ -10,10 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
-from loader.order import bucket, make_plan, plan_from_json, source, synthetic
-from loader.order.bucket import size_ramp
-from loader.order.views import SyntheticView
-from loader.run.micro import micro_count, micros_before
+from loader.order import make_plan, plan_from_json, source, synthetic
+from loader.order.sources import bucket
+from loader.order.sources.bucket import size_ramp
+from loader.order.sources.views import SyntheticView
+from loader.run.recipe.world import micro_count, micros_before
 
 SIZES = {"b0": 40, "b1": 30, "w32h1": 20}
 SLOTS = st.sampled_from((1, 2, 3, 4, 6, 8))

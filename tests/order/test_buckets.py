@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime, PlanMismatch
-from loader.order import bucket, interleave, make_plan, mixture, plan_from_json, rank_slice, source, synthetic
-from loader.order.bucket import batch_sizes
+from loader.order import make_plan, plan_from_json, rank_slice, source, synthetic
+from loader.order.mixing import interleave, mixture
+from loader.order.sources import bucket
+from loader.order.sources.bucket import batch_sizes
 
 LABELS = ("b0", "b1", "w64h32", "é")
 BATCHES = st.fixed_dictionaries({label: st.sampled_from((2, 3, 4, 8)) for label in LABELS})

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from loader.order import keys, make_plan, source, synthetic
+from loader.order import make_plan, source, synthetic
+from loader.order.random import keys
 
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[1] / "docs" / "order.md").read_text(encoding="utf-8")

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
-from loader.order import bucket, make_plan, source, synthetic
+from loader.order import make_plan, source, synthetic
+from loader.order.sources import bucket
 
 
 def taken(made, steps):

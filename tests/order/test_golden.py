@@ -8,7 +8,7 @@ import pytest
 
 from loader.order import plan_from_json
 from loader.order.content import ORDER_VERSION
-from loader.order.views import SyntheticView
+from loader.order.sources.views import SyntheticView
 
 GOLDEN = Path(__file__).parent / "golden"
 

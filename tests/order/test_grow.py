@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
 from loader.order import make_plan, plan_from_json, rank_slice, source, synthetic
-from loader.order.growth import Stage
-from loader.order.pack import Packing
-from loader.order.views import SyntheticView
+from loader.order.sources.growth import Stage
+from loader.order.sources.packing import Packing
+from loader.order.sources.views import SyntheticView
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

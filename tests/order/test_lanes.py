@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan
-from loader.order import lanes
+from loader.order.random import lanes
 
 SEEDS = st.integers(0, 2**64 - 1)
 LANES = st.sampled_from([1, 2, 4, 8, 16])

@@ -10,29 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loader.order import (
-    assign,
-    boundary,
-    bucket,
-    digest,
-    grow_buckets,
-    growth,
-    interleave,
-    keys,
-    lanes,
-    mixture,
-    pack_table,
-    permutation,
-    places,
-    plan,
-    quarantined,
-    slots,
-    source,
-    state,
-    substitutes,
-    synthetic,
-)
-from loader.order.quarantine import Quarantine
+from loader.order import plan, source, synthetic
+from loader.order.building import grow_buckets, quarantined
+from loader.order.mixing import assign, boundary, interleave, mixture
+from loader.order.random import keys, lanes, permutation
+from loader.order.sources import best_fit as pack_table
+from loader.order.sources import bucket, growth
+from loader.order.sources.quarantine import Quarantine
+from loader.order.steps import digest, slots, state, substitutes
+from loader.order.steps import slots as places
 
 real_key = keys.key
 real_perm = permutation.perm

@@ -6,17 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, InvalidPlan, PlanMismatch
-from loader.order import (
-    make_plan,
-    pack,
-    pack_table,
-    plan_from_json,
-    planned_digest,
-    rank_slice,
-    source,
-    synthetic,
-)
-from loader.order.pack import Packing
+from loader.order import make_plan, plan_from_json, planned_digest, rank_slice, source, synthetic
+from loader.order.sources import best_fit as pack_table
+from loader.order.sources import packing as pack
+from loader.order.sources.packing import Packing
 
 exact = settings(derandomize=True, deadline=None, max_examples=150)
 tokens_of = st.lists(st.one_of(st.integers(0, 12), st.integers(0, 90)), max_size=60)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.order import keys, permutation
+from loader.order.random import keys, permutation
 
 SEEDS = st.integers(0, 2**64 - 1)
 

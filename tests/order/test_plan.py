@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, InvalidRuntime, PlanMismatch
 from loader.order import make_plan, plan_from_json, source, synthetic
-from loader.order.canonical import canonical_json
-from loader.order.views import SyntheticView
+from loader.order.random.canonical import canonical_json
+from loader.order.sources.views import SyntheticView
 from loader.storage import open_store
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
-from loader.order import make_plan, pack, plan_from_json, source, synthetic
+from loader.order import make_plan, plan_from_json, source, synthetic
+from loader.order.sources import packing as pack
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -42,8 +43,8 @@ def test_quarantined_slots_hold_their_substitutes(properties, sizes, seed, start
 
 def test_buckets_are_quarantined_by_their_sources_name():
     """A substitute is of the same source and bucket."""
-    from loader.order.bucket import bucket
-    from loader.order.substitutes import substitute
+    from loader.order.sources.bucket import bucket
+    from loader.order.steps.substitutes import substitute
 
     def made(quarantine=None):
         return make_plan(

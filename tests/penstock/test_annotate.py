@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import loader
-from penstock.verify_tables import check_statistics
+from penstock.verify.tables import check_statistics
 
 
 def labels(tmp_path, *rows):

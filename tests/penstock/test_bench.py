@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.run.limit import LIMITS
-from loader.run.step_metrics import MAKING
+from loader.run.batch.step_metrics import MAKING
+from loader.run.metrics.limit import LIMITS
 from penstock.bench import ADVICE, bench
 
 SHORT = ("--batch", "6", "--seconds", "0.05")

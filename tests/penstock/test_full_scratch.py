@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from loader.storage import open_store
 
 RUN = """
 import resource, signal, sys
-import penstock.migrate.transfer as transfer
+import penstock.migrate.copying.copy_one as transfer
 from penstock.cli import main
 transfer.HELD_BYTES = 2**16
 limit = int(sys.argv[1])
@@ -114,8 +114,8 @@ NOTES = """
 import resource, signal, sys
 from loader.errors import StoreError
 from loader.storage import open_store
-from penstock.migrate.items import Copied
-from penstock.migrate.journal import Journal
+from penstock.migrate.copying.items import Copied
+from penstock.migrate.copying.journal import Journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

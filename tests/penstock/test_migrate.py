@@ -18,14 +18,14 @@ import pytest
 import loader
 from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
-from loader.storage.room import Room
+from loader.storage.shared.memory_budget import Room
 from penstock.cli import main
-from penstock.migrate.pace import Pace
+from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.plan import plan_migration
 from penstock.migrate.run import migrate
 from penstock.migrate.target import copied_entries
-from penstock.verify import verify
-from penstock.verify_root import verify_root
+from penstock.verify.root import verify_root
+from penstock.verify.version import verify
 
 
 def write(root, numbers, fill=2000):
@@ -119,7 +119,7 @@ def test_a_second_sync_costs_what_is_new_at_any_size(tmp_path):
 KILLED = """
 import sys, loader
 from loader.storage import open_store
-from penstock.migrate.pace import Pace
+from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.run import migrate
 print("begun", flush=True)
 migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=100), at_once=4)
@@ -175,7 +175,7 @@ def test_what_changes_under_it_is_named_and_the_rest_goes_on(root, place, tmp_pa
 
 
 def test_large_objects_go_through_a_file_and_arrive_whole(tmp_path, place, monkeypatch):
-    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 1000)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.HELD_BYTES", 1000)
     root = loader.Root(str(tmp_path / "primary"))
     write(root, range(10))
     (tmp_path / "scratch").mkdir()

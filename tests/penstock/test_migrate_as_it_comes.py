@@ -8,13 +8,14 @@ import pytest
 from google_crc32c import value
 
 from loader.errors import AlreadyExists, Changed, Corrupt
-from loader.storage import in_order, open_store
-from loader.storage.direct import REFUSALS
-from penstock.migrate import send_on
-from penstock.migrate.digest import KINDS
-from penstock.migrate.items import Item
-from penstock.migrate.pace import Pace
-from penstock.migrate.transfer import Transfer
+from loader.storage import open_store
+from loader.storage.cloud.s3_direct import in_order
+from loader.storage.cloud.s3_direct.range_requests import REFUSALS
+from penstock.migrate.copying import s3_to_s3 as send_on
+from penstock.migrate.copying.copy_one import Transfer
+from penstock.migrate.copying.digest import KINDS
+from penstock.migrate.copying.items import Item
+from penstock.migrate.copying.rate_limit import Pace
 
 DATA = Random(9).randbytes(700_000)
 SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"

@@ -11,10 +11,10 @@ from google_crc32c import value
 import loader
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.migrate.pace import Pace
-from penstock.migrate.places import FOLDER
-from penstock.migrate.prefix import migrate_prefix
-from penstock.migrate.verify_prefix import verify_prefix
+from penstock.migrate.copying.rate_limit import Pace
+from penstock.migrate.prefixes.copy import migrate_prefix
+from penstock.migrate.prefixes.places import FOLDER
+from penstock.migrate.prefixes.verify import verify_prefix
 
 RIGHT = {
     "sha256": lambda data: hashlib.sha256(data).hexdigest(),
@@ -48,8 +48,8 @@ def of(made, hash="sha256"):
 
 def test_the_hash_may_be_crc32c(places, monkeypatch, capsys):
     """Noted as such, kept by later runs, and what the target is held against; whatever way the bytes went."""
-    monkeypatch.setattr("penstock.migrate.transfer.PIECE_BYTES", 100)
-    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 200)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.PIECE_BYTES", 100)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.HELD_BYTES", 200)
     source, target = places
     made = fill(source, 260)
     run = ["migrate", "run", target.url, "--from", source.url]

@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.storage import ObjectInfo, open_store
 from penstock.cli import main
-from penstock.migrate.items import Item
+from penstock.migrate.copying.items import Item
 from penstock.migrate.plan import MigrationPlan, plan_prefix
 
 ODD = [

@@ -8,8 +8,8 @@ import pytest
 COPY = """
 import resource, sys
 from loader.storage import open_store
-from penstock.migrate.pace import Pace
-from penstock.migrate.prefix import migrate_prefix
+from penstock.migrate.copying.rate_limit import Pace
+from penstock.migrate.prefixes.copy import migrate_prefix
 import obstore, pyarrow.parquet
 source, target, at_once = open_store(sys.argv[1]), open_store(sys.argv[2]), int(sys.argv[3])
 resident = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()

@@ -8,14 +8,14 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.migrate import pace as pace_module
-from penstock.migrate import prefix as prefix_module
 from penstock.migrate import promote as promote_module
 from penstock.migrate import run as run_module
-from penstock.migrate.items import Item
-from penstock.migrate.pace import Pace
-from penstock.migrate.prefix import migrate_prefix
-from penstock.migrate.transfer import Transfer
+from penstock.migrate.copying import rate_limit as pace_module
+from penstock.migrate.copying.copy_one import Transfer
+from penstock.migrate.copying.items import Item
+from penstock.migrate.copying.rate_limit import Pace
+from penstock.migrate.prefixes import copy as prefix_module
+from penstock.migrate.prefixes.copy import migrate_prefix
 
 DATA = Random(4).randbytes(10_000)
 SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
@@ -43,7 +43,7 @@ def places(request, tmp_path):
 def taken(places, monkeypatch):
     """taken(**item) -> (requests, bytes) of copying DATA; pieces are 4,000 bytes."""
     for name in ("PIECE_BYTES", "SMALL_PIECE_BYTES"):
-        monkeypatch.setattr(f"penstock.migrate.transfer.{name}", 4_000)
+        monkeypatch.setattr(f"penstock.migrate.copying.copy_one.{name}", 4_000)
     monkeypatch.setattr("loader.storage.stream.MAX_BYTES", 4_000)
 
     def taken(look=False, **item):
@@ -63,7 +63,7 @@ def test_of_an_object_that_is_held(taken):
 
 
 def test_of_an_object_that_goes_through_a_file(taken, monkeypatch):
-    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 5_000)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.HELD_BYTES", 5_000)
     monkeypatch.setattr("loader.storage.stream.FIRST_BYTES", 4_000)
     requests, nbytes = taken(nbytes=len(DATA))
     assert requests >= 3 + 4, "three pieces; a look, and an upload in parts"

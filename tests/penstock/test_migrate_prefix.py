@@ -20,16 +20,16 @@ import loader
 from loader.errors import AlreadyExists, Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.migrate.digest import in_words
-from penstock.migrate.items import Item
-from penstock.migrate.journal import Journal
-from penstock.migrate.pace import Pace
-from penstock.migrate.places import FOLDER
+from penstock.migrate.copying.copy_one import Transfer
+from penstock.migrate.copying.digest import in_words
+from penstock.migrate.copying.items import Item
+from penstock.migrate.copying.journal import Journal
+from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.plan import plan_prefix
-from penstock.migrate.prefix import migrate_prefix
-from penstock.migrate.prefix_status import prefix_status
-from penstock.migrate.transfer import Transfer
-from penstock.migrate.verify_prefix import AT_ONCE, verify_prefix
+from penstock.migrate.prefixes.copy import migrate_prefix
+from penstock.migrate.prefixes.places import FOLDER
+from penstock.migrate.prefixes.status import prefix_status
+from penstock.migrate.prefixes.verify import AT_ONCE, verify_prefix
 
 
 def fill(store, count, nbytes=300):
@@ -98,9 +98,9 @@ def test_a_source_without_anything_is_a_mistake(tmp_path, capsys, verb):
 
 
 def test_all_objects_arrive_once_and_are_in_the_manifest(places, monkeypatch):
-    monkeypatch.setattr("penstock.migrate.transfer.PIECE_BYTES", 100)
-    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 200)
-    monkeypatch.setattr("penstock.migrate.journal.PIECE_ROWS", 30)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.PIECE_BYTES", 100)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.HELD_BYTES", 200)
+    monkeypatch.setattr("penstock.migrate.copying.journal.PIECE_ROWS", 30)
     source, target = places
     made = fill(source, 90)
     plan = plan_prefix(source, target)
@@ -122,8 +122,8 @@ def test_all_objects_arrive_once_and_are_in_the_manifest(places, monkeypatch):
 KILLED = """
 import sys
 from loader.storage import open_store
-from penstock.migrate.pace import Pace
-from penstock.migrate.prefix import migrate_prefix
+from penstock.migrate.copying.rate_limit import Pace
+from penstock.migrate.prefixes.copy import migrate_prefix
 print("begun", flush=True)
 migrate_prefix(open_store(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=150), at_once=4)
 """
@@ -448,7 +448,7 @@ def test_from_s3_to_s3_other_bytes_of_the_same_size_are_not_taken_for_a_copy(s3)
 
 def test_a_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy(s3, monkeypatch):
     """Also one that came between the listing and the upload: what is noted of it is true of what is there."""
-    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 1000)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.HELD_BYTES", 1000)
     data = random.Random(1).randbytes(5000)
     with contextlib.ExitStack() as stack:
         source, target = (

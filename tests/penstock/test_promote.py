@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 import loader
-from loader.dataset.hints import dump_state, load_state, write_hint
-from loader.dataset.log import Log
+from loader.dataset.log.log import Log
+from loader.dataset.log.snapshots import dump_state, load_state, write_hint
 from loader.errors import Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.migrate.pace import Pace
+from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.promote import promote, promote_alone
 from penstock.migrate.run import migrate
 from penstock.migrate.target import make_mirror, make_primary

@@ -7,11 +7,11 @@ from base64 import b64decode
 import pytest
 
 import loader
-from loader.dataset.entries import canonical, checksum_of, entry_key, parse, seal
-from loader.dataset.log import Log
+from loader.dataset.log.entries import canonical, checksum_of, entry_key, parse, seal
+from loader.dataset.log.log import Log
 from loader.errors import Conflict, Corrupt
 from penstock.repair import apply_repair, plan_repair
-from penstock.verify_root import verify_root
+from penstock.verify.root import verify_root
 
 
 @pytest.fixture

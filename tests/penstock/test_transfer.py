@@ -8,9 +8,9 @@ import pytest
 
 from loader.errors import Changed, Corrupt
 from loader.storage import open_store
-from penstock.migrate.items import Item
-from penstock.migrate.pace import Pace
-from penstock.migrate.transfer import Transfer
+from penstock.migrate.copying.copy_one import Transfer
+from penstock.migrate.copying.items import Item
+from penstock.migrate.copying.rate_limit import Pace
 
 DATA = bytes(range(250)) * 5
 _numbers = itertools.count()
@@ -33,7 +33,7 @@ class Source:
 @pytest.fixture
 def copied(monkeypatch):
     """copied(do) -> what is known of the object, and what the target has of it."""
-    monkeypatch.setattr("penstock.migrate.transfer.PIECE_BYTES", 100)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.PIECE_BYTES", 100)
 
     def copy(do):
         target = open_store(f"memory://transfer-{next(_numbers)}")
@@ -50,7 +50,7 @@ def test_a_large_object_is_hashed_as_it_is(copied):
 
 
 def test_a_large_object_of_another_size_does_not_arrive(monkeypatch):
-    monkeypatch.setattr("penstock.migrate.transfer.HELD_BYTES", 100)
+    monkeypatch.setattr("penstock.migrate.copying.copy_one.HELD_BYTES", 100)
     source, target = (open_store(f"memory://transfer-{next(_numbers)}") for _ in range(2))
     source.put("k", DATA)
     with pytest.raises(Corrupt, match=f"has bytes {len(DATA)}; the root says bytes 999"):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.entries import canonical, checksum_of, entry_key
-from loader.dataset.hints import dump_state, hint_key
-from loader.dataset.log import Log
+from loader.dataset.log.entries import canonical, checksum_of, entry_key
+from loader.dataset.log.log import Log
+from loader.dataset.log.snapshots import dump_state, hint_key
 from loader.errors import Corrupt, FormatTooNew
-from penstock import verify as module
-from penstock import verify_root as verify_root_module
-from penstock.verify import verify
-from penstock.verify_root import verify_root
+from penstock.verify import root as verify_root_module
+from penstock.verify import version as module
+from penstock.verify.root import verify_root
+from penstock.verify.version import verify
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def forge(root, edit):
     sha256 = hashlib.sha256(data).hexdigest()
     path = f"data/{txn}/x/manifest.json"
     root.store.put(path, data)
-    from loader.dataset.decide import CommitBody
+    from loader.dataset.log.rules import CommitBody
 
     entry = CommitBody(id=f"v-{sha256}", manifest=path, sha256=sha256, parent=record.id, denies=0)
     root.log.commit(txn, lambda state: entry)
@@ -374,7 +374,7 @@ def test_counts_coverage_and_ordinals(root, edit, address, what):
 
 def forge_rows(root, group, rows):
     """The newest version with these rows of a group's first samples table in its place."""
-    from loader.dataset.parquet import TableFile, get_table, put_table
+    from loader.dataset.tables.parquet import TableFile, get_table, put_table
 
     def edit(body):
         entry = next(one for one in body["samples"] if one["group"] == group)
@@ -405,14 +405,14 @@ def test_two_rows_of_an_annotation_for_one_sample(root):
 
 def test_statistics_and_hashes_are_computed_again(root):
     """Of another run: right by their SHA-256, wrong by the samples. Only --full looks."""
-    from loader.dataset.key_hashes import hashes_of, put_hashes
-    from loader.dataset.parquet import TableFile, get_table, put_table
+    from loader.dataset.shards.key_hashes import hashes_of, put_hashes
+    from loader.dataset.tables.parquet import TableFile, get_table, put_table
 
     def edit(body):
         rows = get_table(root.store, TableFile.from_json(body["stats"][0])).to_pylist()
         for row in rows:
             row["sum"] = row["sum"] and row["sum"] + 1e-4
-        from loader.dataset.stats import STATS_SCHEMA, pa
+        from loader.dataset.tables.stats import STATS_SCHEMA, pa
 
         file = put_table(
             root.store, "data/forged/x/stats.parquet", pa.Table.from_pylist(rows, STATS_SCHEMA), "stats"
@@ -555,7 +555,7 @@ def test_a_plan_edited_by_hand(root):
 
 
 def test_a_view_with_a_flipped_bit(root):
-    from loader.dataset.parquet import parse_table, table_bytes
+    from loader.dataset.tables.parquet import parse_table, table_bytes
 
     (info,) = root.store.list("views/")
 
@@ -604,7 +604,7 @@ def test_two_packs_exchanged(root, ending):
 
 
 def test_a_takedowns_record_that_was_edited(root):
-    from loader.dataset.denied import Target
+    from loader.dataset.log.denies import Target
     from penstock.takedown.run import run_takedown
 
     n = root.log.deny([Target(kind="sample", value="k02", dataset="d")], "ticket 1", "desk").n
@@ -651,8 +651,8 @@ def test_a_gates_page_that_was_edited(root):
 
 def test_a_mirror_in_the_midst_of_its_migration(root):
     """What a run that was killed notes for the next is penstock's own."""
-    from penstock.migrate.items import Copied
-    from penstock.migrate.journal import Journal
+    from penstock.migrate.copying.items import Copied
+    from penstock.migrate.copying.journal import Journal
 
     with Journal(root.store) as journal:
         journal.begin()
@@ -664,7 +664,7 @@ def test_a_mirror_in_the_midst_of_its_migration(root):
 
 
 def test_packs(root):
-    from loader.dataset.parquet import parse_table, table_bytes, table_facts
+    from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 
     txn = root.begin("t")
     samples = [(f"k{i}", {"tokens.npy": np.arange(9 + i, dtype=np.int32)}) for i in range(6)]

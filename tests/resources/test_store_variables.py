@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from loader.storage import open_store
-from loader.storage.mirrored import MirroredStore
+from loader.storage.mirror.store import MirroredStore
 from resources.storage import open_place
 from resources.store_variables import store_variables
 

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 import loader
 from loader.errors import InvalidRuntime
-from loader.run.collate import collate
-from loader.run.columns import Columns
+from loader.run.batch.collate import collate
+from loader.run.batch.columns import Columns
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_a_substitute_has_its_buckets_shape(memory_root):
 
 def test_clips_have_their_buckets_number_of_frames(memory_root):
     """Read by their packets, and chosen together by the decoder of their bucket."""
-    from loader.modalities.packets import index_packets
+    from loader.modalities.video.packet_table import index_packets
 
     with memory_root.write("films", groups={"mp4.packets": "media_index"}) as writer:
         for number in range(12):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from loader.errors import InvalidRuntime
-from loader.run.collate import collate
-from loader.run.columns import Columns
+from loader.run.batch.collate import collate
+from loader.run.batch.columns import Columns
 
 DTYPES = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16", "?"]
 

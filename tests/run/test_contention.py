@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.run import contention, executor
 from loader.run.contention import Contention, Seen, better_processes, better_threads
-from loader.workers.sent import why_not
+from loader.run.workers.startup_message import why_not
 
 SECONDS = (
     "plan",

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 import loader
-from loader.run.exposition import CONTENT_TYPE, HELP
-from loader.run.metrics import BOUNDS_S, COUNTERS, STAGES
+from loader.run.metrics.metrics import BOUNDS_S, COUNTERS, STAGES
+from loader.run.metrics.prometheus import CONTENT_TYPE, HELP
 
 ODD = 'a "b"\\c\nd, e=f {g} ü'
 

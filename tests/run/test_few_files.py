@@ -77,7 +77,7 @@ def test_a_descriptor_that_got_lost_is_missed() -> None:
     """Else the batch would be looked for in the memory of the one before it."""
     code = """
 import resource
-from loader.workers.wire import Kind, Message, connection, receive, send
+from loader.run.workers.messages import Kind, Message, connection, receive, send
 
 trainer, worker = connection()
 send(worker, Message(Kind.DONE, segment=-1), 0)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.run.limit import LIMITS, WAITS, limited_by, stage_seconds
-from loader.run.metrics import STAGES
-from loader.run.step_metrics import MAKING
+from loader.run.batch.step_metrics import MAKING
+from loader.run.metrics.limit import LIMITS, WAITS, limited_by, stage_seconds
+from loader.run.metrics.metrics import STAGES
 
 never = threading.Event()
 

@@ -9,9 +9,9 @@ import simplejpeg
 
 import loader
 from loader.errors import DecodeFailed
-from loader.run.batch import Batch
-from loader.run.metrics import BOUNDS_S, SLOWEST, Metrics
-from loader.run.step_metrics import SlowSample, StepMetrics
+from loader.run.batch.batch import Batch
+from loader.run.batch.step_metrics import SlowSample, StepMetrics
+from loader.run.metrics.metrics import BOUNDS_S, SLOWEST, Metrics
 
 MAKING = {
     "plan_seconds",

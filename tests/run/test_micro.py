@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import InvalidRuntime
-from loader.run.micro import micro_count
+from loader.run.recipe.world import micro_count
 
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
 

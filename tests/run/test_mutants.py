@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset import read, shard_read
-from loader.order import slots
-from loader.run import assemble, collate, draws, executor, fetch, finish, prefetch, substitute
+from loader.dataset.reading import read, shard_read
+from loader.order.steps import slots
+from loader.run import executor
 from loader.run import loader as run_loader
+from loader.run.batch import collate, finish
+from loader.run.making import assemble, fetch, prefetch, substitute
+from loader.run.recipe import generators as draws
 
 real_slice = slots.rank_slice
 real_place = draws.place_of

@@ -11,8 +11,8 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime
-from loader.run.worth import working_set_bytes
-from loader.storage.objectstore import RemoteStore
+from loader.run.ahead.pages_or_ranges import working_set_bytes
+from loader.storage.cloud.store import RemoteStore
 
 PAGE = 4096
 
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_not_fetched_in_pages(memory_root, watched, tmp_pat
 
 def test_a_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, monkeypatch):
     """In the order of the plan, for the cache's other users; and nothing any more when it is closed."""
-    monkeypatch.setattr("loader.cache.opened.BEAT_S", 0.0)
+    monkeypatch.setattr("loader.cache.node_cache.BEAT_S", 0.0)
     with memory_root.write("large", part_samples=16) as writer:
         for i in range(128):
             writer.add(f"{i:03d}", {"bin": bytes([i]) * 5000})

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset import read
-from loader.dataset.pack import COLUMNS
-from loader.dataset.parquet import table_bytes
+from loader.dataset.reading import read
+from loader.dataset.tables.parquet import table_bytes
+from loader.dataset.versions.pack import COLUMNS
 from loader.errors import (
     Corrupt,
     DecodeFailed,
@@ -30,8 +30,8 @@ from loader.errors import (
     TooManyCorrupt,
     TransformFailed,
 )
-from loader.run import packed_slots
-from loader.run.node_reads import working_set_bytes
+from loader.run.ahead.remote_reads import working_set_bytes
+from loader.run.making import packed_slots
 
 FIELD = "tokens.npy"
 PACK = loader.pack(FIELD, 32, pad_id=9)

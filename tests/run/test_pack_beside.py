@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import InvalidPlan
-from loader.order.pack import Packing
-from loader.run import packed_slots
+from loader.order.sources.packing import Packing
+from loader.run.making import packed_slots
 
 FIELD, LABELS, ANSWER, WEIGHT = "tokens.npy", "labels.npy", "answer.npy", "weight.npy"
 BESIDE = {LABELS: -100, ANSWER: False, WEIGHT: 0}

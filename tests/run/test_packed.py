@@ -7,11 +7,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.run.batch import Batch
-from loader.run.slot_ids import SlotIds
-from loader.run.step_metrics import SlowSample
-from loader.workers.packed import packed
-from loader.workers.slot import Slot, bytes_of, read
+from loader.run.batch.batch import Batch, SlotIds
+from loader.run.batch.step_metrics import SlowSample
+from loader.run.workers.batch_memory import Slot, bytes_of, read
+from loader.run.workers.batch_message import packed
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 WORDS = st.sampled_from([b"", b"a", b"word" * 9, bytes(3000), b"\xff" * 70_000])

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.run import planned
-from loader.run.planned import AHEAD, Planned
-from loader.run.rank_slots import rank_slots
-from loader.run.recipe import Recipe
-from loader.run.world import World
+from loader.run.recipe import rank_slots as planned
+from loader.run.recipe.rank_slots import AHEAD, Planned, rank_slots
+from loader.run.recipe.recipe import Recipe
+from loader.run.recipe.world import World
 
 N_STEPS = 60
 

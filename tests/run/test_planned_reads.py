@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import loader
-from loader.cache.store import Claim
+from loader.cache.cached_store import Claim
 from loader.errors import Transient
-from loader.run.page_ahead import pages_of
-from loader.run.rank_future import Extents, RankFuture
-from loader.run.read_ahead import ReadAhead
+from loader.run.ahead.next_reads import Extents, RankFuture
+from loader.run.ahead.pages import pages_of
+from loader.run.ahead.read_ahead import ReadAhead
 
 
 class Steps:

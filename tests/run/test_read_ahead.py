@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import loader
+from loader.cache.cached_store import Claim
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
-from loader.cache.store import Claim
 from loader.errors import Transient
-from loader.run.range_ahead import RangesAhead
+from loader.run.ahead.ranges import RangesAhead
 
 PAGE = 2**16
 SAMPLE = 6_000
@@ -206,7 +206,9 @@ def test_the_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, w
 
 def test_a_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for, monkeypatch):
     """Pages fail, samples do not: the same batches; the failures are counted and reading ahead goes on."""
-    monkeypatch.setattr("loader.run.stride.MAX_STEPS", 1)  # batches made together read whole pages themselves
+    monkeypatch.setattr(
+        "loader.run.making.prefetch.MAX_STEPS", 1
+    )  # batches made together read whole pages themselves
     write(memory_root, 200, part_samples=100)
     store = watched(memory_root)
     plan = plan_of(memory_root)
@@ -317,7 +319,7 @@ def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memo
 def test_worker_processes_share_the_budget(memory_root, monkeypatch):
     from torch.utils.data import get_worker_info  # noqa: F401 - the dataset imports torch
 
-    from loader.run import plan_dataset
+    from loader.api import torch_iterable as plan_dataset
 
     write(memory_root, 64)
     seen = []
@@ -339,7 +341,7 @@ def test_worker_processes_share_the_budget(memory_root, monkeypatch):
 def test_how_it_reads_is_said(memory_root, caplog):
     write(memory_root, 64)
     plan = plan_of(memory_root)
-    caplog.set_level(logging.INFO, "loader.run.node_reads")
+    caplog.set_level(logging.INFO, "loader.run.ahead.remote_reads")
     for limit, said in ((2**30, "in pages"), (2**10, "by ranges")):
         caplog.clear()
         with loader.Loader(plan, 0, 1, workers=0, framework="numpy", cache=limit):

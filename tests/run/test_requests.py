@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.index import ROW_GROUP_ROWS
+from loader.dataset.shards.index import ROW_GROUP_ROWS
 
 BATCH = 8
 

@@ -14,8 +14,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
-from loader.run.prefetch import MAX_AHEAD
-from loader.run.stride import MAX_STEPS
+from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS
 
 
 @pytest.fixture
@@ -124,9 +123,9 @@ import atexit, sys, threading
 begun = []
 atexit.register(lambda: print("samples begun:", len(begun)))  # called after what loader registers
 import loader
-import loader.run.stride
+import loader.run.making.prefetch
 
-loader.run.stride.MAX_STEPS = 1
+loader.run.making.prefetch.MAX_STEPS = 1
 waits = threading.Event()
 def transform(sample, rng):
     begun.append(1)
@@ -188,7 +187,7 @@ def test_closing_while_another_thread_waits_for_a_batch(local):
 )
 def test_the_prefetch_bound(local, workers, bound, ahead, monkeypatch):
     """Batches of 6 float64 [5], 240 bytes, made one by one: how many beyond the one that was handed out."""
-    monkeypatch.setattr("loader.run.stride.MAX_STEPS", 1)
+    monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
     done, batch = threading.Semaphore(0), 6
 
     def transform(sample, rng):

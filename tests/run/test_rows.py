@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.sample_crc import sample_crcs
-from loader.dataset.shard import crc32c
-from loader.storage.local import LocalStore
-from loader.storage.mapped import Mapped, MappedFiles
+from loader.dataset.reading.crc_sums import sample_crcs
+from loader.dataset.shards.shard import crc32c
+from loader.storage.disk.mapped_files import Mapped, MappedFiles
+from loader.storage.disk.store import LocalStore
 
 N = 60
 OPTIONS = {"framework": "numpy", "workers": 0}
@@ -70,7 +70,7 @@ def root(folder):
 def without_rows(monkeypatch):
     """Read as from a bucket: by ranges that come as bytes, each decoded by itself."""
     with monkeypatch.context() as patch:
-        for name in ("loader.run.fetch.disk_of", "loader.dataset.shard_read.disk_of"):
+        for name in ("loader.run.making.fetch.disk_of", "loader.dataset.reading.shard_read.disk_of"):
             patch.setattr(name, lambda store: None)
         yield
 
@@ -149,7 +149,7 @@ def test_arrays_of_one_layout_are_not_decoded_one_by_one(root, monkeypatch):
     passed = []
     real = loader.run.many_samples._decoded
     monkeypatch.setattr(
-        "loader.run.many_samples._decoded",
+        "loader.run.making.many_samples._decoded",
         lambda payload, *rest: passed.append(tuple(payload)) or real(payload, *rest),
     )
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches:

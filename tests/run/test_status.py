@@ -8,7 +8,7 @@ import re
 import pytest
 
 import loader
-from loader.run.status import Status, shown
+from loader.run.metrics.status import Status, shown
 
 
 @pytest.fixture

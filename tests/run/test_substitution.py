@@ -253,7 +253,7 @@ def test_a_flipped_byte_in_a_stored_shard(workers, tmp_path, samples, truth, pro
 
 def test_a_packet_of_a_video(memory_root, media, watched):
     """Only where its packet is needed: a clip whose frames lie elsewhere is sound."""
-    from loader.modalities.packets import index_packets
+    from loader.modalities.video.packet_table import index_packets
 
     store = watched(memory_root)
     with memory_root.write("clips", groups={"mp4.packets": "media_index"}) as writer:

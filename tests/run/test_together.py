@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import Corrupt, TransformFailed
-from loader.run.stride import BYTES, MAX_STEPS, SECONDS, Stride
+from loader.run.making.prefetch import BYTES, MAX_STEPS, SECONDS, Stride
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,8 @@ def test_a_corrupt_sample_in_the_midst(memory_root, samples, watched):
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_an_error_comes_at_its_own_step(local, samples, in_workers, executor, monkeypatch):
     """After the batches before it, however many were begun together; asked again, it comes again."""
-    monkeypatch.setattr("loader.run.prefetch.MAX_AHEAD", 4)  # so that steps are soon made together
-    monkeypatch.setattr("loader.run.stride.SECONDS", 1e9)  # and as many, however slow they are
+    monkeypatch.setattr("loader.run.making.prefetch.MAX_AHEAD", 4)  # so that steps are soon made together
+    monkeypatch.setattr("loader.run.making.prefetch.SECONDS", 1e9)  # and as many, however slow they are
     made = loader.plan({"photos": local["photos"].select("cls")}, seed=1, global_batch=1)
     bad = 37
     transform = in_workers.FailsOn(samples.number(made.batch_ids(bad)[0][1]))

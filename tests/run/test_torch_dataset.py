@@ -36,7 +36,7 @@ def wanted(plan):
 def forkserver():
     """Starts processes that have imported torch already, which takes seconds, and are otherwise as new as spawned."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "loader.run.plan_dataset"])
+    context.set_forkserver_preload(["torch", "loader.api.torch_iterable"])
     return context
 
 

@@ -7,8 +7,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 import loader
+from loader.api.torch_iterable import next_step
 from loader.errors import PlanMismatch
-from loader.run.torchdata_state import next_step
 
 STEPS = 7
 

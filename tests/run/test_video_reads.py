@@ -12,9 +12,9 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, DecodeFailed, InvalidRuntime
-from loader.modalities.packets import index_packets, packets_bytes, read_packets
-from loader.modalities.timeline import Timeline
-from loader.modalities.video import VideoDecoder
+from loader.modalities.video.packet_table import index_packets, packets_bytes, read_packets
+from loader.modalities.video.request import VideoDecoder
+from loader.modalities.video.timeline import Timeline
 
 WIDTH, HEIGHT, BLOCK, BITS = 120, 64, 12, 10
 GOP12 = {"crf": "30", "g": "12", "bf": "0", "preset": "ultrafast"}

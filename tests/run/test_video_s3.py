@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import loader
-from loader.modalities.packets import index_packets, read_packets
-from loader.storage.objectstore import RemoteStore
+from loader.modalities.video.packet_table import index_packets, read_packets
+from loader.storage.cloud.store import RemoteStore
 
 N = 3
 

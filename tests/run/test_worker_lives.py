@@ -163,7 +163,7 @@ def test_a_killed_worker_is_replaced(plan, properties, caplog):
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_step_that_kills_its_worker(plan, tmp_path, in_workers, properties, times, caplog, monkeypatch):
     """Once is an accident; twice is the step's own fault, and an error at its turn."""
-    monkeypatch.setattr("loader.run.stride.MAX_STEPS", 1)
+    monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
     number = 7
     culprit = next(s for s in range(9) if any(key.endswith("/007") for _, key in plan.batch_ids(s)))
     transform = functools.partial(in_workers.killed, folder=str(tmp_path), number=number, times=times)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.workers import ring
+from loader.run.workers import ring
 
 PROCESSES = {"executor": "processes", "workers": 1, "framework": "numpy"}
 BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
@@ -105,7 +105,7 @@ def begun(folder):
 @pytest.mark.parametrize(("bound", "ahead"), [(0, 2), (10**9, 64)])
 def test_back_pressure_and_a_seek(tmp_path, samples, in_workers, bound, ahead, monkeypatch):
     """Workers begin no more than there is room for; a seek takes back what is not begun."""
-    monkeypatch.setattr("loader.run.stride.MAX_STEPS", 1)
+    monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
     root = loader.Root(str(tmp_path / "root"))
     version = samples.write(root, "photos", range(250), fields=("cls",))
     plan = loader.plan({"photos": version}, seed=8, global_batch=1)

@@ -3,7 +3,7 @@
 import pytest
 
 from loader.errors import InvalidRuntime
-from loader.run.world import World
+from loader.run.recipe.world import World
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 SLURM = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}

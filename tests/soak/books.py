@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import loader
-from assets.batches import Batch, Batches
-from assets.manifests import manifests
-from penstock.verify_root import verify_root
+from assets.arrivals.batch_manifests import manifests
+from assets.watch.batches import Batch, Batches
+from penstock.verify.root import verify_root
 
 DATASET = "small"
 

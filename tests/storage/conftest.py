@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loader.storage import Store, open_store
-from loader.storage.mirrored import MirroredStore
+from loader.storage.mirror.store import MirroredStore
 
 KEY, SECRET = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"
 ACCOUNT_KEY = base64.b64encode(SECRET.encode()).decode()

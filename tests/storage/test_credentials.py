@@ -105,7 +105,7 @@ def test_a_profile_with_a_process_is_asked_again_before_it_expires(
     options = {} if profile == "default" else {"profile": profile}
     store = open_store("s3://bucket", {**options, "endpoint_url": faulty.endpoint})
     assert store.get("k").data == b"x"
-    from loader.storage.s3_credentials import _boto_provider
+    from loader.storage.cloud.credentials import _boto_provider
 
     given = _boto_provider("s3://b", profile)()
     assert given["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)

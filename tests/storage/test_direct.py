@@ -19,13 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttled, Transient
-from loader.storage import Span, open_store, wire
-from loader.storage.answers import Following
+from loader.storage import Span, open_store
+from loader.storage.cloud.s3_direct import http_connection as wire
+from loader.storage.cloud.s3_direct.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
+from loader.storage.cloud.s3_direct.in_order import MANY, InOrder
+from loader.storage.cloud.s3_direct.response_body import Following
 from loader.storage.files import download
-from loader.storage.in_order import MANY, InOrder
+from loader.storage.shared.request_counts import Traffic, counted
 from loader.storage.stream import Pieces
-from loader.storage.traffic import Traffic, counted
-from loader.storage.wire import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
 
 MIB = 2**20
 BODY_BYTES = 16 * MIB
@@ -144,7 +145,8 @@ def test_who_is_always_refused_is_not_asked_for_a_minute(faulty, faulty_store, m
     assert ways(faulty) == ["direct", "header"] * 3 + ["header"] * 3
     faulty.origin = store
     monkeypatch.setattr(
-        "loader.storage.direct.time.monotonic", lambda after=faulty_store._direct._resumes: after
+        "loader.storage.cloud.s3_direct.range_requests.time.monotonic",
+        lambda after=faulty_store._direct._resumes: after,
     )
     assert faulty_store.get("k").data == DATA
     assert ways(faulty)[-1] == "direct"
@@ -282,7 +284,7 @@ def test_more_than_was_asked_for_is_tried_again(faulty, faulty_store):
 
 
 def test_a_mixed_crowd_under_faults_reads_what_is_there(faulty, faulty_store, monkeypatch):
-    monkeypatch.setattr("loader.storage.direct.REFUSALS", 10**9)
+    monkeypatch.setattr("loader.storage.cloud.s3_direct.range_requests.REFUSALS", 10**9)
     faulty.origin.hold("k", DATA)
     faults = Random(5).choices([None, None, None, 503, "drop", "reset", "short", 403], k=400)
     lock = threading.Lock()
@@ -408,7 +410,7 @@ def test_what_was_said_meanwhile_is_no_answer(faulty, faulty_store, monkeypatch)
     """A connection that was idle is looked at before it is asked again."""
     faulty.origin.hold("k", DATA)
     assert faulty_store.get("k").data == DATA
-    monkeypatch.setattr("loader.storage.direct.LOOKED_AT_S", 0.0)
+    monkeypatch.setattr("loader.storage.cloud.s3_direct.range_requests.LOOKED_AT_S", 0.0)
     monkeypatch.setattr(Wire, "is_quiet", lambda _: False)
     assert faulty_store.get("k").data == DATA
     assert len(faulty._threads) == 3, "the listener, and a connection for each"
@@ -530,8 +532,8 @@ def test_a_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
 @pytest.fixture
 def crowd(faulty_store, faulty, monkeypatch):
     """So many others are read that one connection each is enough."""
-    monkeypatch.setattr("loader.storage.in_order._readers", WeakSet())
-    monkeypatch.setattr("loader.storage.in_order.BODY_BYTES", BODY_BYTES)
+    monkeypatch.setattr("loader.storage.cloud.s3_direct.in_order._readers", WeakSet())
+    monkeypatch.setattr("loader.storage.cloud.s3_direct.in_order.BODY_BYTES", BODY_BYTES)
     faulty.origin.hold("other", b"x")
     others = [Pieces(faulty_store, "other") for _ in range(MANY)]
     faulty.requests.clear()

@@ -152,7 +152,7 @@ def test_a_large_object_replaced_while_it_is_read_is_read_again(faulty, faulty_s
 
 @pytest.mark.parametrize("page_keys", [3, 1_000])
 def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store, monkeypatch, page_keys):
-    monkeypatch.setattr("loader.storage.object_listing.PAGE_KEYS", page_keys)
+    monkeypatch.setattr("loader.storage.cloud.listing.PAGE_KEYS", page_keys)
     keys = [f"log/{number:03d}" for number in range(10)]
     for key in keys:
         faulty.origin.hold(key, b"x")
@@ -168,7 +168,7 @@ def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store, monkeypatc
 
 @pytest.mark.parametrize("protocol", ["s3", "az"])
 def test_a_listing_ends_where_a_page_always_fails(faulty, faulty_options, protocol, monkeypatch):
-    monkeypatch.setattr("loader.storage.object_listing.PAGE_KEYS", 3)  # of the server's small pages
+    monkeypatch.setattr("loader.storage.cloud.listing.PAGE_KEYS", 3)  # of the server's small pages
     for number in range(10):
         faulty.origin.hold(f"log/{number:03d}", b"x")
 
@@ -200,7 +200,7 @@ def _reversed(ordered, query):
 
 
 def test_a_file_goes_up_in_parts(s3_options, monkeypatch, tmp_path):
-    monkeypatch.setattr("loader.storage.objectstore.SINGLE_PUT_BYTES", 2**20)
+    monkeypatch.setattr("loader.storage.cloud.store.SINGLE_PUT_BYTES", 2**20)
     data = bytes(range(256)) * 2**16 + b"and a second part"
     (tmp_path / "file").write_bytes(data)
     store = open_store("s3://bucket/parts", s3_options)
@@ -215,8 +215,8 @@ def test_an_upload_in_parts_survives_a_fault_anywhere(
     faulty, faulty_store, monkeypatch, tmp_path, fault, place
 ):
     """place: begin, the two parts, complete (whose lost answer some servers then deny: NoSuchUpload)."""
-    monkeypatch.setattr("loader.storage.objectstore.SINGLE_PUT_BYTES", 2**10)
-    monkeypatch.setattr("loader.storage.objectstore.BOUNDED_BYTES", 5 * 2**20)
+    monkeypatch.setattr("loader.storage.cloud.store.SINGLE_PUT_BYTES", 2**10)
+    monkeypatch.setattr("loader.storage.cloud.store.BOUNDED_BYTES", 5 * 2**20)
     data = bytes(6 * 2**20)
     (tmp_path / "file").write_bytes(data)
     faulty.faults.extend(["ok"] * place + [fault])

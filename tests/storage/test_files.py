@@ -14,10 +14,10 @@ import pytest
 
 from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
+from loader.storage.cloud.reads import read_whole
 from loader.storage.files import download, put_held, upload
-from loader.storage.mirrored import MirroredStore
-from loader.storage.object_reads import read_whole
-from loader.storage.room import Room
+from loader.storage.mirror.store import MirroredStore
+from loader.storage.shared.memory_budget import Room
 from loader.storage.stream import Pieces
 
 MIB = 2**20

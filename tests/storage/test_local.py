@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
-from loader.storage.unfinished import delete_in_place, is_unfinished, list_in_place, list_with_unfinished
+from loader.storage.disk.leftovers import delete_in_place, is_unfinished, list_in_place, list_with_unfinished
 
 
 def files_below(root: Path) -> list[str]:
@@ -286,7 +286,7 @@ def test_a_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_pat
         if len(synced) == 1:
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("loader.storage.local.fsync_directory", fail)
+    monkeypatch.setattr("loader.storage.disk.store.fsync_directory", fail)
     with pytest.raises(Transient):
         store.put_if_absent("folder/k", b"x")
     store.put_if_absent("folder/k", b"x")

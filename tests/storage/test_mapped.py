@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from loader.errors import Changed, ObjectNotFound
-from loader.storage import mapped as module
 from loader.storage import open_store
-from loader.storage.mapped import MappedFiles, is_of_this_machine
+from loader.storage.disk import mapped_files as module
+from loader.storage.disk.mapped_files import MappedFiles, is_of_this_machine
 
 
 @pytest.fixture

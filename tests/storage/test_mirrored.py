@@ -21,11 +21,11 @@ from loader.errors import (
     Transient,
 )
 from loader.storage import Span, open_store
-from loader.storage.doubt import sound
-from loader.storage.member import PASSED_OVER_MAX_S
-from loader.storage.mirrored import MirroredStore
-from loader.storage.retry import tried_once
-from loader.storage.traffic import Traffic, counted
+from loader.storage.mirror.member import PASSED_OVER_MAX_S
+from loader.storage.mirror.store import MirroredStore
+from loader.storage.second_read import sound
+from loader.storage.shared.request_counts import Traffic, counted
+from loader.storage.shared.retry import tried_once
 
 _numbers = itertools.count()
 READS = ("get", "get_range", "get_ranges", "head")

@@ -9,7 +9,8 @@ import traceback
 import pytest
 
 from loader.errors import Forbidden, InvalidStore, PenstockError
-from loader.storage import Store, StoreSpec, azure, gcs, open_store, s3
+from loader.storage import Store, StoreSpec, open_store
+from loader.storage.cloud import azure, gcs, s3
 from loader.storage.options import runtime_of
 from loader.storage.spec import is_secret, redact, spec_of
 

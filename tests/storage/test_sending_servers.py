@@ -9,9 +9,9 @@ import pytest
 
 from loader.errors import ObjectNotFound
 from loader.storage import open_store
-from penstock.migrate.pace import Pace
-from penstock.migrate.prefix import migrate_prefix
-from penstock.migrate.transfer import Transfer
+from penstock.migrate.copying.copy_one import Transfer
+from penstock.migrate.copying.rate_limit import Pace
+from penstock.migrate.prefixes.copy import migrate_prefix
 
 KEY = "a b/ü+%=&.bin"
 

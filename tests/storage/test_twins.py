@@ -8,7 +8,7 @@ import pytest
 
 from loader.errors import AlreadyExists, Forbidden
 from loader.storage import open_store
-from loader.storage.twins import TwinStore, differ
+from loader.storage.cloud.s3_puts import TwinStore, differ
 
 DATA = bytes(range(256)) * 40
 TWIN = f'"{hashlib.md5(DATA, usedforsecurity=False).hexdigest()}"'

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assets.media.unit import Unusable, rejected
-
+from ...media.unit import Unusable, rejected
 from ..decoding import STAGE
 from ..featurizer import Features
 from .batching import Batches, Row, Shape, shape_of

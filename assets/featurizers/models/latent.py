@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from assets.media.unit import rejected
-
+from ...media.unit import rejected
 from ..decoding import STAGE, field_of, inputs_of
 from ..featurizer import Features
 from .batching import Array, Row

@@ -7,8 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from assets.media.unit import Unusable
-
+from ...media.unit import Unusable
 from ..decoding import field_of
 from ..featurizer import Features, version_of
 from .batching import Batches, Row

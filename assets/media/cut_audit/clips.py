@@ -17,14 +17,14 @@ import numpy as np
 from google_crc32c import value as crc32c
 
 import loader
-from loader.modalities.packets import read_packets
+from loader.modalities.video.packet_table import read_packets
 
 from ..container import moving_picture, opened
 from ..unit import Unit, Unusable
-from ..videos.colour import is_hdr
-from ..videos.packet_field import PACKETS_FIELD
-from ..videos.side_data import display_matrix
-from ..videos.timestamps import has_display_times, shown
+from ..videos.clips.packet_field import PACKETS_FIELD
+from ..videos.frames.side_data import display_matrix
+from ..videos.frames.timestamps import has_display_times, shown
+from ..videos.picture.colour import is_hdr
 from . import findings
 from .findings import Reading, compare, finding, turned
 from .grid import Grid, grid_of, planes_of

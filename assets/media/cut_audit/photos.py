@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from loader.modalities.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
+from loader.modalities.image.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
 
 from ..container import opened
-from ..photos.picture import PHOTO_WORDS, photo
+from ..photos.open import PHOTO_WORDS, photo
 from ..unit import Unit, Unusable
-from ..videos.colour import bit_depth
+from ..videos.picture.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
 from .findings import Reading, compare, distance, finding

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..media_table import Row
-from .colour import to_srgb
-from .depth import bit_depth, has_alpha
-from .gps import tells_place
-from .picture import Photo, photo
+from .colour.depth import bit_depth, has_alpha
+from .colour.to_srgb import to_srgb
+from .exif import tells_place
+from .open import Photo, photo
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loader.modalities.heard import BadSound, Ends, Floats, Heard, floats
+from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard, floats
 
 from ..container import check_duration, first_audio, opened
 from ..media_table import Row
 from ..unit import rejected
-from ..videos.probe import container_facts, sound_facts
-from .meter import Meter, Unmeasurable
-from .mono_sum import MonoSum
-from .sound import UndecodableSound, check_gaps, check_length, check_overlaps, decoded, ends_in
+from ..videos.measure.probe import container_facts, sound_facts
+from .decode import UndecodableSound, check_gaps, check_length, check_overlaps, decoded, ends_in
+from .meter import Meter, MonoSum, Unmeasurable
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from loader.modalities.heard import Floats
+from loader.modalities.audio.timeline import Floats
 
 Levels = np.ndarray[Any, np.dtype[np.float32]]
 Span = tuple[int, int]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from loader.modalities.heard import Floats
+from loader.modalities.audio.timeline import Floats
 
 from ..scratch import check_scratch
 from ..unit import rejected

@@ -11,14 +11,16 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 import loader
-from assets import features, units, validation
-from assets import landing as landing_stage
-from assets.discovery import discover
-from assets.samples import samples_stage
+from assets.arrivals.make_batches import discover
+from assets.features import feature_asset as features
+from assets.ingest import media as validation
+from assets.ingest import raw_objects as landing_stage
+from assets.ingest import units
+from assets.release.version_asset import Release, publish_batches
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from assets.stages import StageRecord, require_published
 from assets.tables import read_table
-from assets.version import Release, publish_batches
 from loader.storage import open_store
 from resources.compute import InlineCompute
 

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image, ImageOps
 
 import loader
-from assets import version
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
 from assets.gate import Gate
+from assets.release import version_asset as version
+from assets.release.audit import candidate
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.version_audit import candidate
 from loader.errors import Fenced, StageNotPublished
 
 SPEC = DatasetSpec(

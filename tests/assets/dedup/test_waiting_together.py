@@ -8,13 +8,13 @@ import pytest
 from PIL import Image
 
 import loader
-from assets import version
 from assets.checks import near_duplicates_across_splits
 from assets.drift import Thresholds
 from assets.gate import Gate
+from assets.release import version_asset as version
+from assets.release.version_asset import audit_waiting
 from assets.spec import DatasetSpec, Feature
 from assets.stages import StageRecord, current_record
-from assets.version import audit_waiting
 from loader.errors import Conflict, Fenced, StageNotPublished
 
 SPEC = DatasetSpec(

@@ -17,15 +17,15 @@ from assets.drift.facts import baseline_of
 from assets.drift.findings import as_check
 from assets.drift.page import render
 from assets.gate import Gate
-from assets.landing import land
-from assets.samples import samples_stage
+from assets.ingest.media import media_stage
+from assets.ingest.raw_objects import land
+from assets.ingest.units import units_stage
+from assets.release.audit import audit_batch, candidate
+from assets.release.version_asset import audit_waiting, publish_batches
+from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from assets.stages import StageRecord, current_record
-from assets.units import units_stage
-from assets.validation import media_stage
-from assets.version import audit_waiting, publish_batches
-from assets.version_audit import audit_batch, candidate
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from loader.errors import StageNotPublished
 from loader.storage import open_store
 from penstock.takedown.prove import prove
@@ -180,7 +180,7 @@ def test_pictures_of_before_are_of_the_same_dataset(
         asked.append(baseline.version.dataset)
         return []
 
-    monkeypatch.setattr("assets.version_audit.before_of", told)
+    monkeypatch.setattr("assets.release.audit.before_of", told)
     with root.write("other") as out:
         out.add("e/1", {"x.txt": b"x"}, source={"raw_sha256": "0" * 64})
     audit_waiting(root, "demo", "r", Gate(suite=(), baseline="other@1"))

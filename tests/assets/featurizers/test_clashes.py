@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import loader
-from assets.assembly import assemble
 from assets.featurizers import make
 from assets.featurizers.clashes import check_apart, check_beside
+from assets.samples.assembly import assemble
 from assets.spec import DatasetSpec, Feature
 from assets.stages import StageRecord, Upstream
 from assets.tables import write_wide_table

@@ -9,7 +9,7 @@ import pytest
 
 from assets.featurizers.mel import Mel, mel_filters
 from assets.media.unit import Unusable
-from loader.modalities.resample import resampled
+from loader.modalities.audio.resample import resampled
 
 GOLDEN = np.load(Path(__file__).parent / "golden_mel.npz")
 SAMPLES = GOLDEN["samples"] / np.float32(2**15)

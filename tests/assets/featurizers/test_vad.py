@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from assets.featurizers import vad
 from assets.featurizers.vad import RATE_HZ, VoiceActivity, probabilities
 from assets.media.policy import AudioPolicy
+from assets.media.sounds.cut import segments_of
 from assets.media.sounds.energy_segments import Meter, joined
-from assets.media.sounds.speech import segments_of
 from loader.errors import MissingDependency
 from loader.modalities import decoder_for
-from loader.modalities.resample import resampled
+from loader.modalities.audio.resample import resampled
 
 VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410))  # Hz
 

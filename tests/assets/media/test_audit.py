@@ -17,14 +17,14 @@ from assets.media.container import PacketIndex, index_packets, opened
 from assets.media.known import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.sounds import sound_beside
+from assets.media.sounds import track_of_clip as sound_beside
 from assets.media.unit import Unusable
-from assets.media.videos import audit as video_audit
-from assets.media.videos.probe import orientation
-from assets.media.videos.seek_audit import frame_crc, seek_ok
-from assets.media.videos.timestamps import Shown
-from assets.media.videos.timing import Timing
-from assets.media.videos.video import cut_video
+from assets.media.videos.cut import cut_video
+from assets.media.videos.frames.timestamps import Shown
+from assets.media.videos.frames.timing import Timing
+from assets.media.videos.measure import audit as video_audit
+from assets.media.videos.measure.probe import orientation
+from assets.media.videos.measure.seek_audit import frame_crc, seek_ok
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import loader
-from assets.media.buckets import Buckets, bucket_name, bucket_of, grid_px, sizes
-from assets.media.photos.image import cut_image
-from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
-from assets.media.videos.video import cut_video
+from assets.media.photos.cut import cut_image
+from assets.media.policy import (
+    Buckets,
+    CutPolicy,
+    ImagePolicy,
+    VideoPolicy,
+    bucket_name,
+    bucket_of,
+    grid_px,
+    sizes,
+)
+from assets.media.videos.cut import cut_video
 
 # Podell et al. 2023, SDXL, appendix I: height, width.
 SDXL = {

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 import loader
-from loader.dataset.denied import Target
-from loader.dataset.read import read_fields
+from loader.dataset.log.denies import Target
+from loader.dataset.reading.read import read_fields
 from loader.errors import StoreError
 from penstock.checkpoints import Checkpoints
 from penstock.collect import Options, collect
-from penstock.migrate.pace import Pace
+from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.run import migrate
 from penstock.takedown.record import condemned
 from penstock.takedown.run import run_takedown

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from loader.dataset import heartbeat, lease
-from loader.storage import threads
+from loader.dataset.leases import heartbeat, lease
+from loader.storage.shared import threads
 from penstock.collect import clock
 
 

@@ -10,7 +10,7 @@ from judge.log import ENTRY, Broken, History, read_log
 from loader.errors import PenstockError
 from penstock.checkpoints import Checkpoints
 from penstock.collect import Options, collect
-from penstock.migrate.pace import Pace
+from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.run import migrate
 from penstock.takedown.record import condemned
 from penstock.takedown.run import run_takedown

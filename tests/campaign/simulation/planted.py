@@ -5,11 +5,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from loader.dataset import append, log
-from loader.dataset.entries import entry_number
+from loader.dataset.log import append, log
+from loader.dataset.log.entries import entry_number
 from loader.errors import Transient
 from penstock.checkpoints import marker, retention
-from penstock.collect import collector, live, plan, sweep
+from penstock.collect import collector, plan, sweep
+from penstock.collect import needed as live
 
 from .campaign import Came, world_of
 

@@ -8,14 +8,14 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.batches import Batches
-from assets.cut_again import noted
-from assets.discovery import discover
-from assets.manifests import manifests
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.make_batches import discover
+from assets.ingest.recuts import noted
+from assets.ingest.units import published_labels
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from assets.stages import partitions
-from assets.units import published_labels
+from assets.watch.batches import Batches
 from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store

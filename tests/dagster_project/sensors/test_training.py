@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.training import REPORT_TAG, training_key, training_runs
+from assets.feedback.training import REPORT_TAG, training_key, training_runs
 from dagster_project.definitions import build_defs
 from dagster_project.sensors.training import training_sensor
 from resources.storage import RootResource

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.discovery import discover
+from assets.arrivals.make_batches import discover
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store

@@ -1,6 +1,6 @@
 """What must hold, said again without the code that is checked: over raw entries, and over beliefs."""
 
-from loader.dataset.entries import Entry
+from loader.dataset.log.entries import Entry
 
 from .roles import items_of, without
 from .world import Histories, Role, Violation, World

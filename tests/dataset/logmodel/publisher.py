@@ -7,10 +7,10 @@ import hashlib
 
 from forks import Mortal
 
-from loader.dataset.decide import CommitBody
-from loader.dataset.entries import canonical
-from loader.dataset.history import State
-from loader.dataset.log import Log
+from loader.dataset.log.entries import canonical
+from loader.dataset.log.log import Log
+from loader.dataset.log.rules import CommitBody
+from loader.dataset.log.state import State
 from loader.storage import open_store
 
 

@@ -8,16 +8,9 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 
-from loader.dataset.decide import (
-    CommitBody,
-    Done,
-    decide_abort,
-    decide_begin,
-    decide_ref,
-    decide_retire,
-)
-from loader.dataset.entries import canonical
-from loader.dataset.history import State
+from loader.dataset.log.entries import canonical
+from loader.dataset.log.rules import CommitBody, Done, decide_abort, decide_begin, decide_ref, decide_retire
+from loader.dataset.log.state import State
 from loader.errors import Conflict
 
 from .world import Append, Role, Rules

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
-from loader.dataset import fold as folding
-from loader.dataset.decide import CommitBody, Done, commit_or_build, decide_commit
-from loader.dataset.history import State
+from loader.dataset.log import fold as folding
+from loader.dataset.log.rules import CommitBody, Done, commit_or_build, decide_commit
+from loader.dataset.log.state import State
 
 from .explore import Scenario
 from .roles import adds_group, adds_parts, collects, holds, moves, retires, takes_down

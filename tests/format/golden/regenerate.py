@@ -3,7 +3,7 @@
     python tests/format/golden/regenerate.py
 
 A golden file that exists is never overwritten: when the bytes of a shard, an index or a view change, raise
-FORMAT in loader/dataset/marker.py, keep reading the old format, and run this to add a file. Parquet files are
+FORMAT in loader/dataset/log/marker.py, keep reading the old format, and run this to add a file. Parquet files are
 described by their columns, not by their bytes: those name the writer's version.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import loader
-from loader.dataset.index import IndexFile, IndexPlace
-from loader.dataset.marker import FORMAT
-from loader.dataset.spill import key_hash
-from loader.dataset.stats import bottom_k, log_bins
+from loader.dataset.log.marker import FORMAT
+from loader.dataset.shards.index import IndexFile, IndexPlace
+from loader.dataset.tables.stats import bottom_k, log_bins
+from loader.dataset.writing.spill import key_hash
 
 HERE = Path(__file__).parent
 _numbers = itertools.count()

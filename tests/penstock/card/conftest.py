@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import loader
-from penstock.card.tally import Counts
+from penstock.card.counting.tally import Counts
 from penstock.card.value import Card, Check, Column, Example, Group, History, Kind
 
 

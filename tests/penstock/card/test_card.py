@@ -13,10 +13,10 @@ import yaml
 
 import loader
 from loader.errors import InvalidRuntime
+from penstock.card.as_json import card_document, render_json
 from penstock.card.build import build_card, reason_class
-from penstock.card.document import card_document, render_json
-from penstock.card.markdown import render_markdown
-from penstock.card.page import render_html
+from penstock.card.rendering.html import render_html
+from penstock.card.rendering.markdown import render_markdown
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from loader.dataset.shard import crc32c
-from loader.storage.traffic import Traffic, counted
+from loader.dataset.shards.shard import crc32c
+from loader.storage.shared.request_counts import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
 
 SIZES = {"small": (1001, 32, 1), "100M": (20_001, 768, 12)}

@@ -15,8 +15,8 @@ from penstock.checkpoints import marker, retention
 from penstock.checkpoints.boxes import cut, extent
 from penstock.checkpoints.marker import Checkpoint, Stored
 from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, packed, sealed
+from penstock.checkpoints.ranks import several
 from penstock.checkpoints.retention import Retention
-from penstock.checkpoints.several import several
 
 SIZES = st.lists(st.integers(0, 6), max_size=4).map(tuple)
 

@@ -23,8 +23,8 @@ from loader.errors import (
     StoreError,
 )
 from loader.storage import ObjectInfo, open_store
-from loader.storage.threads import DaemonPool
-from loader.storage.traffic import Traffic, counted
+from loader.storage.shared.request_counts import Traffic, counted
+from loader.storage.shared.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
 

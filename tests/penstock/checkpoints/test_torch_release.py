@@ -10,7 +10,7 @@ import torch
 import loader
 from loader.errors import MissingDependency
 from penstock.checkpoints import Checkpoints
-from penstock.checkpoints.torch_release import LEAST, check_torch
+from penstock.checkpoints.dtypes import LEAST, check_torch
 
 PAGE = Path(__file__).parents[3] / "pyproject.toml"
 

@@ -6,13 +6,13 @@ import itertools
 import numpy as np
 
 import loader
-from loader.dataset.lease import Lease
-from loader.dataset.publish import open_record
-from loader.dataset.read import read_fields
-from loader.dataset.references import references
+from loader.dataset.leases.lease import Lease
+from loader.dataset.publishing.commit import open_record
+from loader.dataset.reading.read import read_fields
+from loader.dataset.tables.references import references
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
 from penstock.collect import Moment, Options, collect
-from penstock.collect.swept import read_swept
+from penstock.collect.deleted_record import read_swept
 
 HOUR_US = 3_600_000_000
 _numbers = itertools.count()

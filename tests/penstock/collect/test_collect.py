@@ -12,16 +12,17 @@ import pytest
 
 import loader
 from benchmarks.collect import HOUR_US, root_of
-from loader.dataset import renewal
-from loader.dataset.lease import Lease
+from loader.dataset.leases import lease as renewal
+from loader.dataset.leases.lease import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
-from penstock.collect import Moment, Options, collect, listing, notes, sweep
+from penstock.collect import Moment, Options, collect, listing, sweep
+from penstock.collect import clients as notes
+from penstock.collect.classify import ABORTED, FOREIGN, Tally, _count
+from penstock.collect.clients import Signs, read_signs
 from penstock.collect.clock import earliest_us, now, passed
-from penstock.collect.notes import Signs, read_signs
+from penstock.collect.deleted_record import read_swept
 from penstock.collect.plan import Before
-from penstock.collect.sort_out import ABORTED, FOREIGN, Tally, _count
-from penstock.collect.swept import read_swept
-from penstock.words import parse_length, parse_size
+from penstock.units import parse_length, parse_size
 
 
 def test_what_a_look_costs_does_not_grow_with_the_objects(monkeypatch):

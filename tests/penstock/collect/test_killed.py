@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from penstock.collect.swept import read_swept
+from penstock.collect.deleted_record import read_swept
 
 TESTS = Path(__file__).parent.parent.parent
 

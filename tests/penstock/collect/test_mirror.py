@@ -8,11 +8,11 @@ import loader
 from loader.errors import Conflict
 from loader.storage import open_store
 from penstock.collect import Moment, Options, Policy, collect, plan, retire_by_policy
-from penstock.collect.swept import read_swept
-from penstock.migrate.pace import Pace
+from penstock.collect.deleted_record import read_swept
+from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.promote import promote, promote_alone
 from penstock.migrate.run import migrate
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 NOW = Options(name="c", grace_s=0)
 

@@ -8,10 +8,14 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import loader
-from loader.dataset import lease
+from loader.dataset.leases import lease
 from loader.errors import PenstockError
-from penstock.collect import clock, collector, live, lost, notes, plan, sort_out, sweep
-from penstock.collect.life import Life
+from penstock.collect import classify as sort_out
+from penstock.collect import clients as notes
+from penstock.collect import clock, collector, plan, sweep
+from penstock.collect import needed as live
+from penstock.collect import needed as lost
+from penstock.collect.clients import Life
 
 real_protected = live.protected
 

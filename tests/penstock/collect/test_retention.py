@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.history import Hold, Ref, State, Txn, VersionRecord
+from loader.dataset.log.state import Hold, Ref, State, Txn, VersionRecord
 from loader.errors import InvalidRuntime, VersionNotFound
 from penstock.collect import Policy, retire_by_policy, retirements
 

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from penstock.doctor import disk, mounts
-from penstock.doctor.folder import Folder
-from penstock.doctor.mounts import mount_of
+from penstock.doctor.scratch import Folder
+from penstock.doctor.settings import filesystem as disk
+from penstock.doctor.settings import filesystem as mounts
+from penstock.doctor.settings.filesystem import mount_of
 
 TABLE = """\
 22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

@@ -13,7 +13,8 @@ import pytest
 import loader
 from loader.errors import Throttled
 from loader.storage import open_store
-from penstock.doctor import contents, examine, speed
+from penstock.doctor import examine, speed
+from penstock.doctor.behaviour import read_back as contents
 
 EVERYWHERE = [
     *("root", "writing", "create-only", "creates at once", "read after write", "delete", "etags", "ranges"),

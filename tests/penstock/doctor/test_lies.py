@@ -5,9 +5,9 @@ import pytest
 import loader
 from loader.errors import InvalidStore
 from loader.storage import Blob, open_store
-from penstock.doctor import contents
-from penstock.doctor.creates import creates
-from penstock.doctor.listing import listing
+from penstock.doctor.behaviour import read_back as contents
+from penstock.doctor.behaviour.creates import creates
+from penstock.doctor.behaviour.listing import listing
 from penstock.doctor.scratch import Scratch
 
 

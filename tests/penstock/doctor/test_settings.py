@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.doctor.azure_container import azure_container, azure_credential
-from penstock.doctor.gcs_bucket import gcs_bucket
-from penstock.doctor.lifecycle import Rule, judged, rules_of_gcs, rules_of_s3
-from penstock.doctor.place import clock
-from penstock.doctor.s3_bucket import s3_bucket
-from penstock.doctor.s3_questions import QUESTIONS, Bucket
+from penstock.doctor.settings.azure_container import azure_container, azure_credential
+from penstock.doctor.settings.gcs_bucket import gcs_bucket
+from penstock.doctor.settings.lifecycle_rules import Rule, judged, rules_of_gcs, rules_of_s3
+from penstock.doctor.settings.s3_bucket import s3_bucket
+from penstock.doctor.settings.s3_questions import QUESTIONS, Bucket
+from penstock.doctor.target import clock
 
 YEAR_S = 365 * 86_400
 

@@ -5,8 +5,8 @@ import os
 from forks import Mortal
 
 import loader
-from loader.dataset.log import Log
-from penstock.takedown.raw import delete_object
+from loader.dataset.log.log import Log
+from penstock.takedown.raw_objects import delete_object
 from penstock.takedown.run import run_takedown
 
 

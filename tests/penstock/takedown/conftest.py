@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.denied import Target
-from loader.dataset.publish import open_record
-from loader.dataset.read import read_fields
-from loader.dataset.references import references
+from loader.dataset.log.denies import Target
+from loader.dataset.publishing.commit import open_record
+from loader.dataset.reading.read import read_fields
+from loader.dataset.tables.references import references
 from penstock.takedown.prove import prove
 from penstock.takedown.run import run_takedown
 

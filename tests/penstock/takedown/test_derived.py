@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from penstock.card.stored import card_folder
 
 SECRET = "ZQALICEZQ"

@@ -10,13 +10,12 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime, Transient
 from loader.storage import is_local, open_store
-from loader.storage.mirrored import MirroredStore
+from loader.storage.mirror.store import MirroredStore
 from penstock.cli import main
-from penstock.takedown.azure_kept import kept_by_azure
-from penstock.takedown.kept import Unseen
 from penstock.takedown.mirrors import purge_mirror
-from penstock.takedown.noncurrent import noncurrent
 from penstock.takedown.record import read_record
+from penstock.takedown.store_history.azure import Unseen, kept_by_azure
+from penstock.takedown.store_history.noncurrent import noncurrent
 
 SECRET = "ZQALICEZQ"
 _numbers = itertools.count()

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from loader.dataset import apply_denies, publish, redact
-from loader.dataset.parquet import TableFile
-from penstock.takedown import rewrite, steps
-from penstock.verify import verify
+from loader.dataset.publishing import apply_denies
+from loader.dataset.publishing import commit as publish
+from loader.dataset.tables.parquet import TableFile
+from loader.dataset.writing import redact
+from penstock.takedown.removing import rewrite, steps
+from penstock.verify.version import verify
 
 SECRET = "ZQALICEZQ"
 

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 
 import loader
-from assets.report import markdown_table
-from loader.dataset.denied import Target
-from loader.dataset.history import Deny
-from loader.dataset.parquet import TableFile, get_table, put_table
-from penstock.stage_records import StageRecord, Upstream, append_record, current_record
-from penstock.takedown.cells import scrub, scrubbed
-from penstock.takedown.marks import marks_of
+from assets.pages.report import markdown_table
+from loader.dataset.log.denies import Target
+from loader.dataset.log.state import Deny
+from loader.dataset.tables.parquet import TableFile, get_table, put_table
+from penstock.stages import StageRecord, Upstream, append_record, current_record
+from penstock.takedown.finding.cells import scrub, scrubbed
+from penstock.takedown.finding.hashed_names import marks_of
 from penstock.takedown.run import run_takedown
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 SECRET = "ZQALICEZQ"
 DENY = Deny(n=1, hashes=(), scope="subject", salt="5a" * 16)

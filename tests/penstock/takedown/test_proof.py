@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, InvalidRuntime
 from penstock.cli import main
-from penstock.takedown.caches import cache_places, purge_cache
-from penstock.takedown.noncurrent import delete_noncurrent
 from penstock.takedown.record import read_record
+from penstock.takedown.store_history.node_caches import cache_places, purge_cache
+from penstock.takedown.store_history.noncurrent import delete_noncurrent
 
 SECRET = "ZQALICEZQ"
 

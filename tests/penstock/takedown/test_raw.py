@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import loader
-from loader.dataset.denied import Target
-from loader.dataset.parquet import put_table
+from loader.dataset.log.denies import Target
+from loader.dataset.tables.parquet import put_table
 from loader.errors import Corrupt, Forbidden
-from penstock.takedown.raw import _fits, used_by_others
+from penstock.takedown.raw_objects import _fits, used_by_others
 from penstock.takedown.record import add_to_record, read_record
 from penstock.takedown.run import run_takedown
 
@@ -104,7 +104,7 @@ def test_what_another_pipeline_names_stays(kit, root, names):
 
 MANY_NAMES = """
 import loader
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from penstock.takedown.run import run_takedown
 
 RAW = "/landing/" + "a" * 1000 + ".jpg"

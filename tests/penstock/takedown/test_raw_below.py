@@ -5,12 +5,12 @@ import json
 import pytest
 
 import loader
-from loader.dataset.denied import Target
+from loader.dataset.log.denies import Target
 from loader.errors import InvalidStore
 from penstock.cli import main
-from penstock.takedown.raw import delete_object
+from penstock.takedown.finding.sources import check_place, why_not
+from penstock.takedown.raw_objects import delete_object
 from penstock.takedown.run import run_takedown
-from penstock.takedown.sources import check_place, why_not
 
 
 @pytest.fixture

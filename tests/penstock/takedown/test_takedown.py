@@ -13,17 +13,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset import compact, extension
-from loader.dataset.annotate import Annotating, write_annotation
-from loader.dataset.denied import Target
+from loader.dataset import extension
 from loader.dataset.extension import Extension
-from loader.dataset.parquet import TableFile, get_table
-from loader.dataset.stats import merge
+from loader.dataset.labels.annotate import Annotating, write_annotation
+from loader.dataset.log.denies import Target
+from loader.dataset.publishing import compact
+from loader.dataset.tables.parquet import TableFile, get_table
+from loader.dataset.tables.stats import merge
 from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
 from penstock.cli import main
-from penstock.takedown import find as find_module
+from penstock.takedown.finding import find as find_module
 from penstock.takedown.run import run_takedown
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 SECRET = "ZQALICEZQ"
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.denied import Target
-from penstock.takedown.raw import delete_object
+from loader.dataset.log.denies import Target
+from penstock.takedown.raw_objects import delete_object
 from penstock.takedown.record import read_record
 from penstock.takedown.run import run_takedown
-from penstock.verify import verify
+from penstock.verify.version import verify
 
 SECRET = "ZQALICEZQ"
 _numbers = itertools.count()

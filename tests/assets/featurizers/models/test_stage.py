@@ -12,15 +12,18 @@ import pytest
 from PIL import Image
 
 import loader
-from assets import features, featurizing, units, validation
-from assets import landing as landing_stage
-from assets.discovery import discover
+from assets.arrivals.make_batches import discover
+from assets.features import compute as featurizing
+from assets.features import feature_asset as features
 from assets.featurizers import Featurizer
 from assets.featurizers import make as featurizer
 from assets.featurizers.models.networks import autoencoder, two_towers
+from assets.ingest import media as validation
+from assets.ingest import raw_objects as landing_stage
+from assets.ingest import units
 from assets.spec import DatasetSpec, Feature
 from assets.stages import StageRecord, current_record, require_published
-from loader.dataset.part_extension import read_part
+from loader.dataset.writing.part_extension import read_part
 from loader.errors import InvalidWeights, ModelFailed, ObjectNotFound
 from loader.storage import open_store
 from resources.compute import Compute, InlineCompute, LocalCompute

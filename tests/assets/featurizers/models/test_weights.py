@@ -11,12 +11,7 @@ import pytest
 import torch
 
 from assets.featurizers.models.networks import autoencoder, two_towers
-from assets.featurizers.models.weights import (
-    local_weights,
-    read_weights,
-    save_weights,
-    weights_sha256,
-)
+from assets.featurizers.models.weights import local_weights, read_weights, save_weights, weights_sha256
 from loader.errors import InvalidWeights
 from loader.storage import open_store
 

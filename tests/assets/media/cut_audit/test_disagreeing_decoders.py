@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from assets.media.cut_audit.photos import audit_photo
-from assets.media.photos import image
+from assets.media.photos import cut as image
 from assets.media.policy import CutPolicy
 from assets.media.unit import Unusable
 

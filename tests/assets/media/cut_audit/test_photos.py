@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from assets.media.cut_audit import findings
-from assets.media.photos import image
+from assets.media.photos import cut as image
 
 RefusedAs = Callable[..., str]
 ORIENTATION = 0x0112

@@ -11,9 +11,9 @@ import pytest
 
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.sounds import check_alignment
-from assets.media.sounds import speech
+from assets.media.sounds import cut as speech
 from assets.media.unit import Unusable
-from assets.media.videos import clip_sound
+from assets.media.videos.clips import sound as clip_sound
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]

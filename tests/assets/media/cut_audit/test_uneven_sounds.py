@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from assets.media.cut_audit import findings
-from assets.media.sounds import speech
+from assets.media.sounds import cut as speech
 
 RefusedAs = Callable[..., str]
 RATE_HZ, BLOCK, N_BLOCKS = 48_000, 960, 200

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.media.photos.alpha import apply_alpha
 from assets.media.photos.audit import audit_image
-from assets.media.photos.colour import to_srgb
-from assets.media.photos.image import cut_image
-from assets.media.photos.picture import photo
+from assets.media.photos.colour.alpha import apply_alpha
+from assets.media.photos.colour.to_srgb import to_srgb
+from assets.media.photos.cut import cut_image
+from assets.media.photos.open import photo
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit, Unusable
 

@@ -8,8 +8,8 @@ from PIL import Image, ImageCms, ImageFile
 from PIL.PngImagePlugin import PngInfo
 
 from assets.media.photos.audit import audit_image
-from assets.media.photos.image import cut_image
-from assets.media.photos.parts import jpeg_parts, png_parts
+from assets.media.photos.cut import cut_image
+from assets.media.photos.file_parts import jpeg_parts, png_parts
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit, Unusable
 
@@ -129,7 +129,7 @@ def test_a_truncated_picture_is_refused(
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assets.media.photos.picture.MAX_PX", 1000)
+    monkeypatch.setattr("assets.media.photos.open.MAX_PX", 1000)
     with pytest.raises(Unusable) as refused:
         cut(tmp_path, Image.new("RGB", (40, 40)))
     assert refused.value.code == "too_large"

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from assets.media.photos.audit import audit_image
-from assets.media.photos.picture import MAX_PX
+from assets.media.photos.open import MAX_PX
 from assets.media.unit import Unusable
 
 
@@ -124,9 +124,9 @@ def test_frames_are_not_counted(tmp_path: Path) -> None:
 PEAK = """
 import sys
 from pathlib import Path
-from assets.media.photos.image import cut_image
+from assets.media.photos.cut import cut_image
 from assets.media.photos.audit import audit_image
-from assets.media.photos.picture import read_heif
+from assets.media.photos.open import read_heif
 from assets.media.policy import CutPolicy
 
 def told(name):

@@ -13,10 +13,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from assets.media.photos.audit import audit_image
-from assets.media.photos.colour import to_srgb
-from assets.media.photos.image import cut_image
+from assets.media.photos.colour.to_srgb import to_srgb
+from assets.media.photos.cut import cut_image
+from assets.media.photos.open import photo, read_heif
 from assets.media.photos.orientation import upright
-from assets.media.photos.picture import photo, read_heif
 from assets.media.policy import CutPolicy
 
 PIXELS = np.kron(

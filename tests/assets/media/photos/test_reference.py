@@ -13,15 +13,15 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from assets.media.cut_audit import audit_units
-from assets.media.photos import icc
-from assets.media.photos import reference as reference_photo
+from assets.media.photos import original_bytes as reference_photo
 from assets.media.photos.audit import audit_image
-from assets.media.photos.colour import to_srgb
-from assets.media.photos.image import cut_image
+from assets.media.photos.colour import colour_spaces as icc
+from assets.media.photos.colour.to_srgb import to_srgb
+from assets.media.photos.cut import cut_image
+from assets.media.photos.file_parts import jpeg_parts, png_parts, webp_parts
+from assets.media.photos.open import photo
 from assets.media.photos.orientation import upright
-from assets.media.photos.parts import jpeg_parts, png_parts, webp_parts
-from assets.media.photos.picture import photo
-from assets.media.photos.stripping import stripped
+from assets.media.photos.original_bytes import stripped
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit
 from loader.modalities import decoder_for
@@ -311,7 +311,7 @@ def test_what_the_loader_sees_is_compared_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a loader that turns nothing."""
-    monkeypatch.setattr("loader.modalities.image.turned", lambda pixels, turn: pixels)
+    monkeypatch.setattr("loader.modalities.image.decode.turned", lambda pixels, turn: pixels)
     for strip in (True, False):
         unit = cut(tmp_path, gossiping_jpeg(3), strip_gps=strip)
         assert unit.metadata["photo_mode"] == "lossless"

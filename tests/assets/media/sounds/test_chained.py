@@ -11,7 +11,7 @@ from assets.media.cut_audit import audit_units
 from assets.media.cut_audit.findings import SOUND_DIFFERS, SOUND_OFFSET, STAGE
 from assets.media.cutters import CUTTERS
 from assets.media.policy import AudioPolicy, CutPolicy
-from assets.media.sounds import speech
+from assets.media.sounds import cut as speech
 from assets.media.unit import Unusable
 from loader.modalities import decoder_for
 

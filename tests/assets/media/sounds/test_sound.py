@@ -8,10 +8,10 @@ import pytest
 
 from assets.media.container import first_audio, opened
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.sounds.sound import Timeline, pieces_at
-from assets.media.sounds.speech import cut_audio
+from assets.media.sounds.cut import cut_audio
+from assets.media.sounds.decode import Timeline, pieces_at
 from assets.media.unit import Unit, Unusable
-from assets.media.videos.video import cut_video
+from assets.media.videos.cut import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

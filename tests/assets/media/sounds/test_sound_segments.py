@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from assets.media.known import Known
 from assets.media.policy import AudioPolicy, CutPolicy
-from assets.media.segments import Segment
+from assets.media.segments.read import Segment
+from assets.media.sounds.cut import cut_audio, segments_of
 from assets.media.sounds.energy_segments import Limits, Meter, complement, divided, heard_spans
-from assets.media.sounds.speech import cut_audio, segments_of
 from assets.media.unit import Unit, Unusable
 from loader.modalities import decoder_for
 

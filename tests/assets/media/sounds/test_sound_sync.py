@@ -11,7 +11,7 @@ import pytest
 from assets.media.audit import audit
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit
-from assets.media.videos.video import cut_video
+from assets.media.videos.cut import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

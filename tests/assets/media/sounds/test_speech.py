@@ -10,10 +10,10 @@ import pytest
 
 from assets.media.cutters import kind_of
 from assets.media.policy import AudioPolicy, CutPolicy
-from assets.media.sounds.speech import cut_audio, write_flac
+from assets.media.sounds.cut import cut_audio, write_flac
 from assets.media.unit import Unit, Unusable
 from loader.modalities import decoder_for
-from loader.modalities.channels import Channels
+from loader.modalities.audio.downmix import Channels
 
 MakeWav = Callable[..., bytes]
 SoundFile = Callable[..., str]

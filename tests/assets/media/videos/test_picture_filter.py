@@ -11,10 +11,10 @@ import pytest
 
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.videos.colour import rendering_of
-from assets.media.videos.picture_filter import PictureFilter, turns_of
-from assets.media.videos.tone_map import Signal, to_sdr
-from assets.media.videos.video import cut_video
+from assets.media.videos.cut import cut_video
+from assets.media.videos.picture.colour import rendering_of
+from assets.media.videos.picture.picture_filter import PictureFilter, turns_of
+from assets.media.videos.picture.tone_map import Signal, to_sdr
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -212,8 +212,8 @@ def test_colours_that_change_in_mid_clip_are_refused(
         return really(frame, policy)
 
     path = encode_video(numbered_frames(20))
-    monkeypatch.setattr("assets.media.videos.picture_filter.rendering_of", changing)
-    monkeypatch.setattr("assets.media.videos.picture_filter._look", lambda frame: frame.pts)
+    monkeypatch.setattr("assets.media.videos.picture.picture_filter.rendering_of", changing)
+    monkeypatch.setattr("assets.media.videos.picture.picture_filter._look", lambda frame: frame.pts)
     with pytest.raises(Unusable) as refused:
         cut_video(path, tmp_path, CutPolicy())
     assert refused.value.code == "colour_change"

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 import loader
 from assets.media.known import Known
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments import Segment
+from assets.media.segments.read import Segment
 from assets.media.unit import Unit
-from assets.media.videos import remux
-from assets.media.videos.audit import audit_video
-from assets.media.videos.gops import Cut, Gops, Packets
-from assets.media.videos.seek_audit import frame_crc
-from assets.media.videos.spans import Span
-from assets.media.videos.video import cut_video
-from loader.modalities.packets import read_packets
+from assets.media.videos.clips import remux
+from assets.media.videos.cut import cut_video
+from assets.media.videos.measure.audit import audit_video
+from assets.media.videos.measure.seek_audit import frame_crc
+from assets.media.videos.stretches.gops import Cut, Gops, Packets
+from assets.media.videos.stretches.spans import Span
+from loader.modalities.video.packet_table import read_packets
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -100,7 +100,7 @@ def test_the_audit_saves_decoding_and_changes_nothing(
     path = encode_video(noise_frames(100, 64, 96), **SHORT["h264"])
     before = [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, policy())]
     known = Known(audit=audit_video(path))
-    monkeypatch.setattr("assets.media.videos.span_frames.frames_in_order", None)  # not called
+    monkeypatch.setattr("assets.media.videos.measure.span_frames.frames_in_order", None)  # not called
     assert [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, policy(), known)] == before
 
 

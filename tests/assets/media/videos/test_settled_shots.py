@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.videos.shots import ShotDetector
-from assets.media.videos.small import SMALL_PX
+from assets.media.videos.frames.thumbnails import SMALL_PX
+from assets.media.videos.stretches.shots import ShotDetector
 
 WIDTH, HEIGHT = SMALL_PX
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.videos.shots import ShotDetector, all_moved, moved
-from assets.media.videos.small import SMALL_PX
+from assets.media.videos.frames.thumbnails import SMALL_PX
+from assets.media.videos.stretches.shots import ShotDetector, all_moved, moved
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 WIDTH, HEIGHT = SMALL_PX

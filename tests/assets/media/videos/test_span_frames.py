@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from assets.media.container import opened
 from assets.media.known import Known
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.videos.audit import audit_video
-from assets.media.videos.seek_audit import frame_crc
-from assets.media.videos.span_frames import (
+from assets.media.videos.cut import cut_video
+from assets.media.videos.measure.audit import audit_video
+from assets.media.videos.measure.seek_audit import frame_crc
+from assets.media.videos.measure.span_frames import (
     CannotSeek,
     Times,
     frames_in_order,
@@ -25,8 +26,7 @@ from assets.media.videos.span_frames import (
     stretches,
     times_of,
 )
-from assets.media.videos.spans import Span
-from assets.media.videos.video import cut_video
+from assets.media.videos.stretches.spans import Span
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -126,7 +126,7 @@ def test_clips_are_the_same_whether_sought_or_not(
         return [unit.fields["mp4"].read_bytes() for unit in units]
 
     in_order = clips("in order", Known())
-    monkeypatch.setattr("assets.media.videos.span_frames.frames_in_order", None)  # not called
+    monkeypatch.setattr("assets.media.videos.measure.span_frames.frames_in_order", None)  # not called
     assert clips("sought", Known(audit=audit)) == in_order
     monkeypatch.undo()
 
@@ -134,9 +134,9 @@ def test_clips_are_the_same_whether_sought_or_not(
         times = times_of(container, stream)
         return Times(shown=times.shown, keys=times.shown)  # what a file says that has no table of keyframes
 
-    monkeypatch.setattr("assets.media.videos.span_frames.times_of", every_packet)
+    monkeypatch.setattr("assets.media.videos.measure.span_frames.times_of", every_packet)
     monkeypatch.setattr(
-        "assets.media.videos.span_frames.frames_in_order", counted := Counted(frames_in_order)
+        "assets.media.videos.measure.span_frames.frames_in_order", counted := Counted(frames_in_order)
     )
     assert clips("mistaken", Known(audit=audit)) == in_order
     assert counted.n

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from assets.media.container import PacketIndex
 from assets.media.policy import VideoPolicy
-from assets.media.segments import Segment
+from assets.media.segments.read import Segment
 from assets.media.unit import Unusable
-from assets.media.videos.spans import given, shots, spread
+from assets.media.videos.stretches.spans import given, shots, spread
 
 
 def index(start: int = 0, end: int = 10_000) -> PacketIndex:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from assets.media.videos.tone_map import (
+from assets.media.videos.picture.tone_map import (
     HLG,
     PQ,
     SDR_WHITE_CD,

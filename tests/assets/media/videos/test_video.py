@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from assets.media.container import PacketIndex, kind_inside
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
-from assets.media.videos.picture_filter import fit, turns_of
-from assets.media.videos.spans import windows
-from assets.media.videos.video import cut_video
-from loader.modalities.packets import read_packets
+from assets.media.videos.cut import cut_video
+from assets.media.videos.picture.picture_filter import fit, turns_of
+from assets.media.videos.stretches.spans import windows
+from loader.modalities.video.packet_table import read_packets
 
 MakeVideo = Callable[..., bytes]
 POLICY = CutPolicy(video=VideoPolicy(short_side_px=64, clip_s=1.0, max_clips=3))

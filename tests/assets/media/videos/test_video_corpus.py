@@ -11,10 +11,10 @@ import pytest
 from assets.media.known import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
-from assets.media.videos import span_frames
-from assets.media.videos.audit import audit_video
-from assets.media.videos.span_frames import CannotSeek, frames_sought
-from assets.media.videos.video import cut_video
+from assets.media.videos.cut import cut_video
+from assets.media.videos.measure import span_frames
+from assets.media.videos.measure.audit import audit_video
+from assets.media.videos.measure.span_frames import CannotSeek, frames_sought
 
 pytestmark = pytest.mark.server
 

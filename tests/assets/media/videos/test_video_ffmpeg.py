@@ -17,8 +17,8 @@ import pytest
 from assets.media.known import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
-from assets.media.videos.tone_map import pq_light
-from assets.media.videos.video import cut_video
+from assets.media.videos.cut import cut_video
+from assets.media.videos.picture.tone_map import pq_light
 
 pytestmark = pytest.mark.server
 

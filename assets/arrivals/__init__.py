@@ -1,0 +1,1 @@
+"""From listings, notifications and inventories to ingest batches."""

@@ -1,0 +1,300 @@
+"""The batches of a dataset: which raw objects belong to which, written down once and for ever.
+
+    tables/<dataset>/manifests/<n>.json               n has at least 6 digits, from 1, without gaps
+    tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never the truth
+
+A batch's key, '000042-1f0c99ab', is its number and the beginning of a SHA-256 over its objects. The file is
+named by the number alone, so that two writers who both want to be batch 42 meet: one of them is refused,
+reads what the other wrote, and leaves those objects out.
+
+Raw objects that a takedown names: they land no more.
+"""
+
+import contextlib
+import hashlib
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from loader.dataset.log.denies import DenyList
+from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.refs import check_dataset_name
+from loader.dataset.log.state import Deny
+from loader.dataset.tables.parquet import parse_table, table_bytes
+from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+Identity = tuple[str, str]
+"""uri and etag: what makes an object the same object."""
+
+_FORMAT = 1
+_KEY = re.compile(r"(\d{6,})-[0-9a-f]{8}")
+_FILE = re.compile(r"(\d{6,})\.json")
+_STATE = re.compile(r"state-(\d{6,})\.parquet")
+_SEEN = pa.schema([("uri", pa.string()), ("etag", pa.string())])
+_HINT_EVERY = 16  # batches; later whenever an eighth as many again have come, so that hints stay O(objects)
+_AT_ONCE = 16  # requests
+_MOST_PIECES = 64
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawObject:
+    """One object as it was listed. etag: opaque, the store's own; key: relative to the landing place; arrived_us: when
+    it was last written, by the store's clock, 0 where nothing told. It is no part of what the object is."""
+
+    key: str
+    uri: str
+    nbytes: int
+    etag: str
+    arrived_us: int = field(default=0, compare=False)
+
+    @property
+    def identity(self) -> Identity:
+        return self.uri, self.etag
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that it lies in, "" in none: a label, or a subject."""
+        return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
+
+    def identified(self) -> dict[str, str | int]:
+        """What a batch's key is made of."""
+        return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
+
+    def to_json(self) -> dict[str, str | int]:
+        """As a manifest has it."""
+        return self.identified() | ({"arrived_us": self.arrived_us} if self.arrived_us else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A batch. landing: the URL, without secrets, of the place that its objects' keys are relative to; named: its key
+    where a takedown has renamed objects of it, which the key is made of."""
+
+    dataset: str
+    number: int
+    landing: str
+    objects: tuple[RawObject, ...]
+    named: str = ""
+
+    @property
+    def batch(self) -> str:
+        """Its key: the same for the same objects of the same dataset under the same number."""
+        if self.named:
+            return self.named
+        body = [self.dataset, self.landing, [item.identified() for item in self.objects]]
+        digest = hashlib.sha256(canonical(body)).hexdigest()
+        return f"{self.number:06d}-{digest[:8]}"
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the root."""
+        return f"{_folder(self.dataset)}{self.number:06d}.json"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.objects)
+
+    def to_json(self) -> bytes:
+        """Canonical: the same batch is the same bytes."""
+        body = {"format": _FORMAT, "batch": self.batch, "dataset": self.dataset, "landing": self.landing}
+        return canonical(body | {"number": self.number, "objects": [item.to_json() for item in self.objects]})
+
+
+class Book:
+    """Every manifest of a dataset, read once, and read on when somebody else has written more.
+
+    Costs one listing of the manifests' folder (a request per 1,000 of them), one GET of the newest hint, a GET per
+    batch behind it, and one for the batch that may be there by now. before: an earlier book of this process, in place
+    of hint and manifests that it has read; where one of those has changed since, as by a takedown, it is of no use.
+    Memory: 0.15 kB per object.
+    """
+
+    def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:
+        """Raises: InvalidName; Corrupt for a manifest that cannot be read."""
+        self._store, self._dataset = store, check_dataset_name(dataset)
+        etags = {info.key.rsplit("/", 1)[-1]: info.etag for info in store.list(_folder(dataset))}
+        self.newest = max((int(found[1]) for name in etags if (found := _FILE.fullmatch(name))), default=0)
+        self._hints = [int(found[1]) for name in etags if (found := _STATE.fullmatch(name))]
+        self._hint = max((n for n in self._hints if n <= self.newest), default=0)
+        if before is not None and before._listed.items() <= etags.items():
+            self._hinted, read = before._read, before._upto
+        else:
+            self._hint, self._hinted = self._read_hint(self._hint)
+            read = self._hint
+        coming = _read_all(store, dataset, range(read + 1, self.newest + 1))
+        self._added = [item.identity for manifest in coming for item in manifest.objects]
+        self._seen, self._seen_n = self._hinted, 0
+        self._listed: dict[str, str] = etags
+        self._upto: int = self.newest
+        self._read: pa.Table = _in_few_pieces(self.seen())
+        self.read_on()  # a listing may lag behind
+
+    def read_on(self) -> set[Identity]:
+        """Read what was written since; the objects of it."""
+        found: set[Identity] = set()
+        while manifest := _read(self._store, self._dataset, self.newest + 1):
+            found.update(item.identity for item in manifest.objects)
+            self.newest += 1
+        self._added += found
+        return found
+
+    def append(self, landing: str, objects: Sequence[RawObject]) -> Manifest:
+        """Write the next batch. Raises: AlreadyExists when somebody else did: `read_on`, and decide again."""
+        manifest = Manifest(
+            dataset=self._dataset, number=self.newest + 1, landing=landing, objects=tuple(objects)
+        )
+        self._store.put_if_absent(manifest.path, manifest.to_json())
+        self.newest += 1
+        self._added += [item.identity for item in objects]
+        return manifest
+
+    def seen(self) -> pa.Table:
+        """uri, etag of every object that a batch names. Made anew only when there are more."""
+        if self._seen_n != len(self._added):
+            added = {"uri": [uri for uri, _ in self._added], "etag": [etag for _, etag in self._added]}
+            self._seen = pa.concat_tables([self._hinted, pa.table(added, schema=_SEEN)])
+            self._seen_n = len(self._added)
+        return self._seen
+
+    def leave_hint(self) -> None:
+        """Write the hint for those who come later, when it has become worth its bytes."""
+        if self.newest - self._hint >= max(_HINT_EVERY, self._hint // 8):
+            path = f"{_folder(self._dataset)}state-{self.newest:06d}.parquet"
+            self._store.put(path, table_bytes(self.seen(), "seen-objects"))
+            older = [hint for hint in self._hints if hint != self._hint]  # somebody may be reading that one
+            with contextlib.suppress(Forbidden):  # it may be that nothing here may be deleted
+                self._store.delete_many(f"{_folder(self._dataset)}state-{hint:06d}.parquet" for hint in older)
+
+    def _read_hint(self, number: int) -> tuple[int, pa.Table]:
+        if number:
+            path = f"{_folder(self._dataset)}state-{number:06d}.parquet"
+            try:
+                return number, parse_table(self._store.get(path).data, path).select(_SEEN.names).cast(_SEEN)
+            except (Corrupt, FormatTooNew, ObjectNotFound, KeyError, pa.ArrowException) as error:
+                _log.warning("%s/%s is no use, reading every manifest: %s", self._store.url, path, error)
+        return 0, _SEEN.empty_table()
+
+
+def _in_few_pieces(table: pa.Table) -> pa.Table:
+    """The table; put together where it has grown by many a tick."""
+    return table.combine_chunks() if table.column(0).num_chunks > _MOST_PIECES else table
+
+
+def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
+    """The batch of this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
+    number = batch_number(batch)
+    found = _read(store, check_dataset_name(dataset), number)
+    if found is None or found.batch != batch:
+        there = (
+            f"batch {number} of {dataset} is {found.batch}" if found else f"{dataset} has no batch {number}"
+        )
+        raise ObjectNotFound(
+            f"there is no batch {batch!r} in {store.url}: {there}. Batches are made by discovery; take a key "
+            "that it gave, for this root"
+        )
+    return found
+
+
+def batch_number(batch: str) -> int:
+    """The number in a batch's key. Raises: InvalidName."""
+    found = _KEY.fullmatch(batch)
+    if found is None:
+        raise InvalidName(f"{batch!r} is no batch key; discovery gives them, e.g. '000042-1f0c99ab'")
+    return int(found[1])
+
+
+def is_batch(partition: str) -> bool:
+    """Whether it has the form of a batch's key."""
+    return _KEY.fullmatch(partition) is not None
+
+
+def manifests(store: Store, dataset: str, numbers: Iterable[int] | None = None) -> list[Manifest]:
+    """The manifests, oldest first; all, or those numbers. Raises: Corrupt; ObjectNotFound for a number."""
+    return _read_all(store, dataset, numbers if numbers is not None else batch_numbers(store, dataset))
+
+
+def batch_numbers(store: Store, dataset: str) -> list[int]:
+    """The number of every batch that is listed: one listing, no manifest is read."""
+    names = (info.key.rsplit("/", 1)[-1] for info in store.list(_folder(check_dataset_name(dataset))))
+    return sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
+
+
+def _folder(dataset: str) -> str:
+    return f"tables/{dataset}/manifests/"
+
+
+def _read_all(store: Store, dataset: str, numbers: Iterable[int]) -> list[Manifest]:
+    def read(number: int) -> Manifest:
+        found = _read(store, dataset, number)
+        if found is None:
+            raise ObjectNotFound(
+                f"{store.url}/{_folder(dataset)}{number:06d}.json is gone; restore it from a mirror"
+            )
+        return found
+
+    wanted = sorted(numbers)
+    if len(wanted) <= 1:
+        return [read(number) for number in wanted]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(read, wanted))
+
+
+def _read(store: Store, dataset: str, number: int) -> Manifest | None:
+    path = f"{_folder(dataset)}{number:06d}.json"
+    try:
+        data = store.get(path).data
+    except ObjectNotFound:
+        return None
+    try:
+        body = parse_json_object(data)
+        if body["format"] > _FORMAT:
+            raise FormatTooNew(
+                f"{store.url}/{path} has format {body['format']}; this penstock reads {_FORMAT}. Upgrade it"
+            )
+        objects = tuple(_object(item) for item in body["objects"])
+        named = str(body["batch"]) if body.get("redacted") is True else ""
+        manifest = Manifest(
+            dataset=dataset, number=number, landing=str(body["landing"]), objects=objects, named=named
+        )
+    except DAMAGED as error:
+        if isinstance(error, FormatTooNew):
+            raise
+        raise Corrupt(f"{store.url}/{path} is not a manifest ({error}); restore it from a mirror") from error
+    if manifest.batch != body.get("batch"):
+        raise Corrupt(
+            f"{store.url}/{path} says it is batch {body.get('batch')!r}, its objects say {manifest.batch!r}: "
+            "it was changed; restore it from a mirror"
+        )
+    return manifest
+
+
+def _object(item: Mapping[str, Any]) -> RawObject:
+    """Raises: TypeError for other fields than an object has, and for values of other types."""
+    found = RawObject(**item)
+    if not all(isinstance(value, str) for value in (found.key, found.uri, found.etag)):
+        raise TypeError(f"key, uri and etag are text, got {item!r:.200}")
+    if not all(type(value) is int for value in (found.nbytes, found.arrived_us)):
+        raise TypeError(f"nbytes and arrived_us are integers, got {item!r:.200}")
+    return found
+
+
+class DeniedObjects:
+    """The takedowns that a dataset's arrivals are held against: an object's key and URI, and its folder where each
+    folder is a subject (`DatasetSpec.split_by`). Costs a few hashes per object and takedown's salt."""
+
+    def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
+        self._denied, self._by_subject = DenyList(denies, dataset), by_subject
+
+    def has(self, item: RawObject) -> bool:
+        """Whether a takedown names the object."""
+        if self._by_subject and self._denied.entry_of("subject", item.folder):
+            return True
+        return any(self._denied.entry_of("raw", name) for name in (item.key, item.uri))

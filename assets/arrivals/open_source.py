@@ -1,0 +1,42 @@
+"""The place that a source lands in, opened; and that of a batch, out of several sources."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from loader.errors import StageNotPublished
+from loader.storage import Store
+from resources.storage import LandingResource
+
+from ..sources import Source
+from .batch_manifests import read_manifest
+
+
+def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManager[Store]]:
+    """Opens the place of a source: its own, or the landing resource's."""
+    return lambda source: landing.opened(source.url, source.options)
+
+
+@contextmanager
+def place_of_batch(
+    landing: LandingResource, sources: Sequence[Source], store: Store, dataset: str, batch: str
+) -> Iterator[Store]:
+    """The place that a batch was discovered in. store: the root's.
+
+    Raises: InvalidName and ObjectNotFound for a batch that there is not; StageNotPublished when no source lands there.
+    """
+    opened, urls = opener(landing), []
+    if len(sources) == 1:  # the stages compare it with the manifest's themselves
+        with opened(sources[0]) as place:
+            yield place
+            return
+    manifest = read_manifest(store, dataset, batch)
+    for source in sources:
+        with opened(source) as place:
+            if place.url == manifest.landing:
+                yield place
+                return
+            urls.append(f"{source.name}: {place.url}")
+    raise StageNotPublished(
+        f"batch {batch} of {dataset} was discovered in {manifest.landing}, and the sources land in "
+        f"{', '.join(urls)}: point the landing resource, or a source of the dataset, to where the objects are"
+    )

@@ -1,0 +1,199 @@
+"""Reconciling a source: what it really holds against all manifests of the dataset.
+
+    late          is there, old enough to have been found, and in no batch: no notice came, or a listing lied
+    overwritten   is there as another object than the one in a batch
+    vanished      is in a batch, and no longer there
+
+Late and overwritten objects become batches; vanished ones are reported, versions keep what was made of them. Bounded in
+nothing: one listing (or inventory) of the whole source and every manifest, about 1 kB of memory per object.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from loader.dataset.tables.parquet import TableFile, put_named_table
+from loader.errors import Forbidden, InvalidStore, ObjectNotFound
+from loader.storage import ObjectInfo, Store
+
+from ..sources import Sieve, Source
+from .batch_manifests import Book, batch_numbers, manifests
+from .inventory import read_inventory
+from .make_batches import is_there, make_batches, raw_object, unseen
+from .progress import Dataset, batched, read_progress
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FRESH_S = 3600.0
+"""Beside the time that objects may wait: what is younger is left to the sensor."""
+
+_CHUNK = 65_536  # objects
+_MANIFESTS = 64  # read at a time
+_AT_ONCE = 16  # requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    """differences: status, key, uri, nbytes, etag, modified_us, batch (its number, 0 for none), sorted by status and
+    key; n_there, n_batched: objects of the source, and of its batches; n_fresh: that wait, or are too young to be late;
+    not_taken: by reason; made: keys of the batches that were made; table: where the differences are kept."""
+
+    source: str
+    differences: "pl.DataFrame"
+    n_there: int
+    n_batched: int
+    n_fresh: int
+    not_taken: Mapping[str, int]
+    made: list[str] = field(default_factory=list)
+    table: TableFile | None = None
+
+    def count(self, status: str) -> int:
+        """How many are late, overwritten or vanished."""
+        return int((self.differences["status"] == status).sum())
+
+
+def reconcile(
+    dataset: Dataset, source: Source, place: Store, *, inventory: str = "", write: bool = True
+) -> Reconciled:
+    """Compare a source with the manifests, and make batches of what is in none.
+
+    inventory: the URL of one, see `inventory`; "": the place is listed. write: False only reports. Killed at any point
+    it can be run again; the sensor may be at work meanwhile.
+    Raises: InvalidName; Corrupt for a manifest, or an inventory, that cannot be read; StoreError.
+    """
+    import polars as pl
+
+    there = read_inventory(inventory, source.options, place.url) if inventory else _listed(place, source)
+    there, not_taken = _sifted(there, source)
+    base = place.url.rstrip("/") + "/"
+    tag = pl.col("etag").str.strip_chars('"').alias("tag")  # an inventory of S3 has them without quotes
+    there = there.with_columns((base + pl.col("key")).alias("uri"), tag)
+    known = _known(dataset, place.url, source.prefix).with_columns(tag)
+    new = there.join(known.select("uri"), on="uri", how="anti")
+    progress = read_progress(dataset.store, dataset.name, source.name)
+    young_us = dataset.now_us - int((dataset.limits.max_wait_s + FRESH_S) * 1_000_000)
+    is_fresh = (pl.col("modified_us") > young_us).fill_null(value=False)
+    is_fresh |= pl.col("uri").is_in(list(progress.waiting))
+    late = new.filter(~is_fresh)
+    other = there.filter((pl.col("tag") != "") & ~is_fresh).join(known, on=["uri", "tag"], how="anti")
+    overwritten = other.join(known.select("uri", "batch").unique("uri", keep="last"), on="uri")
+    vanished = known.unique("uri", keep="last").join(there.select("uri"), on="uri", how="anti")
+    found = [("late", late), ("overwritten", overwritten), ("vanished", vanished)]
+    report = Reconciled(
+        source=source.name,
+        differences=pl.concat([_rows(status, rows) for status, rows in found]).sort("status", "key"),
+        n_there=there.height,
+        n_batched=known["uri"].n_unique(),
+        n_fresh=new.height - late.height,
+        not_taken=not_taken,
+    )
+    return _written(dataset, place, report, source.sieve(), confirm=bool(inventory)) if write else report
+
+
+def _written(dataset: Dataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool) -> Reconciled:
+    """Batches of what is late or overwritten, and the table of differences."""
+    wanted = report.differences.filter(report.differences["status"] != "vanished")
+    infos = _confirmed(place, wanted["key"].to_list(), why) if confirm else _as_listed(wanted)
+    objects = [raw_object(place, info) for info in infos if is_there(place, info)]
+    denied, book = dataset.denied(), Book(dataset.store, dataset.name)
+    allowed = [item for item in objects if not denied.has(item)]
+    fresh = [allowed[position] for position in unseen([item.identity for item in allowed], batched(book))]
+    made, _ = make_batches(book, place.url, fresh, dataset.limits, rest=True)
+    folder = f"tables/{dataset.name}/reconcile/{report.source}"
+    table = None
+    if report.differences.height:
+        table = put_named_table(dataset.store, folder, report.differences.to_arrow(), "differences")
+    return replace(report, made=made, table=table)
+
+
+def _listed(place: Store, source: Source) -> "pl.DataFrame":
+    """The whole place, from its beginning, as no server can get wrong."""
+    import polars as pl
+
+    infos, frames = iter(place.list(source.prefix)), [_frame([])]
+    while chunk := list(islice(infos, _CHUNK)):
+        frames.append(_frame(chunk))
+    return pl.concat(frames)
+
+
+def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
+    import polars as pl
+
+    return pl.DataFrame(
+        {
+            "key": [info.key for info in infos],
+            "nbytes": [info.nbytes for info in infos],
+            "etag": [info.etag for info in infos],
+            "modified_us": [info.modified_us for info in infos],
+        },
+        schema={"key": pl.String, "nbytes": pl.Int64, "etag": pl.String, "modified_us": pl.Int64},
+    )
+
+
+def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
+    """Those that the source takes, and how many it does not, by reason."""
+    import polars as pl
+
+    why, keys, sizes = source.sieve(), there["key"], there["nbytes"]
+    reasons = pl.Series(
+        "why",
+        [
+            # An inventory may not tell the size: what is taken then is looked up, and asked again.
+            why(ObjectInfo(key=key, nbytes=source.min_bytes if nbytes is None else nbytes, etag=""))
+            for key, nbytes in zip(keys, sizes, strict=True)
+        ],
+        dtype=pl.String,
+    )
+    counts = reasons.filter(reasons != "").value_counts(sort=True)
+    return there.filter(reasons == ""), dict(counts.iter_rows())
+
+
+def _known(dataset: Dataset, landing: str, prefix: str) -> "pl.DataFrame":
+    """uri, key, nbytes, etag, modified_us, batch of every object of that place in a batch, in the order of batches."""
+    import polars as pl
+
+    schema = {"key": pl.String, "uri": pl.String, "nbytes": pl.Int64, "etag": pl.String, "batch": pl.Int64}
+    frames = [pl.DataFrame(schema=schema)]
+    numbers = iter(batch_numbers(dataset.store, dataset.name))
+    while some := list(islice(numbers, _MANIFESTS)):
+        for manifest in manifests(dataset.store, dataset.name, some):
+            items = manifest.objects if manifest.landing == landing else ()
+            rows = [
+                (item.key, item.uri, item.nbytes, item.etag, manifest.number)
+                for item in items
+                if item.key.startswith(prefix) and item.uri.startswith(landing)  # else it was taken down
+            ]
+            frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
+    return pl.concat(frames).with_columns(pl.lit(None, pl.Int64).alias("modified_us"))
+
+
+def _rows(status: str, rows: "pl.DataFrame") -> "pl.DataFrame":
+    import polars as pl
+
+    batch = pl.col("batch") if "batch" in rows.columns else pl.lit(0, pl.Int64).alias("batch")
+    told = pl.lit(status).alias("status")
+    return rows.select(told, "key", "uri", "nbytes", "etag", "modified_us", batch)
+
+
+def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
+    return [
+        ObjectInfo(key=key, nbytes=nbytes, etag=etag, modified_us=modified_us)
+        for key, nbytes, etag, modified_us in rows.select("key", "nbytes", "etag", "modified_us").iter_rows()
+    ]
+
+
+def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
+    """What an inventory named, as the store has it now: one HEAD each."""
+
+    def now(key: str) -> ObjectInfo | None:
+        try:
+            return place.head(key)
+        except (ObjectNotFound, Forbidden, InvalidStore):
+            return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(now, keys))
+    return [info for info in found if info is not None and not why(info)]

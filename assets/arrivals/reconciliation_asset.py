@@ -1,0 +1,135 @@
+"""The asset [dataset, reconciliation]: what discovery missed, what was overwritten, and what has vanished."""
+
+import time
+
+import dagster as dg
+
+from loader.errors import PenstockError
+from loader.storage.spec import redact
+from resources.storage import LandingResource, RootResource
+
+from ..pages.report import Metadata, dagster_name, markdown_table
+from ..sources import Source
+from ..spec import DatasetSpec
+from .open_source import opener
+from .progress import Dataset, paused
+from .reconcile import Reconciled, reconcile
+
+STAGE = "reconciliation"
+
+
+def reconcile_job(spec: DatasetSpec) -> str:
+    """The name of the dataset's job."""
+    return f"{dagster_name(spec.name)}_reconcile"
+
+
+class ReconcileConfig(dg.Config):
+    """source: one by its name, "" for all; inventory: the URL of one (see `inventory.py`) of that source, "" to
+    list it; write: whether what is in no batch becomes one, False only reports."""
+
+    source: str = ""
+    inventory: str = ""
+    write: bool = True
+
+
+def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
+    """The asset, which its job materializes."""
+
+    @dg.asset(
+        key=[spec.name, STAGE],
+        group_name=dagster_name(spec.name),
+        kinds={"polars"},
+        description="Every source compared with all batches: late, overwritten and vanished objects.",
+    )
+    def reconciliation(
+        context: dg.AssetExecutionContext,
+        config: ReconcileConfig,
+        root: RootResource,
+        landing: LandingResource,
+    ) -> dg.MaterializeResult[None]:
+        reports: list[Reconciled] = []
+        failed: list[str] = []
+        with root.opened() as opened:
+            work = Dataset(
+                store=opened.store,
+                name=spec.name,
+                limits=spec.batch,
+                denies=opened.state.denies,
+                by_subject=spec.split_by == "subject",
+                now_us=time.time_ns() // 1000,
+            )
+            for source in _wanted(spec, config):
+                stopped = source.paused or paused(opened.store, spec.name, source.name) is not None
+                if stopped and config.write:
+                    context.log.warning(f"source {source.name} is paused: it is only looked at")
+                try:
+                    with opener(landing)(source) as place:
+                        write = config.write and not stopped
+                        found = reconcile(work, source, place, inventory=config.inventory, write=write)
+                except Exception as error:
+                    why = f"source {source.name}: {type(error).__name__}: {redact(str(error))}"
+                    context.log.error(why, exc_info=not isinstance(error, PenstockError))
+                    failed.append(why)
+                else:
+                    reports.append(found)
+        shown = reconciliation_metadata(reports)
+        if failed:
+            raise dg.Failure("; ".join(failed), metadata=shown)
+        return dg.MaterializeResult(metadata=shown)
+
+    return reconciliation
+
+
+def _wanted(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
+    """Raises: dg.Failure."""
+    found = [source for source in spec.sources if config.source in ("", source.name)]
+    if not found or (config.inventory and len(found) != 1):
+        names = ", ".join(source.name for source in spec.sources)
+        raise dg.Failure(
+            f"source={config.source!r}, inventory={config.inventory!r}: name one of {names}; an inventory is of one",
+            allow_retries=False,
+        )
+    return found
+
+
+def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
+    """Of the asset: counts of every source, and the first differences by name."""
+    counts = [
+        (
+            one.source,
+            one.n_there,
+            one.n_batched,
+            *(one.count(status) for status in ("late", "overwritten", "vanished")),
+            one.n_fresh,
+            ", ".join(f"{n} {reason}" for reason, n in sorted(one.not_taken.items())) or "none",
+            len(one.made),
+            one.table.path if one.table else "",
+        )
+        for one in reports
+    ]
+    header = (
+        "source",
+        "there",
+        "in batches",
+        "late",
+        "overwritten",
+        "vanished",
+        "waiting or new",
+        "not taken",
+    )
+    rows = [
+        (row["status"], row["key"], row["nbytes"], row["batch"] or "")
+        for one in reports
+        for row in one.differences.head(50).to_dicts()
+    ]
+    metadata: Metadata = {
+        status: dg.MetadataValue.int(sum(one.count(status) for one in reports))
+        for status in ("late", "overwritten", "vanished")
+    }
+    return metadata | {
+        "sources": dg.MetadataValue.md(markdown_table((*header, "batches made", "table"), counts)),
+        "differences": dg.MetadataValue.md(
+            markdown_table(("", "object", "bytes", "batch"), rows) if rows else "none"
+        ),
+        "batches_made": dg.MetadataValue.int(sum(len(one.made) for one in reports)),
+    }

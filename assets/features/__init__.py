@@ -1,0 +1,1 @@
+"""Feature assets, and features that are computed again."""

@@ -1,0 +1,222 @@
+"""One featurizer over one part: handed to workers in stretches, which read the samples from the store themselves.
+
+A stretch that kills its worker is tried again sample by sample, so that one poison sample costs itself. (Workers import
+this module: it imports no dagster.)
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import loader
+from loader.dataset.writing.part_extension import read_part
+from loader.errors import InvalidWeights, MissingDependency, ModelFailed, PenstockError, StoreError
+from loader.storage import Store
+from resources.compute import Compute, Outcome, Progress
+from resources.compute.contract import Code
+from resources.store_variables import store_variables
+
+from ..featurizers import Features, Featurizer
+from ..featurizers.models import ModelFeaturizer
+from ..media.photos.open import PHOTO_WORDS
+from ..media.unit import Unusable
+
+STRETCH = 32
+"""Samples that one unit of work takes: seconds of work, and little to do again."""
+
+GPU_STRETCH = 256
+"""Of a model on a GPU: enough to fill its batches."""
+
+_FAULTS: Mapping[str, type[PenstockError]] = {
+    one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
+}
+"""What a worker may name, and is raised again; any other name is a `StoreError`."""
+
+_LOST = get_args(Code)
+"""Refusals that the engine gave: nothing came back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Rows [start, stop) of one part, for one featurizer. place: the device of a model, "" for other featurizers; gone:
+    those of the rows that no version has any more, and that nothing is computed of."""
+
+    store: Store
+    part: loader.Part
+    kind: str
+    featurizer: Featurizer
+    start: int
+    stop: int
+    place: str = ""
+    gone: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became of one sample: features, a refusal, or neither where it is gone."""
+
+    key: str
+    features: Features | None = None
+    code: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The rows of a stretch, in order, or the fault that is no sample's: a store or a model that does not answer.
+
+    fault: which of `_FAULTS`, "" for none; reason: its text.
+    """
+
+    rows: tuple[Row, ...] = ()
+    fault: str = ""
+    reason: str = ""
+
+
+def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
+    """Input -> the part's field for it, of those that it has (a caption may be missing); none: nothing to take there.
+
+    A dataset's photos lie in one of two fields, by its policy; who wants one of them takes the other as well.
+    """
+    there = {field for shard in part.shards for field in shard.field_nbytes}
+    found = {}
+    for field in featurizer.inputs.get(kind, ()):
+        others = PHOTO_WORDS if kind == "image" and field in PHOTO_WORDS else ()
+        stored = next((name for name in (field, *others) if name in there), None)
+        if stored is not None:
+            found[field] = stored
+    return found
+
+
+def featurize(stretch: Stretch) -> Made:
+    """Runs in a worker. Raises: Corrupt when the bytes of samples are not those that were written."""
+    inputs = inputs_of(stretch.featurizer, stretch.kind, stretch.part)
+    keys: list[str] = []
+
+    def samples() -> Iterator[Mapping[str, bytes]]:
+        rows = range(stretch.start, stretch.stop)
+        stored_rows = read_part(stretch.store, stretch.part, list(inputs.values()), rows)
+        for at, (key, sample) in zip(rows, stored_rows, strict=True):
+            keys.append(key)
+            if at not in stretch.gone:
+                yield {field: sample[stored] for field, stored in inputs.items()}
+
+    try:
+        made = list(_made(stretch, samples()))
+    except (StoreError, ModelFailed) as error:
+        return Made(fault=type(error).__name__, reason=str(error))
+    except (InvalidWeights, MissingDependency) as error:
+        return Made(fault=ModelFailed.__name__, reason=str(error))
+    left = iter(made)
+    rows = enumerate(keys, stretch.start)
+    return Made(rows=tuple(Row(key=key) if at in stretch.gone else _row(key, next(left)) for at, key in rows))
+
+
+def _made(stretch: Stretch, samples: Iterable[Mapping[str, bytes]]) -> Iterable[Features | Unusable]:
+    if isinstance(stretch.featurizer, ModelFeaturizer):
+        return stretch.featurizer.features(stretch.kind, samples, stretch.place)
+    return (_one(stretch.featurizer, stretch.kind, sample) for sample in samples)
+
+
+def _one(featurizer: Featurizer, kind: str, sample: Mapping[str, bytes]) -> Features | Unusable:
+    try:
+        return featurizer(kind, sample)
+    except Unusable as unusable:
+        return unusable
+
+
+def _row(key: str, made: Features | Unusable) -> Row:
+    if isinstance(made, Unusable):
+        return Row(key=key, code=made.code, reason=made.reason)
+    return Row(key=key, features=made)
+
+
+def compute_part(
+    store: Store,
+    compute: Compute,
+    featurizer: Featurizer,
+    kind: str,
+    part: loader.Part,
+    timeout_s: float,
+    progress: Progress | None = None,
+    gone: frozenset[int] = frozenset(),
+) -> Iterator[Row]:
+    """The rows of all samples of a part, in its order, as they come; a sample that no worker survives is a refusal.
+    gone: rows that nothing is computed of.
+
+    Raises: StoreError; ModelFailed, also for a model that no sample of a stretch survives.
+    """
+    model = featurizer if isinstance(featurizer, ModelFeaturizer) else None
+    places = model.places if model else ("",)
+    at_once = len(places) if model and model.one_each else None
+    length = STRETCH if at_once is None else GPU_STRETCH
+    work = [
+        Stretch(
+            store=store,
+            part=part,
+            kind=kind,
+            featurizer=featurizer,
+            start=start,
+            stop=min(start + length, part.n_rows),
+            place=places[number % len(places)],
+            gone=gone.intersection(range(start, start + length)),
+        )
+        for number, start in enumerate(range(0, part.n_rows, length))
+    ]
+    for stretch, outcome in zip(work, _outcomes(compute, work, at_once, timeout_s, progress), strict=True):
+        if outcome.value is not None:
+            yield from _sound(outcome.value)
+            continue
+        alone = [
+            replace(stretch, start=at, stop=at + 1, gone=stretch.gone & {at})
+            for at in range(stretch.start, stretch.stop)
+        ]
+        keys = [key for key, _ in read_part(store, part, [], range(stretch.start, stretch.stop))]
+        one_each = 1 if at_once is not None else None
+        rows = list(_one_by_one(keys, _outcomes(compute, alone, one_each, timeout_s)))
+        if model and len(rows) > 1 and all(row.code in _LOST for row in rows):
+            raise ModelFailed(f"no sample from {keys[0]!r} to {keys[-1]!r} survives it: {rows[0].reason}")
+        yield from rows
+
+
+def _outcomes(
+    compute: Compute,
+    work: Sequence[Stretch],
+    at_once: int | None,
+    timeout_s: float,
+    progress: Progress | None = None,
+) -> Iterator[Outcome[Made]]:
+    """Of every stretch, in order; no more than `at_once` run side by side, None: as many as there are workers."""
+    size = at_once or max(1, len(work))
+    variables = store_variables(
+        *(one.store for one in work[:1]), *weights_of(*(one.featurizer for one in work[:1]))
+    )
+    for first in range(0, len(work), size):
+
+        def told(done: int, _: int, before: int = first) -> None:
+            if progress is not None:
+                progress(before + done, len(work))
+
+        yield from compute.map(
+            featurize, work[first : first + size], timeout_s=timeout_s, progress=told, variables=variables
+        )
+
+
+def weights_of(*featurizers: Featurizer) -> list[str]:
+    """URLs of what workers read for them beside the samples."""
+    return [one.weights for one in featurizers if isinstance(one, ModelFeaturizer)]
+
+
+def _sound(made: Made) -> Sequence[Row]:
+    """Raises: StoreError; ModelFailed."""
+    if made.fault:
+        raise _FAULTS.get(made.fault, StoreError)(made.reason)
+    return made.rows
+
+
+def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[Made]]) -> Iterator[Row]:
+    for key, outcome in zip(keys, outcomes, strict=True):
+        if outcome.value is not None:
+            yield from _sound(outcome.value)
+        elif outcome.error is not None:
+            yield Row(key=key, code=outcome.error.code, reason=outcome.error.summary[:500])

@@ -1,0 +1,164 @@
+"""feature_<name>: what one featurizer makes of each sample of a batch, as a group of its own and score columns.
+
+The media are not written again: fields become one more shard per part.
+"""
+
+from typing import Any
+
+import dagster as dg
+
+import loader
+from loader.dataset.writing.part_extension import part_rows
+from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
+from loader.storage import Store
+from resources.compute import Compute, ComputeResource, Progress
+from resources.storage import RootResource
+
+from ..featurizers import Featurizer
+from ..featurizers.clashes import check_beside
+from ..featurizers.models import ModelFeaturizer, pinned
+from ..pages.report import dagster_name, data_version, features_metadata
+from ..spec import DatasetSpec, Feature, stage_name
+from ..stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from ..tables import read_table, write_wide_table
+from .compute import compute_part, inputs_of
+from .names import names_of
+from .refresh import is_published, refresh_stage
+from .store import Stored, model_facts, store_part
+
+CODE_VERSION = "1"
+
+
+def feature_stage(
+    root: loader.Root,
+    compute: Compute,
+    featurizer: Featurizer,
+    *,
+    dataset: str,
+    partition: str,
+    run_id: str,
+    timeout_s: float,
+    progress: Progress | None = None,
+) -> tuple[StageRecord, list[dict[str, Any]]]:
+    """Compute and publish one featurizer's groups and columns for a batch: the record, and its rows.
+
+    A batch whose units and featurizer are those of the published record is not computed again. A sample that the
+    featurizer refuses has empty fields; the samples stage leaves it out. A model is loaded once before any sample is
+    touched. Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict, before anything is computed, when the
+    units have such a group, field or column already; StoreError.
+    """
+    stage = stage_name(featurizer.name)
+    upstream = require_published(root.store, dataset, "units", partition)
+    if isinstance(featurizer, ModelFeaturizer):
+        featurizer = pinned(featurizer)
+    wanted = fingerprint(CODE_VERSION, featurizer.version, upstream.fingerprint, upstream.body["txn"])
+    newest = current_record(root.store, dataset, stage, partition)
+    if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
+        return newest, read_table(root.store, newest.files[stage])
+    parts = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
+    taken = [(kind, part) for kind, part in parts if inputs_of(featurizer, kind, part)]
+    for kind, part in taken:
+        _check_names(root.store, featurizer, kind, part)
+    names = names_of(root, dataset, stage, featurizer, partition)
+    body = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
+    stored = Stored()
+    with root.heartbeat(upstream.body["txn"]):
+        if isinstance(featurizer, ModelFeaturizer) and taken:
+            body |= model_facts(compute, featurizer, timeout_s)
+        for kind, part in taken:
+            rows = compute_part(root.store, compute, featurizer, kind, part, timeout_s, progress)
+            store_part(root.store, featurizer, names, kind, part, rows, stored)
+    record = StageRecord(
+        dataset=dataset,
+        stage=stage,
+        partition=partition,
+        verdict="published",
+        run_id=run_id,
+        code_version=f"{CODE_VERSION}/{featurizer.version}",
+        fingerprint=wanted,
+        files={stage: write_wide_table(root.store, dataset, stage, partition, stored.table)},
+        upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
+        counts=stored.counts,
+        body=body | {"shards": stored.shards},
+    )
+    return append_record(root.store, record), stored.table
+
+
+def _check_names(store: Store, featurizer: Featurizer, kind: str, part: loader.Part) -> None:
+    """Raises: Conflict."""
+    check_beside(
+        featurizer,
+        kind,
+        groups={shard.group for shard in part.shards},
+        fields={field for shard in part.shards for field in shard.field_nbytes},
+        columns={name for row in part_rows(store, part) for name in row},
+    )
+
+
+def features_of_batch(
+    root: loader.Root,
+    compute: Compute,
+    spec: DatasetSpec,
+    featurizer: Featurizer,
+    *,
+    partition: str,
+    run_id: str,
+) -> tuple[StageRecord, list[dict[str, Any]]]:
+    """As `feature_stage`; of a batch that is published by now as `refresh_stage`, which the next release publishes."""
+    units = require_published(root.store, spec.name, "units", partition)
+    if is_published(root.state, units):
+        return refresh_stage(root, compute, spec, featurizer, units, run_id=run_id)
+    return feature_stage(
+        root,
+        compute,
+        featurizer,
+        dataset=spec.name,
+        partition=partition,
+        run_id=run_id,
+        timeout_s=spec.work_timeout_s,
+    )
+
+
+def feature_asset(
+    spec: DatasetSpec, feature: Feature, batches: dg.PartitionsDefinition[str]
+) -> dg.AssetsDefinition:
+    """The asset [dataset, feature_<name>]. Its code version follows the featurizer's: a new one makes it stale.
+
+    Nothing is read here: other weights under the same path make a model's features stale for Dagster if their sha256
+    is stated; if it is not, the next run finds out.
+    """
+    featurizer = feature.made()
+    version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version
+
+    @dg.asset(
+        key=[spec.name, feature.stage],
+        deps=[dg.AssetKey([spec.name, "units"])],
+        partitions_def=batches,
+        code_version=f"{CODE_VERSION}/{version}",
+        group_name=dagster_name(spec.name),
+        pool=dagster_name(spec.name),
+        kinds={"python"},
+        description=f"{featurizer.name} of every {' and '.join(sorted(featurizer.kinds))} of a batch.",
+    )
+    def features(
+        context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
+    ) -> dg.MaterializeResult[None]:
+        with root.opened() as opened, compute.opened() as engine:
+            try:
+                record, rows = features_of_batch(
+                    opened,
+                    engine,
+                    spec,
+                    featurizer,
+                    partition=context.partition_key,
+                    run_id=context.run.run_id,
+                )
+            except (StageNotPublished, Conflict, InvalidWeights, ModelFailed) as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
+            if record.verdict != "published":
+                raise dg.Failure(record.reason, metadata=features_metadata(record, rows), allow_retries=False)
+        return dg.MaterializeResult(
+            metadata=features_metadata(record, rows), data_version=data_version(record)
+        )
+
+    return features

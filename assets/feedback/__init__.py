@@ -1,0 +1,1 @@
+"""Reports of trainings, and the quarantine lists made of them."""

@@ -1,0 +1,305 @@
+"""quarantine: samples that trainings met as corrupt, judged again, and the next version without those that are.
+
+A training puts every corrupt sample into a ledger under the root (`loader.read_ledger`). Each ledger is judged once;
+the verdicts are one table, of which the newest record of the stage names the current file:
+
+    stages/<dataset>/quarantine/ledgers/<r>.json    tables/<dataset>/quarantine/ledgers/<hex>.parquet
+
+The verdicts are written before the version without the corrupt samples: killed in between, the next run publishes it.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import dagster as dg
+
+import loader
+from loader.dataset.log.entries import DAMAGED
+from loader.dataset.versions.samples_table import live_rows
+from loader.errors import Conflict, VersionNotFound
+from loader.json_text import parse_json_object
+from loader.storage import Store
+from resources.compute import Compute, ComputeResource, Progress
+from resources.storage import RootResource
+
+from ..pages.report import dagster_name, quarantine_metadata
+from ..release.audit import STAGE as VERSION
+from ..spec import DatasetSpec
+from ..stages import StageRecord, append_record, current_record, fingerprint
+from ..tables import read_table, write_table
+from .judging import Finding, judge
+
+STAGE = "quarantine"
+PARTITION = "ledgers"
+CODE_VERSION = "1"
+CHECK = "within_limits"
+MAX_LEDGERS = 1000
+"""Judged by one run; the rest is for the next."""
+ALLOWANCE = 8
+"""Samples that may be taken out at once whatever their share: it says nothing about a small dataset."""
+_TRIES = 5
+_LEDGER_BYTES = 64 * 2**20
+_KEY_BYTES = 1024  # more than a member's name may have
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """record: the verdicts; rows: of the ledgers that were judged now; version: the one without the samples in
+    `excluded`, None where none was corrupt or there are too many."""
+
+    record: StageRecord | None
+    rows: tuple[Row, ...] = ()
+    excluded: tuple[str, ...] = ()
+    version: loader.Version | None = None
+
+
+def unjudged(store: Store, dataset: str) -> Iterator[str]:
+    """Paths of ledgers that were not judged for the dataset, in order of name. Costs a listing of `ledgers/`, and the
+    table of verdicts. Raises: Corrupt; StoreError."""
+    seen = {row["ledger"] for row in verdicts(store, dataset)}
+    return (
+        info.key for info in store.list("ledgers/") if info.key.endswith(".jsonl") and info.key not in seen
+    )
+
+
+def verdicts(store: Store, dataset: str) -> list[Row]:
+    """Every line of every ledger that was judged, with its verdict. Raises: Corrupt; StoreError."""
+    return _rows(store, current_record(store, dataset, STAGE, PARTITION))
+
+
+def kept_out(store: Store, dataset: str) -> dict[str, str]:
+    """unit_id -> why, of units whose bytes do not decode: whoever cuts the same object again gets the same bytes. A
+    sample whose stored bytes had changed is not among them: cut again it is good."""
+    return {
+        row["unit_id"]: f"quarantined: {row['code']}: {row['reason']}"
+        for row in verdicts(store, dataset)
+        if row["unit_id"] and row["verdict"] == "corrupt" and row["code"] != "checksum"
+    }
+
+
+def quarantine_stage(
+    root: loader.Root,
+    compute: Compute,
+    spec: DatasetSpec,
+    *,
+    run_id: str,
+    progress: Progress | None = None,
+) -> Quarantined:
+    """Judge at most 1,000 new ledgers, write the verdicts, and publish the version without what is corrupt.
+
+    The record's verdict is `failed`, and nothing is published, when more samples would go than `max_quarantine_rate`
+    allows: then something else is wrong than samples. Raises: StoreError when a sample could not be read; Corrupt.
+    """
+    store = root.store
+    newest = root.state.newest(spec.name)
+    if newest is None:
+        return Quarantined(record=None)
+    version = root.open(newest.id)
+    lines = [
+        row for path in islice(unjudged(store, spec.name), MAX_LEDGERS) for row in _lines(root, spec, path)
+    ]
+    mine = [row for row in lines if not row["verdict"]]
+    claims: dict[str, set[str]] = {}
+    for row in mine:
+        claims.setdefault(row["key"], set()).update(row["fields"])
+    found = judge(
+        version,
+        {key: sorted(fields) for key, fields in claims.items()},
+        compute,
+        timeout_s=spec.work_timeout_s,
+        progress=progress,
+    )
+    units = _unit_ids(version, [key for key, one in found.items() if one.verdict == "corrupt"])
+    rows = tuple(_judged(row, found.get(row["key"]), version, units, run_id) for row in lines)
+    record = _written(root, spec, rows, version, run_id)
+    if record is None or record.verdict != "published":
+        return Quarantined(record=record, rows=rows)
+    excluded, made = _publish_without(root, spec, record, run_id)
+    return Quarantined(record=record, rows=rows, excluded=excluded, version=made)
+
+
+def _rows(store: Store, record: StageRecord | None) -> list[Row]:
+    return read_table(store, record.files[STAGE]) if record is not None else []
+
+
+def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
+    """A row per line of a ledger; `verdict` is "" where it has to be judged, and says else why it is not."""
+    rows: list[Row] = []
+    info = root.store.head(path)
+    if info.nbytes > _LEDGER_BYTES:
+        reason = f"{info.nbytes} bytes; accepted are {_LEDGER_BYTES}"
+        return [{"ledger": path, "line": 0, "key": "", "verdict": "unreadable", "reason": reason}]
+    for number, line in enumerate(bytes(root.store.get(path).data).splitlines() or [b""]):
+        row: Row = {"ledger": path, "line": number, "key": "", "verdict": ""}
+        try:
+            row |= _told(parse_json_object(line))
+            dataset, _ = root.state.ids.get(row["version_id"], ("", 0))
+            row["verdict"] = "" if dataset == spec.name else "elsewhere"
+        except DAMAGED as error:
+            row |= {"verdict": "unreadable", "reason": f"{type(error).__name__}: {error}"[:500]}
+        rows.append(row)
+    return rows
+
+
+def _told(body: Mapping[str, Any]) -> Row:
+    """What a line says. Raises: those of `DAMAGED` for what a table cannot hold, or no training writes."""
+    row = {name: body[name] for name in ("version_id", "key", "source", "error")}
+    if not all(isinstance(value, str) for value in row.values()):
+        raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
+    step, fields = body["step"], sorted(body["fields"])
+    if type(step) is not int or not 0 <= step < 2**63:
+        raise ValueError(f"step={step!r:.40}; accepted are integers from 0, of 64 bits")
+    if len(row["key"].encode()) > _KEY_BYTES or not all(isinstance(name, str) for name in fields):
+        raise ValueError(f"a key of more than {_KEY_BYTES} bytes, or fields whose names are no text")
+    return row | {"error": row["error"][:500], "step": step, "fields": fields}
+
+
+def _judged(
+    row: Row, found: Finding | None, version: loader.Version, units: Mapping[str, str], run_id: str
+) -> Row:
+    told = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
+    if row["verdict"] or found is None:
+        # Of another dataset's samples nothing is written down here but that they were seen.
+        return told if row["verdict"] == "unreadable" else told | {"key": "", "error": ""}
+    return told | {
+        "verdict": found.verdict,
+        "code": found.code,
+        "reason": found.reason,
+        "version": version.name,
+        "part": found.part,
+        "row": found.row,
+        "unit_id": units.get(row["key"], ""),
+    }
+
+
+def _unit_ids(version: loader.Version, keys: Sequence[str]) -> dict[str, str]:
+    if not keys or "unit_id" not in version.manifest["columns"]:
+        return {}
+    import polars as pl
+
+    table = version.samples().filter(pl.col("key").is_in(list(keys))).select("key", "unit_id").collect()
+    return {key: unit or "" for key, unit in table.iter_rows()}
+
+
+def _written(
+    root: loader.Root, spec: DatasetSpec, rows: Sequence[Row], version: loader.Version, run_id: str
+) -> StageRecord | None:
+    """The record over all verdicts so far and these; None where there never was a ledger. What somebody else wrote
+    meanwhile is in it too: the table is written again until none came between."""
+    store = root.store
+    while True:
+        before = current_record(store, spec.name, STAGE, PARTITION)
+        known = _rows(store, before)
+        seen = {row["ledger"] for row in known}
+        fresh = [row for row in rows if row["ledger"] not in seen]
+        whole = [*known, *fresh]
+        if not whole:
+            return None
+        n_going = len(_going(version, whole))
+        allowed = int(spec.max_quarantine_rate * len(version)) + ALLOWANCE
+        reason = "" if n_going <= allowed else _too_many(spec, n_going, len(version), allowed)
+        verdict = "failed" if reason else "published"
+        if before is not None and not fresh and (before.verdict, before.reason) == (verdict, reason):
+            return before
+        counts: dict[str, int] = {}
+        for row in whole:
+            counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
+        record = append_record(
+            store,
+            StageRecord(
+                dataset=spec.name,
+                stage=STAGE,
+                partition=PARTITION,
+                verdict="failed" if reason else "published",
+                reason=reason,
+                run_id=run_id,
+                code_version=CODE_VERSION,
+                fingerprint=fingerprint(CODE_VERSION, sorted({row["ledger"] for row in whole})),
+                files={
+                    STAGE: write_table(store, spec.name, STAGE, PARTITION, [_columns(row) for row in whole])
+                },
+                counts=counts,
+            ),
+        )
+        if record.r == (before.r if before else 0) + 1:
+            return record
+
+
+def _too_many(spec: DatasetSpec, n_going: int, n_samples: int, allowed: int) -> str:
+    return (
+        f"{n_going} of {n_samples} samples of {spec.name} are corrupt, reports may take out {allowed} at once: a "
+        "store, or a step that writes, is broken rather than samples. Restore the shards from a mirror, or raise "
+        "max_quarantine_rate in the dataset's spec, and run this again"
+    )
+
+
+def _columns(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("fields", "version_id")}
+
+
+def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
+    """Keys of corrupt samples that are live where they were judged; one that was cut again lies elsewhere."""
+    corrupt = {(row["part"], row["row"]): row["key"] for row in rows if row["verdict"] == "corrupt"}
+    live = live_rows(version, frozenset(corrupt.values())) if corrupt else {}
+    return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
+
+
+def _publish_without(
+    root: loader.Root, spec: DatasetSpec, record: StageRecord, run_id: str
+) -> tuple[tuple[str, ...], loader.Version | None]:
+    """(keys, the version without them). Raises: Conflict when others exclude the same ones again and again."""
+    rows = _rows(root.store, record)
+    producer = {"dagster_run_id": run_id, "asset_key": f"{spec.name}/{STAGE}", "stage_record": record.path}
+    reason = f"corrupt: met in training, and again when it was read for {record.path}"
+    for attempt in range(_TRIES):
+        newest = root.state.newest(spec.name)
+        keys = _going(root.open(newest.id), rows) if newest else []
+        if newest is None or not keys:
+            return (), None
+        try:
+            return tuple(keys), root.exclude(newest.id, keys, reason=reason, producer=producer)
+        except (Conflict, VersionNotFound):
+            if attempt == _TRIES - 1:
+                raise
+    return (), None
+
+
+_CHECK_SAYS = (
+    "Samples that trainings met as corrupt, and that are so, are few enough to be left out. Where they are not, no "
+    "version without them is published."
+)
+QuarantineEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
+    """The asset [dataset, quarantine] and its check."""
+    key = dg.AssetKey([spec.name, STAGE])
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey([spec.name, VERSION])],
+        code_version=CODE_VERSION,
+        group_name=dagster_name(spec.name),
+        kinds={"parquet"},
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
+        description="Samples that trainings met as corrupt, judged again; the next version leaves out those that are.",
+    )
+    def quarantine(
+        context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
+    ) -> Iterator[QuarantineEvent]:
+        with root.opened() as opened, compute.opened() as engine:
+            found = quarantine_stage(opened, engine, spec, run_id=context.run.run_id)
+            shown = quarantine_metadata(opened.url, found)
+            reason = found.record.reason if found.record else ""
+            yield dg.AssetCheckResult(check_name=CHECK, passed=not reason, metadata=shown)
+            if reason:
+                # The check makes it visible; the record, which is already written, makes it true.
+                raise dg.Failure(reason, metadata=shown, allow_retries=False)
+        yield dg.MaterializeResult(metadata=shown)
+
+    return quarantine

@@ -1,0 +1,44 @@
+"""Where clips wait that the audit of a batch made on the way: under the root, gone when the batch is cut."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from loader.storage import Store
+from penstock.stages import check_partition
+
+from ..media.policy import CutPolicy
+from ..media.segments.read import Segment
+from ..media.videos.audit_and_cut import Shelf
+from ..stages import fingerprint
+
+_VERSION = "1"
+"""Of how clips are made: another one, and what waits is not taken."""
+
+
+def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
+    """The given segments of a landed object."""
+    return tuple(Segment(**segment) for segment in raw.get("segments") or ())
+
+
+Shelves = Callable[[str, Sequence[Segment]], Shelf]
+"""(SHA-256 of an object, its given segments) -> the place for its clips."""
+
+
+def shelves_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> Shelves:
+    """The places of a batch. The name of each says what decides the bytes of the clips."""
+    plain = {name: str(value) for name, value in policy.of("video").items()}
+
+    def shelf(sha256: str, segments: Sequence[Segment]) -> Shelf:
+        name = fingerprint(_VERSION, sha256, plain, [repr(segment) for segment in segments])[:32]
+        return Shelf(store=store, key=f"{_folder(dataset, partition)}{name}")
+
+    return shelf
+
+
+def clear_shelves(store: Store, dataset: str, partition: str) -> None:
+    """Delete what waits for a batch, cut or not. Raises: StoreError."""
+    store.delete_many([info.key for info in store.list(_folder(dataset, partition))])
+
+
+def _folder(dataset: str, partition: str) -> str:
+    return f"tables/{dataset}/clips_ahead/{check_partition(partition)}/"

@@ -1,0 +1,241 @@
+"""media: every object of a batch probed and decoded to its end, each in isolation; the damaged ones become rows.
+
+Nothing is cut here. What a later stage takes is exactly what this stage admitted.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+import loader
+from loader.errors import StageNotPublished, StoreError
+from loader.storage import Store
+from resources.compute import Compute, ComputeResource, Outcome, Progress
+from resources.storage import LandingResource, RootResource
+from resources.store_variables import store_variables
+
+from ..arrivals.open_source import place_of_batch
+from ..media.cutters import ALL_KINDS
+from ..media.objects import AuditRequest, AuditResult, audit_object, refusal_row, stores_of
+from ..media.unit import Unusable, dropped, rejected
+from ..pages.report import check_metadata, dagster_name, data_version, media_metadata
+from ..spec import DatasetSpec
+from ..stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from ..tables import read_table, write_table
+from . import raw_objects as landing_stage
+from .clip_staging import Shelves, clear_shelves, segments_of, shelves_of
+from .time_limits import Limit, Tell, limits_told, log
+
+STAGE = "media"
+CODE_VERSION = "2"
+CHECK = "readable"
+_SUPERSEDED = ("Changed", "ObjectNotFound")
+"""Somebody repaired the object (it lands again, in a later batch) or took it away: the way out for a batch that was
+stopped because of it. Not damage."""
+
+Row = dict[str, Any]
+
+
+def media_stage(
+    root: loader.Root,
+    landing: Store,
+    compute: Compute,
+    spec: DatasetSpec,
+    *,
+    partition: str,
+    run_id: str,
+    progress: Progress | None = None,
+    tell: Tell = log.info,
+) -> tuple[StageRecord, list[Row], list[Row]]:
+    """Audit a batch and publish the verdict: the record, the rows of what was admitted and of what was refused.
+
+    The verdict is `failed` when more objects are damaged than the dataset allows. A batch that looks as it did is
+    not audited again. tell: of time limits. Raises: StageNotPublished without landed objects; StoreError when scratch
+    space is full.
+    """
+    store = root.store
+    upstream = require_published(store, spec.name, landing_stage.STAGE, partition)
+    takes = [spec.policy.video.hdr, spec.policy.video.deep]
+    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate), takes)
+    newest = current_record(store, spec.name, STAGE, partition)
+    if newest is not None and newest.fingerprint == wanted:
+        return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
+    landed = read_table(store, upstream.files[landing_stage.STAGE])
+    shelves = shelves_of(store, spec.name, partition, spec.policy)
+    admitted, refusals = audit_objects(landing, compute, landed, spec, progress, shelves, tell)
+    reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
+    if reason:
+        clear_shelves(store, spec.name, partition)
+    record = StageRecord(
+        dataset=spec.name,
+        stage=STAGE,
+        partition=partition,
+        verdict="failed" if reason else "published",
+        reason=reason,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+        fingerprint=wanted,
+        files={
+            STAGE: write_table(store, spec.name, STAGE, partition, admitted),
+            "refusals": write_table(store, spec.name, "refusals", partition, refusals),
+        },
+        upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
+        counts=refusal_counts(refusals) | {"landed": len(landed), "admitted": len(admitted)},
+    )
+    return append_record(store, record), admitted, refusals
+
+
+def audit_objects(
+    landing: Store,
+    compute: Compute,
+    landed: Sequence[Row],
+    spec: DatasetSpec,
+    progress: Progress | None = None,
+    shelves: Shelves | None = None,
+    tell: Tell = log.info,
+) -> tuple[list[Row], list[Row]]:
+    """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken.
+
+    shelves: where clips are put that are made on the way; tell: of objects whose limit is above the dataset's.
+    """
+    refusals: list[Row] = []
+    readable: list[Row] = []
+    first_with: dict[str, str] = {}
+    for row in landed:
+        try:
+            _check_readable(row, first_with)
+        except Unusable as unusable:
+            refusals.append(refusal_row(row["key"], row["sha256"], unusable))
+        else:
+            first_with[row["sha256"]] = row["key"]
+            readable.append(row)
+    admitted: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-audit-") as scratch:
+        work = [
+            AuditRequest(
+                store=landing,
+                key=row["key"],
+                sha256=row["sha256"],
+                mime=row["mime"],
+                scratch=str(Path(scratch) / f"{position:06d}"),
+                kinds=ALL_KINDS,
+                policy=spec.policy,
+                segments=segments_of(row),
+                shelf=None if shelves is None else shelves(row["sha256"], segments_of(row)),
+            )
+            for position, row in enumerate(readable)
+        ]
+        limits = limits_told(landing, compute, readable, spec, tell)
+        outcomes = compute.map(
+            audit_object,
+            work,
+            timeout_s=[limit.seconds for limit in limits],
+            progress=progress,
+            variables=store_variables(*stores_of(work)),
+        )
+        for row, limit, outcome in zip(readable, limits, outcomes, strict=True):
+            result = _audited(row, limit, outcome)
+            if result.refusal is not None:
+                refusals.append(result.refusal)
+            elif result.row is not None:
+                admitted.append(result.row)
+    return admitted, refusals
+
+
+def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> None:
+    """Raises: Unusable for an object that could not be read at landing, or whose bytes came before."""
+    if row["error_code"] in _SUPERSEDED:
+        raise dropped("land", row["error_code"], row["error_reason"])
+    if row["error_code"]:
+        raise rejected("land", row["error_code"], row["error_reason"])
+    if row["sha256"] in first_with:
+        raise dropped("dedup", "duplicate", f"the same bytes as {first_with[row['sha256']]!r}")
+
+
+def _audited(row: Row, limit: Limit, outcome: Outcome[AuditResult]) -> AuditResult:
+    """The result, or a refusal for an object that no worker survived. Raises: StoreError for a fault."""
+    if outcome.value is not None:
+        if outcome.value.fault:
+            raise StoreError(f"{row['key']!r} could not be audited: {outcome.value.fault}")
+        return outcome.value
+    error = outcome.error
+    code, reason = (error.code, limit.reason(error)) if error else ("exception", "no result")
+    refused = refusal_row(row["key"], row["sha256"], rejected("probe", code, reason))
+    return AuditResult(key=row["key"], refusal=refused)
+
+
+def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
+    """How many objects were rejected (damaged) and dropped (sound, not taken)."""
+    return {
+        outcome: sum(1 for row in refusals if row["outcome"] == outcome)
+        for outcome in ("rejected", "dropped")
+    }
+
+
+def reject_reason(refusals: Sequence[Row], n_landed: int, max_reject_rate: float) -> str:
+    """Why a batch with these refusals is stopped, or "" when it is not."""
+    damaged = [row for row in refusals if row["outcome"] == "rejected"]
+    if len(damaged) <= max_reject_rate * n_landed:
+        return ""
+    named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in damaged[:3])
+    more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+    return f"{len(damaged)} of {n_landed} objects are unreadable, allowed are {max_reject_rate:.1%}: {named}{more}"
+
+
+_CHECK_SAYS = (
+    "Every object was decoded to its end in a process of its own; no more are damaged than the dataset allows. A "
+    "batch that fails is not cut, now or later, until it is landed again."
+)
+MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+    """The asset [dataset, media] and its check."""
+    key = dg.AssetKey([spec.name, STAGE])
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey([spec.name, landing_stage.STAGE])],
+        partitions_def=batches,
+        code_version=CODE_VERSION,
+        group_name=dagster_name(spec.name),
+        pool=dagster_name(spec.name),
+        kinds={"ffmpeg", "pillow"},
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
+        description="What every object of a batch is, as probed and as decoded to its end.",
+    )
+    def media(
+        context: dg.AssetExecutionContext,
+        root: RootResource,
+        landing: LandingResource,
+        compute: ComputeResource,
+    ) -> Iterator[MediaEvent]:
+        batch = context.partition_key
+        with root.opened() as opened, compute.opened() as engine:
+            try:
+                with place_of_batch(landing, spec.sources, opened.store, spec.name, batch) as place:
+                    record, admitted, refusals = media_stage(
+                        opened,
+                        place,
+                        engine,
+                        spec,
+                        partition=batch,
+                        run_id=context.run.run_id,
+                        tell=context.log.info,
+                    )
+            except StageNotPublished as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
+        passed = record.verdict == "published"
+        metadata = check_metadata(record, refusals)
+        yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=metadata)
+        if not passed:
+            # The check makes it visible; the record, which is already written, makes it true.
+            raise dg.Failure(record.reason, metadata=metadata, allow_retries=False)
+        yield dg.MaterializeResult(
+            metadata=metadata | media_metadata(admitted), data_version=data_version(record)
+        )
+
+    return media

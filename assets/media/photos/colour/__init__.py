@@ -1,0 +1,1 @@
+"""Colours of photos: to sRGB, 8 bits, without alpha."""

@@ -1,0 +1,204 @@
+"""The colours of a photo: which space its numbers are in, and those numbers in sRGB.
+
+The space is, in this order: that of an ICC profile; code points (AVIF, HEIC, and PNG, where they come first); PNG's
+gamma and primaries; Adobe RGB where EXIF says so by DCF's "R03"; else sRGB. littleCMS converts, relative colorimetric
+with black point compensation: colours that sRGB has stay themselves, others go to its edge, black stays black. CMYK
+without a profile becomes RGB by plain arithmetic.
+
+Pictures are converted in bands of rows, so that a large one is never there three times.
+"""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from . import colour_spaces as icc
+from .colour_spaces import ADOBE_RGB, SRGB, Space, colour_model, profile_of, space_of_code_points, transfer_of
+from .depth import eight_bits
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ColourBy = Literal["icc", "icc_unusable", "code_points", "gamma", "srgb", "exif", "lab", "assumed"]
+
+_EXIF_IFD, _INTEROP_IFD, _INTEROP_INDEX, _COLOUR_SPACE = 0x8769, 0xA005, 0x0001, 0xA001
+_BAND_PX = 2**20
+_GAMMA_OF_SRGB = (0.44, 0.47)  # 1/2.2 in all the ways that writers round it: they mean sRGB
+
+# Which modes of Pillow a profile's numbers are.
+_MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
+
+
+class Colour(NamedTuple):
+    """by: what names the space ('srgb': PNG's chunk; 'icc_unusable': a profile that is broken, or for other numbers
+    than these, read as if there were none; 'assumed': nothing does); profile: that space, None for sRGB; hdr: its
+    range is high, and no profile makes it sRGB."""
+
+    by: ColourBy
+    profile: bytes | None = None
+    hdr: bool = False
+
+
+def colour_of(picture: "Image", code_points: tuple[int, int] | None) -> Colour:
+    """The space of an opened picture. code_points: primaries and transfer of ITU-T H.273, where its file has them."""
+    if code_points is not None and picture.format == "PNG":  # PNG, third edition, 4.3: cICP has precedence
+        return _of_code_points(*code_points)
+    profile = picture.info.get("icc_profile")
+    if profile:
+        return _of_profile(picture, profile)
+    if picture.mode == "LAB":
+        return Colour("lab")
+    if code_points is not None:
+        return _of_code_points(*code_points)
+    if picture.format == "PNG":
+        return _of_png(picture.info)
+    if _is_adobe_rgb(picture):
+        return Colour("exif", profile_of(ADOBE_RGB))
+    return Colour("assumed")
+
+
+def to_srgb(picture: "Image", colour: Colour) -> "Image":
+    """8-bit RGB, or RGBA (not premultiplied) where the picture has an alpha channel or a transparent colour.
+
+    No metadata are left on the result. Raises: Unusable (numbers without a meaning, such as floats).
+    """
+    from PIL import Image
+
+    convert = _converter(picture, colour.profile)
+    rows = max(1, _BAND_PX // picture.width)
+    out: Image.Image | None = None
+    for top in range(0, picture.height, rows):
+        area = (0, top, picture.width, min(top + rows, picture.height))
+        band = convert(eight_bits(picture, area))
+        if out is None:
+            out = Image.new(band.mode, picture.size)
+        out.paste(band, area[:2])
+    if out is None:  # Pillow opens no picture without rows
+        raise ValueError("a picture without rows")
+    return out
+
+
+def is_srgb(profile: bytes) -> bool:
+    """Whether converting from this RGB profile changes no 8-bit value by more than 1: it is sRGB in other words."""
+    from PIL import Image
+
+    steps = np.linspace(0, 255, 9).astype(np.uint8)
+    lattice = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(9, 81, 3)
+    made = np.asarray(_transform(profile, "RGB")(Image.fromarray(lattice)))
+    return bool(np.abs(made.astype(int) - lattice).max() <= 1)
+
+
+def _converter(picture: "Image", profile: bytes | None) -> Callable[["Image"], "Image"]:
+    from PIL import Image
+
+    if picture.mode == "LAB":
+        return from_lab
+    apply = None if profile is None else _transform(profile, _MODES[colour_model(profile)])
+    mode = None if profile is None else _MODES[colour_model(profile)]
+
+    def convert(band: Image.Image) -> Image.Image:
+        alpha = band.getchannel("A") if band.mode in ("LA", "RGBA") else None
+        colours = band.convert(band.mode[:-1]) if alpha is not None else band
+        if apply is None:
+            colours = colours.convert("RGB")
+        else:
+            colours = apply(colours if colours.mode == mode else colours.convert(mode))
+        if alpha is not None:
+            colours.putalpha(alpha)
+        return colours
+
+    return convert
+
+
+def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
+    """Raises: PyCMSError, OSError for a profile that littleCMS cannot use."""
+    from PIL import ImageCms
+
+    flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
+    if mode == "L":  # littleCMS's shortcut for gray is up to 10 levels off in dark tones, its full way exact
+        flags |= ImageCms.Flags.NOOPTIMIZE
+    transform = ImageCms.buildTransform(
+        ImageCms.ImageCmsProfile(io.BytesIO(profile)),
+        ImageCms.createProfile("sRGB"),
+        mode,
+        "RGB",
+        renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
+        flags=flags,
+    )
+
+    def apply(picture: "Image") -> "Image":
+        made: Image | None = ImageCms.applyTransform(picture, transform)
+        return picture if made is None else made
+
+    return apply
+
+
+def from_lab(picture: "Image") -> "Image":
+    """CIE L*a*b* as sRGB, which Pillow's own `convert` does not do."""
+    from PIL import ImageCms
+
+    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+    made: Image | None = ImageCms.profileToProfile(picture, lab, srgb, outputMode="RGB")
+    return picture if made is None else made
+
+
+def _of_profile(picture: "Image", profile: bytes) -> Colour:
+    from PIL import ImageCms
+
+    if transfer_of(profile) in (icc.PQ, icc.HLG):
+        return Colour("icc", hdr=True)
+    if picture.mode == "LAB":
+        return Colour("lab")
+    model = colour_model(profile)
+    gray, ink = picture.mode in ("1", "L", "LA", "La") or picture.mode.startswith("I"), picture.mode == "CMYK"
+    fits = model == "CMYK" if ink else model == "RGB" or (gray and model == "GRAY")
+    if not fits:
+        return Colour("icc_unusable")
+    try:
+        if model == "RGB" and is_srgb(profile):
+            return Colour("icc")
+        _transform(profile, _MODES[model])
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return Colour("icc_unusable")
+    return Colour("icc", profile)
+
+
+def _of_code_points(primaries: int, transfer: int) -> Colour:
+    if transfer in (icc.PQ, icc.HLG):
+        return Colour("code_points", hdr=True)
+    space = space_of_code_points(primaries, transfer)
+    return Colour("code_points", None if space is None else profile_of(space))
+
+
+def _of_png(info: Mapping[Any, Any]) -> Colour:
+    """gAMA and cHRM, unless sRGB stands beside them (PNG, third edition, 4.3)."""
+    if "srgb" in info:
+        return Colour("srgb")
+    gamma, points = info.get("gamma"), info.get("chromaticity")
+    curve = None
+    if isinstance(gamma, float) and 0.1 <= gamma <= 5 and not _GAMMA_OF_SRGB[0] < gamma < _GAMMA_OF_SRGB[1]:
+        curve = 1 / gamma
+    space = Space(red=SRGB.red, green=SRGB.green, blue=SRGB.blue, gamma=curve)
+    if isinstance(points, tuple) and len(points) == 8 and _is_near_srgb(points) is False:
+        white, red, green, blue = ((points[i], points[i + 1]) for i in (0, 2, 4, 6))
+        space = Space(red=red, green=green, blue=blue, white=white, gamma=curve)
+    if space == SRGB or not icc.is_plausible(space):
+        return Colour("assumed")
+    return Colour("gamma", profile_of(space))
+
+
+def _is_near_srgb(points: tuple[float, ...]) -> bool:
+    told = (*SRGB.white, *SRGB.red, *SRGB.green, *SRGB.blue)
+    return all(abs(one - other) < 0.002 for one, other in zip(points, told, strict=True))
+
+
+def _is_adobe_rgb(picture: "Image") -> bool:
+    """EXIF's ColorSpace is "uncalibrated" and its interoperability index "R03" (CIPA DC-008, 4.6.6 and DCF)."""
+    exif = picture.getexif().get_ifd(_EXIF_IFD)
+    if exif.get(_COLOUR_SPACE) != 0xFFFF:
+        return False
+    index = picture.getexif().get_ifd(_INTEROP_IFD).get(_INTEROP_INDEX)
+    text = index.decode("latin-1") if isinstance(index, bytes) else str(index)
+    return text.rstrip("\0") == "R03"

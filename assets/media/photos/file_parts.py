@@ -1,0 +1,179 @@
+"""The parts that JPEG, PNG and WebP files are made of, read without a decoder: segments and chunks.
+
+Nothing is unpacked here, so a part costs no more than its bytes.
+
+What decoders of JPEG pass over: damaged data that come out as grey, scans without end, scans that are missing.
+"""
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from ..unit import rejected
+
+PNG_START = b"\x89PNG\r\n\x1a\n"
+
+# Inside a scan: 0xff with neither a stuffed zero, a fill byte nor a restart marker (ITU-T T.81, B.1.1.5) ends it.
+_END_OF_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+SOI, EOI, SOS = 0xD8, 0xD9, 0xDA
+
+
+class BrokenParts(ValueError):
+    """The parts of a file do not fit together; the message says where."""
+
+
+class Part(NamedTuple):
+    """name: a marker's two hexadecimal digits in JPEG, a chunk's four letters else; body: its payload; whole: all of
+    its bytes as they lie in the file, the compressed data behind a JPEG's SOS included."""
+
+    name: str
+    body: bytes
+    whole: bytes
+
+
+def jpeg_parts(data: bytes) -> Iterator[Part]:
+    """The segments from SOI to EOI; what lies behind the first EOI is no part of the picture. Cost: O(bytes).
+
+    Raises: BrokenParts.
+    """
+    if data[:2] != b"\xff\xd8":
+        raise BrokenParts(f"begins with {data[:2]!r}, not with SOI")
+    yield Part("d8", b"", data[:2])
+    at = 2
+    while True:
+        start = at
+        while data[at : at + 2] == b"\xff\xff":  # fill bytes
+            at += 1
+        if len(data) < at + 2 or data[at] != 0xFF:
+            raise BrokenParts(f"no marker at byte {at} of {len(data)}")
+        marker = data[at + 1]
+        if marker == EOI:
+            yield Part("d9", b"", data[start : at + 2])
+            return
+        if marker in _WITHOUT_LENGTH:
+            at += 2
+            yield Part(f"{marker:02x}", b"", data[start:at])
+            continue
+        nbytes = int.from_bytes(data[at + 2 : at + 4], "big")
+        end = at + 2 + nbytes
+        if nbytes < 2 or end > len(data):
+            raise BrokenParts(f"segment {marker:02x} at byte {at} takes {nbytes} bytes of {len(data) - at}")
+        body = data[at + 4 : end]
+        if marker == SOS:
+            found = _END_OF_SCAN.search(data, end)
+            if found is None:
+                raise BrokenParts("the last scan has no end")
+            end = found.start()
+        yield Part(f"{marker:02x}", body, data[start:end])
+        at = end
+
+
+def behind_end(data: bytes) -> int:
+    """How many bytes lie behind a JPEG's picture: a motion photo's film, a gain map, further pictures. 0 where the
+    parts cannot be told apart."""
+    try:
+        return len(data) - sum(len(part.whole) for part in jpeg_parts(data))
+    except BrokenParts:
+        return 0
+
+
+def missing_scans(data: bytes) -> str | None:
+    """What a progressive JPEG's scans leave out, in words: each of its coefficients must come, to the last bit.
+
+    A file that was cut off and closed with an EOI decodes without a warning, blurred. None for all other files, and
+    for those whose parts cannot be told apart.
+    """
+    to_come: dict[int, list[int]] = {}
+    try:
+        for part in jpeg_parts(data):
+            if part.name == "c2":
+                to_come = {part.body[6 + 3 * i]: [1] * 64 for i in range(part.body[5])}
+            elif part.name == "da" and to_come:
+                n = part.body[0]
+                start, stop, bits = part.body[1 + 2 * n], part.body[2 + 2 * n], part.body[3 + 2 * n] & 15
+                for i in range(n):
+                    to_come[part.body[1 + 2 * i]][start : stop + 1] = [bits] * (stop + 1 - start)
+    except (BrokenParts, LookupError):
+        return None
+    lacking = sum(bits > 0 for component in to_come.values() for bits in component)
+    return f"{lacking} of {64 * len(to_come)} coefficients do not come to their last bit" if lacking else None
+
+
+def png_parts(data: bytes) -> Iterator[Part]:
+    """The chunks to IEND, each with a right CRC. Raises: BrokenParts."""
+    if not data.startswith(PNG_START):
+        raise BrokenParts("it does not begin as a PNG")
+    at = len(PNG_START)
+    while True:
+        if len(data) < at + 12:
+            raise BrokenParts(f"ends at byte {len(data)}, before IEND")
+        nbytes, name = struct.unpack_from(">I4s", data, at)
+        end = at + 12 + nbytes
+        if end > len(data):
+            raise BrokenParts(f"chunk {name!r} at byte {at} takes {nbytes} bytes of {len(data) - at}")
+        if zlib.crc32(memoryview(data)[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            raise BrokenParts(f"chunk {name!r} at byte {at} has a wrong CRC")
+        yield Part(name.decode("latin-1"), data[at + 8 : end - 4], data[at:end])
+        at = end
+        if name == b"IEND":
+            return
+
+
+def webp_parts(data: bytes) -> Iterator[Part]:
+    """The chunks of a WebP's RIFF. Raises: BrokenParts."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
+        raise BrokenParts("it does not begin as a WebP")
+    stop = 8 + int.from_bytes(data[4:8], "little")
+    if stop > len(data):
+        raise BrokenParts(f"announces {stop} bytes and has {len(data)}")
+    at = 12
+    while at + 8 <= stop:
+        name, nbytes = struct.unpack_from("<4sI", data, at)
+        end = at + 8 + nbytes + nbytes % 2
+        if at + 8 + nbytes > stop:
+            raise BrokenParts(f"chunk {name!r} at byte {at} takes {nbytes} bytes of {stop - at}")
+        yield Part(name.decode("latin-1"), data[at + 8 : at + 8 + nbytes], data[at:end])
+        at = end
+
+
+MAX_SCANS = 100
+"""Of a progressive JPEG, whose every scan is a pass over all pixels; encoders write about ten."""
+
+# What libjpeg warns of although every pixel may be right: bytes between segments, markers of unusual encoders. (Bytes
+# that a scan leaves over before a restart marker are another matter: its data are damaged.)
+_HARMLESS = (
+    "extraneous bytes before marker",
+    "Invalid SOS parameters for sequential JPEG",
+    "Unknown Adobe color transform code",
+    "unknown JFIF revision",
+)
+_RESTARTS = tuple(f"marker 0x{marker:02x}" for marker in range(0xD0, 0xD8))
+
+
+def check_jpeg(data: bytes) -> str | None:
+    """What libjpeg or the file's scans have to say of a picture whose pixels may all be right; None for nothing.
+
+    Decodes at an eighth of the size, so mostly the entropy coding. Raises: Unusable (damaged; too many scans).
+    """
+    import simplejpeg
+
+    n_scans = 0
+    with suppress(BrokenParts):  # libjpeg says so where it matters
+        n_scans = sum(part.name == f"{SOS:02x}" for part in jpeg_parts(data))
+    if n_scans > MAX_SCANS:
+        raise rejected("probe", "too_many_scans", f"a JPEG of {n_scans} scans; at most {MAX_SCANS}")
+    try:
+        space = simplejpeg.decode_jpeg_header(data)[2]
+        simplejpeg.decode_jpeg(
+            data, "CMYK" if space in ("CMYK", "YCCK") else "GRAY", min_height=1, min_width=1
+        )
+    except ValueError as error:
+        said = str(error)
+        if any(words in said for words in _HARMLESS) and not said.endswith(_RESTARTS):
+            return said
+        raise rejected("decode", "undecodable", said) from error
+    return missing_scans(data)

@@ -1,0 +1,177 @@
+"""Reference photos: the bytes of the source, where a training job would see the same picture in them.
+
+What the loader would read otherwise (a wide colour space, CMYK, transparency that is to be laid on a ground, a format
+that it does not know) is to be stored as what it shows: upright, sRGB, at full size, without loss.
+
+Photos without their metadata, pixel for pixel the same: parts of the file are copied or left out, none is decoded.
+
+What goes: EXIF with its position, serial numbers and thumbnail (which shows the picture before it was cropped), XMP,
+IPTC, comments, texts, colour profiles, maker's segments, and whatever lies behind the picture's end: a motion photo's
+film, a gain map, further pictures. What stays: what the pixels need, and which way is up, as a new EXIF of one entry.
+
+Only for pictures whose numbers are sRGB: a profile that says more than that must not be left out.
+"""
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loader.errors import DecodeFailed
+
+from .colour.alpha import Alpha
+from .file_parts import PNG_START, BrokenParts, Part, jpeg_parts, png_parts, webp_parts
+from .open import Photo
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+# Markers of ITU-T T.81 that decoding needs: frames, tables, scans, restarts, number of lines.
+_JPEG_KEPT = frozenset(
+    f"{marker:02x}" for marker in (*range(0xC0, 0xD0), 0xD8, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD) if marker != 0xC8
+)
+_JFIF, _ADOBE = b"JFIF\0", b"Adobe"
+_JFIF_BYTES = 14  # without a thumbnail
+_PNG_KEPT = ("IHDR", "PLTE", "tRNS", "sRGB", "IDAT", "IEND")
+_WEBP_KEPT = ("VP8X", "ALPH", "VP8 ", "VP8L")
+_WEBP_ALPHA, _WEBP_EXIF = 0x10, 0x08  # flags of VP8X
+_ORIENTATION = 0x0112
+
+
+def stripped(data: bytes, kind: str, orientation: int) -> bytes:
+    """The file without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP', of one frame; orientation: 1 to 8, EXIF's
+    number, which it will say again. Cost: O(bytes).
+
+    Raises: BrokenParts (its parts do not fit together, or it is an animation).
+    """
+    if kind == "PNG":
+        return _png(data, orientation)
+    return _webp(data, orientation) if kind == "WEBP" else _jpeg(data, orientation)
+
+
+def exif_of(orientation: int) -> bytes:
+    """The smallest EXIF that says which way is up (TIFF 6.0, section 2: one directory of one entry)."""
+    entry = struct.pack(">HHIHH", _ORIENTATION, 3, 1, orientation, 0)
+    return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
+
+
+def _jpeg(data: bytes, orientation: int) -> bytes:
+    out = [b"\xff\xd8"]
+    said = orientation == 1
+    for part in jpeg_parts(data):
+        if part.name == "d8":
+            continue
+        is_jfif = part.name == "e0" and part.body.startswith(_JFIF)
+        if not said and not is_jfif:  # JFIF wants to come first
+            out.append(_segment(0xE1, b"Exif\0\0" + exif_of(orientation)))
+            said = True
+        if is_jfif:
+            out.append(_segment(0xE0, part.body[: _JFIF_BYTES - 2] + bytes(2)))
+        elif part.name in _JPEG_KEPT or (part.name == "ee" and part.body.startswith(_ADOBE)):
+            out.append(part.whole)
+    return b"".join(out)
+
+
+def _segment(marker: int, body: bytes) -> bytes:
+    return bytes((0xFF, marker)) + struct.pack(">H", 2 + len(body)) + body
+
+
+def _png(data: bytes, orientation: int) -> bytes:
+    out = [PNG_START]
+    said = orientation == 1
+    for part in png_parts(data):
+        if part.name == "acTL":
+            raise BrokenParts("an animation")
+        if part.name == "IDAT" and not said:
+            out.append(_chunk(b"eXIf", exif_of(orientation)))
+            said = True
+        if part.name in _PNG_KEPT:
+            out.append(part.whole)
+    return b"".join(out)
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def _webp(data: bytes, orientation: int) -> bytes:
+    parts = list(webp_parts(data))
+    if any(part.name in ("ANIM", "ANMF") for part in parts):
+        raise BrokenParts("an animation")
+    kept = [part for part in parts if part.name in _WEBP_KEPT]
+    exif = exif_of(orientation) if orientation != 1 else b""
+    if exif and kept[0].name != "VP8X":
+        raise BrokenParts("an orientation in a WebP without VP8X")
+    body = b"".join(_without_flags(part, bool(exif)) for part in kept)
+    if exif:
+        body += b"EXIF" + struct.pack("<I", len(exif)) + exif + bytes(len(exif) % 2)
+    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
+
+
+def _without_flags(part: Part, has_exif: bool) -> bytes:
+    """VP8X announces what other chunks are there (RFC 9649, 2.7.1)."""
+    if part.name != "VP8X":
+        return part.whole
+    flags = part.body[0] & _WEBP_ALPHA | (_WEBP_EXIF if has_exif else 0)
+    return part.whole[:8] + bytes([flags]) + part.whole[9:]
+
+
+_READ_BY_LOADER = ("JPEG", "MPO", "PNG", "WEBP")
+
+_SAME_LEVELS = 8
+"""The most by which a value may differ between the arithmetic of two decoders of JPEG; another picture is far off."""
+
+
+def reference_bytes(
+    data: bytes, found: Photo, shown: "Image", alpha: Alpha, strip: bool
+) -> tuple[bytes, str]:
+    """(bytes, ""), or (b"", why the source's bytes will not do).
+
+    data: the source's file; shown: its picture upright in sRGB, as it is to be seen, with what became of its alpha;
+    strip: without metadata. The loader has then read the bytes and seen the same, and without metadata not one value
+    else than with them.
+    """
+    kind = found.kind
+    why = _unfit(kind, found, alpha)
+    if why:
+        return b"", why
+    try:
+        with_all = _read(data)
+        bare = stripped(data, kind, found.orientation.told) if strip else data
+        seen = _read(bare) if strip else with_all
+    except (BrokenParts, DecodeFailed) as error:
+        return b"", f"the loader would refuse it: {error}"
+    expected = np.asarray(shown)
+    if not np.array_equal(seen, with_all) or not _is_same(seen, expected):
+        return b"", "the loader would see another picture"
+    return bare, ""
+
+
+def _unfit(kind: str, found: Photo, alpha: Alpha) -> str:
+    if kind not in _READ_BY_LOADER:
+        return f"{kind} is none of what the loader reads"
+    if found.is_animated:
+        return "it has more frames than the one that is taken"
+    if found.colour.profile is not None:
+        return f"its colours are not sRGB (told by: {found.colour.by})"
+    if found.mode == "CMYK":
+        return "it is CMYK"
+    return "" if alpha in ("none", "kept") else f"it has an alpha channel ({alpha})"
+
+
+def _read(data: bytes) -> "np.ndarray[Any, Any]":
+    """As the loader does. Raises: DecodeFailed."""
+    from loader.modalities import decoder_for
+
+    pixels: Any = decoder_for("img")(data, None)
+    return np.asarray(pixels)
+
+
+def _is_same(seen: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
+    """Compared by rows, so that no third copy of the picture is made."""
+    return seen.shape == expected.shape and all(
+        int(np.abs(one.astype(np.int16) - other).max()) <= _SAME_LEVELS
+        for one, other in zip(seen, expected, strict=True)
+    )

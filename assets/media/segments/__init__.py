@@ -1,0 +1,1 @@
+"""Segments given beside an object (`_segments.*`): which stretches become units."""

@@ -1,0 +1,157 @@
+"""Given segments: a table beside the media that says which stretches of a video or a sound become units.
+
+`_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per clip: `key` (the object),
+`start_s` and `end_s` in seconds after the first frame or sample, and, where wanted, `label` and `caption`. Segments may
+overlap. What a row says is checked when its object lands: a row that makes no sense is a reason to reject that object.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from loader.dataset.log.entries import DAMAGED
+from loader.errors import Corrupt, ObjectNotFound
+from loader.storage import Store
+from loader.storage.keys import is_text
+
+from .tables import TEXTS, rows_of
+
+TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
+MIN_S, MAX_S = 0.02, 600.0
+MAX_SEGMENTS = 100_000
+"""Of one object."""
+MAX_TABLE_BYTES = 256 * 2**20
+"""Of the table as it lies there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """[start_s, end_s) after the first frame or sample. caption: of the unit; without it the object's own counts."""
+
+    start_s: float
+    end_s: float
+    label: str = ""
+    caption: str = ""
+
+    def span_s(self) -> tuple[Fraction, Fraction]:
+        """The decimal numbers that were written, exactly: 0.1 is a tenth."""
+        return Fraction(str(self.start_s)), Fraction(str(self.end_s))
+
+    def plain(self) -> dict[str, Any]:
+        """For a table."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSegments:
+    """by_key: of each object, by their start; problems: why those of an object are not believed, the first row's."""
+
+    by_key: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
+SEGMENTS = pa.list_(
+    pa.struct(
+        [
+            ("start_s", pa.float64()),
+            ("end_s", pa.float64()),
+            ("label", pa.string()),
+            ("caption", pa.string()),
+        ]
+    )
+)
+"""The type of the column `segments` of raw_objects."""
+
+
+def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
+    """The segments of each of these objects, by their start; objects without any have no entry.
+
+    Costs a HEAD per name of a table and one read, and memory for the table's bytes and the rows of these objects. A row
+    of one of these objects that makes no sense is that object's problem, with its number and value.
+    Raises: Corrupt for a table that cannot be read, or is larger than accepted.
+    """
+    name, data = _table_of(landing)
+    if data is None:
+        return GivenSegments()
+    place = f"{landing.url.rstrip('/')}/{name}"
+    found: dict[str, dict[tuple[float, float], Segment]] = {}
+    problems: dict[str, str] = {}
+    try:
+        for number, key, row in rows_of(name, data, keys):
+            others = found.setdefault(key, {})
+            try:
+                _add(others, f"{place}, row {number} (key {key!r})", row)
+            except Corrupt as error:
+                problems.setdefault(key, str(error))
+    except Corrupt:
+        raise
+    except (pa.ArrowException, OSError, MemoryError, *DAMAGED) as error:
+        raise Corrupt(f"{place} cannot be read ({error}); repair it, or take it away") from error
+    by_key = {
+        key: tuple(some[span] for span in sorted(some)) for key, some in found.items() if key not in problems
+    }
+    return GivenSegments(by_key=by_key, problems=problems)
+
+
+def _table_of(landing: Store) -> tuple[str, bytes | None]:
+    """Its name and bytes; None without one. Raises: Corrupt when there are several, or it is too large."""
+    found = {}
+    for name in TABLES:
+        try:
+            found[name] = landing.head(name)
+        except ObjectNotFound:
+            continue
+    if len(found) > 1:
+        raise Corrupt(
+            f"{landing.url} holds {' and '.join(found)}: which of them counts? Take all but one away"
+        )
+    for name, info in found.items():
+        if info.nbytes > MAX_TABLE_BYTES:
+            raise Corrupt(
+                f"{landing.url}/{name} has {info.nbytes} bytes; accepted are {MAX_TABLE_BYTES}: split the place into "
+                "several sources"
+            )
+        return name, bytes(landing.get_range(name, 0, info.nbytes, info.etag).data) if info.nbytes else b""
+    return "", None
+
+
+def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | ValueError) -> None:
+    """Raises: Corrupt."""
+    if isinstance(row, ValueError):
+        raise Corrupt(f"{where}: {row}")
+    segment = _segment(where, row)
+    span = segment.start_s, segment.end_s
+    if span in others:
+        raise Corrupt(f"{where}: {span[0]} to {span[1]} s is there twice; take one of the rows away")
+    if len(others) == MAX_SEGMENTS:
+        raise Corrupt(f"{where}: more than {MAX_SEGMENTS} segments of one object; split it")
+    others[span] = segment
+
+
+def _segment(where: str, row: Mapping[str, Any]) -> Segment:
+    """Raises: Corrupt."""
+    start_s, end_s = _seconds(where, "start_s", row["start_s"]), _seconds(where, "end_s", row["end_s"])
+    if not MIN_S <= end_s - start_s <= MAX_S:
+        raise Corrupt(
+            f"{where}: start_s={start_s} to end_s={end_s} is {end_s - start_s:.6g} s; accepted are {MIN_S} to "
+            f"{MAX_S:.0f} s"
+        )
+    texts = {name: row.get(name) or "" for name in TEXTS}
+    for name, value in texts.items():
+        if not is_text(value):
+            raise Corrupt(f"{where}: {name}={value!r} is no text")
+    return Segment(start_s=start_s, end_s=end_s, **texts)
+
+
+def _seconds(where: str, name: str, value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if isinstance(value, bool) or not math.isfinite(seconds) or seconds < 0:
+        raise Corrupt(f"{where}: {name}={value!r}; accepted are seconds from 0")
+    return seconds

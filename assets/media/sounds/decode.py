@@ -1,0 +1,250 @@
+"""Sound on the container's timeline: the channels and the rate that a policy asks for, every sample at its place.
+
+The first audio stream's decoded frames are laid end to end by their timestamps (`loader.modalities.audio.timeline`),
+brought
+to the wanted channels and resampled, all in float32: sample n of the result is heard n / rate_hz s after the first.
+"""
+
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from loader.errors import DecodeFailed
+from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
+from loader.modalities.audio.padding import announced, ends_of
+from loader.modalities.audio.resample import Resampler, StrangeRate
+from loader.modalities.audio.riff import check_wav
+from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
+from loader.modalities.video.mp4 import check_complete
+
+from ..container import packets_of
+from ..unit import dropped, rejected
+from .meter import MonoSum
+
+if TYPE_CHECKING:
+    from av.audio.frame import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+
+
+class Timeline:
+    """Decodes a stream to float32 [channels, samples] at `rate_hz`, full scale = 1. Iterate once; then all is final.
+
+    heard: what was laid, with its counts; start: seconds at which the first sample is heard, on the container's
+    clock, None before the first piece; mix: how the source's channels became the wanted ones; mono_sum: what a sum
+    of two channels does to them. O(samples); holds a block of about 65,536 samples.
+    """
+
+    def __init__(
+        self, container: "InputContainer", stream: "AudioStream", rate_hz: int, channels: Channels = "mono"
+    ) -> None:
+        self.heard = Heard(ends_in(container, stream))
+        self.mix: Mix | None = None
+        self.mono_sum = MonoSum()
+        self._container, self._stream, self._rate_hz, self._channels = container, stream, rate_hz, channels
+
+    @property
+    def start(self) -> Fraction | None:
+        return self.heard.start
+
+    @property
+    def n_source(self) -> int:
+        """Samples per channel that were decoded, at the source's rate."""
+        return self.heard.n_source
+
+    @property
+    def n_filled(self) -> int:
+        """Silent ones put into gaps, at the source's rate."""
+        return self.heard.n_filled
+
+    @property
+    def n_left_out(self) -> int:
+        """Overlapping ones, and padding at the end, at the source's rate."""
+        return self.heard.n_overlapping + self.heard.n_padding
+
+    def __iter__(self) -> Iterator[Floats]:
+        """Raises: Unusable for sound that cannot be decoded to its end, or whose channels cannot be had so."""
+        resampler: Resampler | None = None
+        for piece in laid(self._container, self._stream, self.heard):
+            if resampler is None:
+                self.mix = self._mixed()
+                n_out = self.heard.n_channels if self.mix.matrix is None else len(self.mix.matrix)
+                resampler = self._resampler(n_out)
+            assert self.mix is not None  # since the resampler is there
+            if self.heard.n_channels == 2:
+                self.mono_sum.add(piece)
+            yield from resampler.add(self.mix(piece))
+        if resampler is not None:
+            yield from resampler.finish()
+
+    def _resampler(self, n_channels: int) -> Resampler:
+        try:
+            return Resampler(self.heard.rate_hz, self._rate_hz, n_channels)
+        except StrangeRate as error:
+            raise rejected("decode", "sample_rate", error) from error
+
+    def _mixed(self) -> Mix:
+        if self.heard.n_channels > MAX_CHANNELS:
+            raise dropped(
+                "cut", "channels", f"{self.heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
+            )
+        try:
+            return mix_for(self.heard.channels, self.heard.layout, self._channels)
+        except UnknownLayout as error:
+            raise dropped("cut", "unknown_layout", error) from error
+
+
+def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
+    """The stream's sound as it is, in blocks. Raises: Unusable."""
+    try:
+        for frame in decoded(container, stream):
+            yield from _finite(heard.add(frame))
+        yield from _finite(heard.finish())
+    except BadSound as bad:
+        raise rejected("decode", bad.code, bad.reason) from bad
+    except UndecodableSound as error:
+        raise rejected("decode", "undecodable", f"sound, after {heard.n_source} samples: {error}") from error
+    check_length(container, stream, heard)
+    check_overlaps(heard)
+
+
+def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
+    """Raises: UndecodableSound."""
+    import av
+
+    prepare(stream)
+    try:
+        for packet in packets_of(container, stream):
+            yield from cast("list[AudioFrame]", packet.decode())
+    except av.error.FFmpegError as error:
+        raise UndecodableSound(error.strerror) from error
+
+
+class UndecodableSound(Exception):
+    """FFmpeg's words about it."""
+
+
+def prepare(stream: "AudioStream") -> None:
+    """Before the first packet: one thread, and FLAC's checksums are looked at, which FFmpeg by itself does not."""
+    stream.codec_context.thread_count = 1
+    if stream.codec_context.name == "flac":
+        stream.codec_context.options = {"err_detect": "crccheck+explode"}
+
+
+def ends_in(container: "InputContainer", stream: "AudioStream") -> Ends:
+    """Where the file says that its sound ends."""
+    with _mapped(container.name) as data:
+        return ends_of(container, stream, data)
+
+
+def check_length(container: "InputContainer", stream: "AudioStream", heard: Heard) -> None:
+    """Raises: Unusable for a FLAC, WAV, MP3 or MP4 with fewer samples than its header announces."""
+    name = container.format.name
+    with _mapped(container.name) as data:
+        promise = announced(name, data)
+        if promise is not None and promise.n_samples - heard.n_source > promise.slack_s * heard.rate_hz:
+            raise rejected(
+                "decode",
+                "truncated",
+                f"the header announces {promise.n_samples} samples, {heard.n_source} are there",
+            )
+        try:
+            check_wav(data)
+            if name.startswith("mov"):
+                check_complete(stream, len(data))
+        except DecodeFailed as error:
+            raise rejected("decode", "truncated", error) from error
+
+
+@contextmanager
+def _mapped(path: str) -> Iterator[mmap.mmap]:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data
+
+
+def _finite(pieces: Iterator[Floats]) -> Iterator[Floats]:
+    for piece in pieces:
+        if not np.isfinite(piece).all():
+            raise rejected("decode", "not_finite", "the sound has samples that are NaN or infinite")
+        yield piece
+
+
+def check_overlaps(heard: Heard) -> None:
+    """Raises: Unusable when most of what is decoded would be left out: the timestamps make no sense."""
+    if 2 * heard.n_overlapping > heard.n_source:
+        raise rejected(
+            "decode",
+            "timestamps",
+            f"{heard.n_overlapping} of {heard.n_source} samples are said to be heard at the time of others",
+        )
+
+
+def check_gaps(n_source: int, n_filled: int) -> None:
+    """Raises: Unusable when a file of sound holds more holes than sound: its timestamps or its frames are wrong."""
+    if n_filled > n_source:
+        raise rejected(
+            "decode", "gaps", f"{n_source} samples are decoded, and {n_filled} missing between them"
+        )
+
+
+def pieces_at(
+    timeline: Timeline, spans: list[tuple[Fraction, Fraction]], rate_hz: int
+) -> Iterator[tuple[Floats, int]]:
+    """For each [start, end) in s of the container's clock: its samples, and how many of them are real.
+
+    Samples are float32 [channels, n]. Where the stream has nothing there is silence. A span's first sample is the one
+    nearest to its start: at most half a sample off. Spans are in order of their starts and may overlap; one without
+    any real sample is all silence. Each is given as soon as it is complete: only those are held that overlap, and a
+    block. Raises: Unusable.
+    """
+    waiting = [_Piece(start, round((end - start) * rate_hz)) for start, end in spans]
+    first = position = 0
+    n_channels = 1
+    for block in timeline:
+        zero, n_channels = timeline.start, block.shape[0]
+        assert zero is not None  # it yielded
+        end = position + block.shape[1]
+        for number in range(first, len(waiting)):
+            begin = round((waiting[number].start - zero) * rate_hz)
+            if begin >= end:
+                break
+            waiting[number].add(block, position - begin)
+        while first < len(waiting) and waiting[first].end(zero, rate_hz) <= end:
+            yield waiting[first].done(n_channels)
+            first += 1
+        position = end
+        if first == len(waiting):
+            return
+    for piece in waiting[first:]:
+        yield piece.done(n_channels)
+
+
+class _Piece:
+    def __init__(self, start: Fraction, n_samples: int) -> None:
+        self.start, self._n = start, n_samples
+        self._samples: Floats | None = None
+        self._n_real = 0
+
+    def end(self, zero: Fraction, rate_hz: int) -> int:
+        """Number of the timeline's sample behind its last."""
+        return round((self.start - zero) * rate_hz) + self._n
+
+    def add(self, block: Floats, at: int) -> None:
+        """The block's first sample is the piece's sample number `at`."""
+        low, high = max(0, at), min(self._n, at + block.shape[1])
+        if low >= high:
+            return
+        if self._samples is None:
+            self._samples = np.zeros((block.shape[0], self._n), np.float32)
+        self._samples[:, low:high] = block[:, low - at : high - at]
+        self._n_real += high - low
+
+    def done(self, n_channels: int) -> tuple[Floats, int]:
+        samples, self._samples = self._samples, None
+        if samples is None:
+            samples = np.zeros((n_channels, self._n), np.float32)
+        return samples, self._n_real

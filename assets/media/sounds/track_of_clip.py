@@ -1,0 +1,70 @@
+"""The sound beside a picture, measured on the way: what cannot be used of it costs the sound and not the picture."""
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, cast
+
+from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, mix_for
+
+from ..media_table import Row
+from ..unit import Unusable, rejected
+from ..videos.measure.probe import sound_facts
+from .audit import Loudness
+from .decode import check_length, ends_in, prepare
+
+if TYPE_CHECKING:
+    from av.audio.frame import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+    from av.packet import Packet
+
+
+class SoundBeside:
+    """The sound beside a picture. When it cannot be decoded, or laid on a timeline, the picture is still good."""
+
+    def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
+        self._container, self._stream = container, stream
+        self._loudness = Loudness(ends_in(container, stream))
+        self._error = ""
+        prepare(stream)
+
+    def add(self, packet: "Packet[Any]") -> None:
+        """The next packet; nothing is decoded behind an error."""
+        import av
+
+        if self._error:
+            return
+        try:
+            for frame in cast("list[AudioFrame]", packet.decode()):
+                self._loudness.add(frame)
+        except av.error.FFmpegError as error:
+            self._error = f"undecodable: after {self._loudness.n_samples} samples: {error.strerror}"
+        except Unusable as unusable:
+            self._error = f"{unusable.code}: {unusable.reason}"
+
+    def facts(self, picture_start_s: Fraction) -> Row:
+        """Columns: what was measured, or why not."""
+        header = sound_facts(self._stream)
+        measured: Row = {}
+        if not self._error:
+            try:
+                measured = self._measured(picture_start_s)
+            except Unusable as unusable:
+                self._error = f"{unusable.code}: {unusable.reason}"
+        return {**header, "audio_error": self._error} if self._error else {**header, **measured}
+
+    def _measured(self, picture_start_s: Fraction) -> Row:
+        """Raises: Unusable for what the cutter could make no sound of."""
+        if not self._loudness.n_samples:
+            raise rejected("decode", "no_samples", "the audio stream holds no samples")
+        measured = self._loudness.facts(picture_start_s)
+        heard = self._loudness.heard
+        check_length(self._container, self._stream, heard)
+        if heard.n_channels > MAX_CHANNELS:
+            raise rejected(
+                "decode", "channels", f"{heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
+            )
+        try:
+            mix_for(heard.channels, heard.layout, "mono")
+        except UnknownLayout as error:
+            raise rejected("decode", "unknown_layout", error) from error
+        return measured

@@ -1,0 +1,1 @@
+"""Clips: canonical ones that are encoded, reference ones that keep the bytes."""

@@ -1,0 +1,1 @@
+"""Frames of a video: their times, interlacing, side data, thumbnails."""

@@ -1,0 +1,1 @@
+"""Measurements of a video: audit, probe, brightness and stillness, seeking."""

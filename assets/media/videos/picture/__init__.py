@@ -1,0 +1,1 @@
+"""Colour and size of the canonical picture of a video."""

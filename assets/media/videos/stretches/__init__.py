@@ -1,0 +1,1 @@
+"""Stretches of a video that become clips: shots, groups of pictures, spans."""

@@ -1,0 +1,1 @@
+"""Text and plots that Dagster shows: Markdown tables, charts, column schemas."""

@@ -1,0 +1,251 @@
+"""What Dagster's pages show of a stage: counts, bytes, small Markdown tables and plots."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from penstock.card.rendering.escape import clean, markdown_text
+
+from ..media.media_table import MEDIA
+from ..stages import StageRecord
+from ..tables import RAW_OBJECTS, UNITS
+from . import plots
+from .table_columns import arrow_schema, lineage_metadata, schema_metadata
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ..feedback.quarantine import Quarantined
+    from ..release.version_asset import Release
+
+Metadata = dict[str, dg.MetadataValue[Any]]
+_MAX_ROWS = 50
+_BAR = "█"
+
+
+class Markdown(str):
+    """Markup of our own, such as a link: a cell that is not escaped. What it shows of others is."""
+
+
+def dagster_name(dataset: str) -> str:
+    """The name of a dataset where Dagster takes letters, digits and '_' only: groups, jobs, sensors."""
+    return re.sub(r"\W", "_", dataset, flags=re.ASCII)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table; cells are shown as they are written and read as nothing, but for `Markdown`. Rows beyond 50 are
+    counted and not shown."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
+    if len(rows) > _MAX_ROWS:
+        lines.append(f"\nand {len(rows) - _MAX_ROWS} more")
+    return "\n".join(lines)
+
+
+def bars(counts: Mapping[str, int], width: int = 24) -> str:
+    """Counts as a Markdown table with a bar each, the largest `width` blocks long."""
+    most = max(counts.values(), default=0) or 1
+    rows = [(name, n, _BAR * max(1 if n else 0, round(width * n / most))) for name, n in counts.items()]
+    return markdown_table(("", "n", ""), rows)
+
+
+def _cell(value: object) -> str:
+    return value if isinstance(value, Markdown) else markdown_text(value)
+
+
+def code_block(language: str, *lines: str) -> str:
+    """Lines to copy, as a block of Markdown that none of them ends."""
+    told = [clean(line) for line in lines]
+    fence = "`" * (1 + max(2, *(len(run) for line in told for run in re.findall("`+", line)), 0))
+    return "\n".join([f"{fence}{language}", *told, fence])
+
+
+def data_version(record: StageRecord) -> dg.DataVersion:
+    """What Dagster compares: the fingerprint of what the stage's result depends on. Made again of the same, a stage has
+    the same, and nothing behind it is stale."""
+    return dg.DataVersion(record.fingerprint)
+
+
+def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Of the asset [dataset, raw_objects]."""
+    table = [(row["key"], row["mime"] or row["error_code"], row["nbytes"], row["licence"]) for row in rows]
+    licences = {row["licence"]: sum(r["licence"] == row["licence"] for r in rows) for row in rows}
+    return (
+        _of_record(record)
+        | arrow_schema(RAW_OBJECTS)
+        | {
+            "objects": dg.MetadataValue.md(markdown_table(("object", "type", "bytes", "licence"), table)),
+            "licences": dg.MetadataValue.md(bars(dict(sorted(licences.items())))),
+        }
+    )
+
+
+def samples_metadata(
+    record: StageRecord, refusals: Sequence[Mapping[str, Any]], table: "pl.DataFrame"
+) -> Metadata:
+    """Of the asset [dataset, samples]. table: the rows that the batch would add to the samples table."""
+    named = {name: table[name] for name in ("kind", "split", "licence") if name in table.columns}
+    groups: dict[str, Counter[str]] = {
+        name: Counter(str(value or "unknown") for value in values) for name, values in named.items()
+    }
+    return check_metadata(record, refusals) | _plot(plots.counts(groups))
+
+
+def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Of the asset [dataset, media]: what the admitted objects are."""
+    rows = [
+        (
+            row["key"],
+            row["kind"],
+            row["codec"] or row["audio_codec"] or "",
+            f"{row['upright_width_px']} x {row['upright_height_px']}" if row["upright_width_px"] else "",
+            f"{row['duration_s']:.2f}" if row["duration_s"] is not None else "",
+        )
+        for row in admitted
+    ]
+    codecs = Counter(str(row["codec"] or row["audio_codec"] or row["kind"]) for row in admitted)
+    return arrow_schema(MEDIA) | {
+        "objects": dg.MetadataValue.md(markdown_table(("object", "kind", "codec", "px", "s"), rows)),
+        "codecs": dg.MetadataValue.md(bars(dict(codecs.most_common()))),
+    }
+
+
+def units_metadata(
+    record: StageRecord, rows: Sequence[Mapping[str, Any]], refusals: Sequence[Mapping[str, Any]]
+) -> Metadata:
+    """Of the asset [dataset, units]."""
+    kinds = Counter(str(row["kind"]) for row in rows)
+    made = lineage_metadata(
+        record.dataset,
+        {name: [("raw_objects", name.removeprefix("raw_"))] for name in ("raw_key", "raw_sha256")}
+        | {"kind": [("media", "kind")]},
+    )
+    return (
+        check_metadata(record, refusals)
+        | arrow_schema(UNITS)
+        | made
+        | {"kinds": dg.MetadataValue.md(bars(dict(sorted(kinds.items()))))}
+    )
+
+
+def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Of an asset [dataset, feature_<name>]: the range of each score, and what was refused."""
+    names = [
+        name
+        for name in dict.fromkeys(n for row in rows for n in row)
+        if name not in ("key", "code", "reason")
+    ]
+    table = []
+    for name in names:
+        values = [row[name] for row in rows if isinstance(row.get(name), int | float)]
+        known = sum(row.get(name) is not None for row in rows)
+        spread = (
+            (f"{min(values):.4g}", f"{sum(values) / len(values):.4g}", f"{max(values):.4g}")
+            if values
+            else ("", "", "")
+        )
+        table.append((name, known, *spread))
+    kinds = {
+        name: next((type(row[name]).__name__ for row in rows if row.get(name) is not None), "")
+        for name in names
+    }
+    deps = {name: [("units", "key")] for name in ("key", *names)}
+    refused = [(row["key"], row["code"], row["reason"]) for row in rows if row["code"]]
+    scores = {name: [row[name] for row in rows if name in row] for name in names}
+    return (
+        _of_record(record)
+        | schema_metadata({"key": "str", **kinds, "code": "str", "reason": "str"})
+        | lineage_metadata(record.dataset, deps)
+        | _plot(plots.histograms(scores))
+        | {
+            "scores": dg.MetadataValue.md(
+                markdown_table(("column", "known", "min", "mean", "max"), table) if table else "none"
+            ),
+            "refused_samples": dg.MetadataValue.md(
+                markdown_table(("sample", "code", "reason"), refused) if refused else "none"
+            ),
+        }
+    )
+
+
+def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Of a check on objects: every one that gave no sample, and why."""
+    table = [
+        (row["key"], row["outcome"], row["stage"], row["code"], row["reason"])
+        for row in refusals
+        if row["outcome"] != "used"
+    ]
+    return _of_record(record) | {
+        "refused": dg.MetadataValue.md(
+            markdown_table(("object", "outcome", "stage", "code", "reason"), table) if table else "none"
+        )
+    }
+
+
+def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata:
+    """Of the asset [dataset, version]. history: samples by version number."""
+    version = release.version
+    groups = [
+        (name, body["n_rows"], body["nbytes"], ", ".join(sorted(body["field_nbytes"])))
+        for name, body in sorted(version.manifest["groups"].items())
+    ]
+    return {
+        "version": dg.MetadataValue.text(version.name),
+        "id": dg.MetadataValue.text(version.id),
+        "samples": dg.MetadataValue.int(len(version)),
+        "published_batches": dg.MetadataValue.text(", ".join(release.published) or "none: nothing was new"),
+        "approved": dg.MetadataValue.md(_approvals(release)),
+        "held_back_batches": dg.MetadataValue.text(", ".join(release.held_back) or "none"),
+        "groups": dg.MetadataValue.md(markdown_table(("group", "samples", "bytes", "fields"), groups)),
+        "dagster/row_count": dg.MetadataValue.int(len(version)),
+    } | _plot(plots.growth(history, {name: nbytes for name, _, nbytes, _ in groups}))
+
+
+def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:
+    """Of the asset [dataset, quarantine]: what is corrupt, who told it, and what was told wrongly. url: of the root."""
+    if found.record is None:
+        return {"ledgers": dg.MetadataValue.int(0)}
+    judged = [row for row in found.rows if row["verdict"] != "elsewhere"]
+    table = [
+        (row["verdict"], row["key"], row.get("code") or "", row.get("reason") or "", row["ledger"])
+        for row in judged
+    ]
+    plans = sorted({str(row["ledger"]).split("/")[1] for row in judged})[:5]
+    ask = [f"penstock explain {plan} --step STEP --root {url}" for plan in plans]
+    return {name: dg.MetadataValue.int(n) for name, n in found.record.counts.items()} | {
+        "excluded": dg.MetadataValue.int(len(found.excluded)),
+        "version": dg.MetadataValue.text(
+            found.version.name if found.version else "none: nothing to leave out"
+        ),
+        "judged_now": dg.MetadataValue.md(
+            markdown_table(("verdict", "sample", "code", "why", "ledger"), table) if table else "none"
+        ),
+        "explain": dg.MetadataValue.md(code_block("sh", *ask) if ask else "none"),
+        "stage_record": dg.MetadataValue.text(found.record.path),
+    }
+
+
+def _approvals(release: "Release") -> str:
+    """Versions of the release that somebody let pass, who and why."""
+    rows = [
+        (one.name, made["by"], made["reason"], ", ".join(made["checks"]))
+        for one in release.versions
+        if (made := one.manifest["producer"].get("approval"))
+    ]
+    return (
+        markdown_table(("version", "approved by", "reason", "though these failed"), rows) if rows else "none"
+    )
+
+
+def _plot(image: str) -> Metadata:
+    return {"plot": dg.MetadataValue.md(image)} if image else {}
+
+
+def _of_record(record: StageRecord) -> Metadata:
+    facts: Metadata = {name: dg.MetadataValue.int(n) for name, n in record.counts.items()}
+    facts["stage_record"] = dg.MetadataValue.text(record.path)
+    facts["verdict"] = dg.MetadataValue.text(record.verdict)
+    return facts

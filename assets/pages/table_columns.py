@@ -1,0 +1,93 @@
+"""What Dagster shows of a table's columns: their types, and which columns of which asset they were made of."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ..spec import DatasetSpec
+
+Metadata = dict[str, dg.MetadataValue[Any]]
+SCHEMA, LINEAGE = "dagster/column_schema", "dagster/column_lineage"
+"""Names that Dagster's pages look for."""
+
+FROM_RAW_OBJECTS = {
+    "raw_uri": "uri",
+    "raw_key": "key",
+    "raw_etag": "etag",
+    "raw_sha256": "sha256",
+    "label": "label",
+    "licence": "licence",
+    "mime": "mime",
+    "source_nbytes": "nbytes",
+}
+"""Column of a sample -> column of raw_objects."""
+FROM_MEDIA = {
+    "kind": "kind",
+    "source_sample_rate_hz": "sample_rate_hz",
+    "source_width_px": "upright_width_px",
+    "source_height_px": "upright_height_px",
+    "source_duration_s": "duration_s",
+}
+"""Column of a sample -> column of media."""
+FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine"})
+"""Made when the batch is put together, of the hashes of all."""
+
+
+def schema_metadata(columns: Mapping[str, str]) -> Metadata:
+    """column -> type, as Dagster shows it."""
+    made = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
+    return {SCHEMA: dg.MetadataValue.table_schema(made)}
+
+
+def arrow_schema(schema: pa.Schema) -> Metadata:
+    """Of a lifecycle table."""
+    return schema_metadata({item.name: str(item.type) for item in schema})
+
+
+def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]) -> Metadata:
+    """column -> [(asset, column)] of the same dataset, as Dagster shows it."""
+    made = dg.TableColumnLineage(
+        {
+            name: [dg.TableColumnDep(dg.AssetKey([dataset, asset]), column) for asset, column in sources]
+            for name, sources in deps.items()
+        }
+    )
+    return {LINEAGE: dg.MetadataValue.column_lineage(made)}
+
+
+def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
+    """Of the rows that a batch adds to the samples table: each column from the stage that said it."""
+    scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.made())}
+    deps: dict[str, list[tuple[str, str]]] = {}
+    for name in table.columns:
+        if name in FROM_RAW_OBJECTS:
+            deps[name] = [("raw_objects", FROM_RAW_OBJECTS[name])]
+        elif name in FROM_MEDIA:
+            deps[name] = [("media", FROM_MEDIA[name])]
+        elif name in scored:
+            deps[name] = [(scored[name], name)]
+        elif name not in FROM_SAMPLES:
+            deps[name] = [("units", name)]
+    return frame_schema(table) | lineage_metadata(spec.name, deps)
+
+
+def version_columns(dataset: str, table: "pl.LazyFrame") -> Metadata:
+    """Of a version's samples table: every column is the batches'."""
+    schema = table.collect_schema()
+    told = schema_metadata({name: str(kind) for name, kind in schema.items()})
+    own = [name for name in schema.names() if name != "ordinal"]
+    return told | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
+
+
+def frame_schema(table: "pl.DataFrame") -> Metadata:
+    """Of a frame of polars."""
+    return schema_metadata({name: str(kind) for name, kind in table.schema.items()})
+
+
+def _columns_of(featurizer: Any) -> set[str]:
+    return {name for names in featurizer.columns.values() for name in names}

@@ -1,0 +1,1 @@
+"""The version asset: audit, dataset card, links, lag."""

@@ -1,0 +1,158 @@
+"""How long it takes from an object's arrival until trainings can read it: per batch, per version, over the versions.
+
+A version's manifest has, of the used objects of its batch, when they arrived (`producer.arrivals_us`): when the first
+and the last of them was written at its source, by the source's clock, and the 5 % and 50 % points between. The log says
+when the version was there. So a lag is read off two small objects; its 95th percentile is that of the 5 % that came
+first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+import loader
+from loader.dataset.log.entries import DAMAGED
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.tables.manifest import read_manifest
+from loader.errors import Corrupt, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+from ..arrivals.batch_manifests import read_manifest as read_batch
+from ..pages import plots
+from ..pages.report import Metadata, markdown_table
+from ..stages import StageRecord
+from ..tables import read_table
+
+if TYPE_CHECKING:
+    from .version_asset import Release
+
+PRODUCER = "arrivals_us"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """Seconds from arrival to version, over the used objects of a batch whose arrival is known: n of them."""
+
+    version: str
+    batch: str
+    n: int
+    min_s: float
+    median_s: float
+    p95_s: float
+    max_s: float
+
+
+def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
+    """When the objects arrived that a batch has samples of: n, first, p05, median, last; {} where no source told.
+
+    Costs the batch's manifest and its table of objects. Raises: Corrupt; StoreError.
+    """
+    try:
+        batch = read_batch(store, samples.dataset, samples.partition)
+    except (InvalidName, ObjectNotFound):  # a batch that somebody made by hand
+        return {}
+    used = {row["key"] for row in read_table(store, samples.files["objects"]) if row["outcome"] == "used"}
+    times = sorted(item.arrived_us for item in batch.objects if item.arrived_us and item.key in used)
+    if not times:
+        return {}
+    return {
+        "n": len(times),
+        "first": times[0],
+        "p05": _quantile(times, 5),
+        "median": _quantile(times, 50),
+        "last": times[-1],
+    }
+
+
+def _quantile(times: Sequence[int], percent: int) -> int:
+    """The nearest rank of an ascending list."""
+    return times[max(0, -(-percent * len(times) // 100) - 1)]
+
+
+def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
+    """Of a version that a batch became; None for others. Raises: Corrupt; StoreError."""
+    try:
+        producer = read_manifest(root.store, record.manifest, record.sha256)["producer"]
+    except ObjectNotFound:  # collected
+        return None
+    found = producer.get(PRODUCER)
+    if not found:
+        return None
+    return _lag(record, str(producer.get("batch", "")), found, _committed_us(root.store, record))
+
+
+def _lag(record: VersionRecord, batch: str, found: Mapping[str, int], at_us: int) -> Lag:
+    def since(name: str) -> float:
+        return max(0, at_us - found[name]) / 1e6  # clocks of two machines may disagree by more than it took
+
+    return Lag(
+        version=record.name,
+        batch=batch,
+        n=found["n"],
+        min_s=since("last"),
+        median_s=since("median"),
+        p95_s=since("p05"),
+        max_s=since("first"),
+    )
+
+
+def _committed_us(store: Store, record: VersionRecord) -> int:
+    path = f"log/{record.n:012d}.json"
+    try:
+        return int(parse_json_object(store.get(path).data)["at_us"])
+    except DAMAGED as error:
+        raise Corrupt(f"{store.url}/{path} is not a log entry ({error}); run penstock verify") from error
+
+
+def lags(root: loader.Root, dataset: str, newest: int = plots.MAX_VERSIONS) -> list[Lag]:
+    """Of the newest versions that are not retired, oldest first. Two requests each. Raises: as `lag_of`."""
+    living = [record for record in root.state.versions(dataset) if record.retired is None]
+    found = [lag_of(root, record) for record in living[-newest:]]
+    return [one for one in found if one is not None]
+
+
+def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
+    """Of the asset [dataset, version]: numbers over the batches that were published now, which Dagster plots over its
+    runs; a table of them; and a plot over the newest versions. {} where no source told of arrivals."""
+    history = lags(root, release.version.dataset)
+    names = {made.name for made in release.versions}
+    now = [one for one in history if one.version in names]
+    shown: Metadata = {}
+    if now:
+        numbers: dict[str, Any] = {
+            "lag_min_s": min(one.min_s for one in now),
+            "lag_median_s": _median([(one.median_s, one.n) for one in now]),
+            "lag_p95_s": max(one.p95_s for one in now),
+            "lag_max_s": max(one.max_s for one in now),
+        }
+        rows = [
+            (one.version, one.batch, one.n, *map(words, (one.min_s, one.median_s, one.p95_s, one.max_s)))
+            for one in now
+        ]
+        header = ("version", "batch", "objects", "min", "median", "p95", "max")
+        shown |= {name: dg.MetadataValue.float(value) for name, value in numbers.items()}
+        shown["lag"] = dg.MetadataValue.md(markdown_table(header, rows))
+    picture = plots.lags({int(one.version.rpartition("@")[2]): (one.median_s, one.p95_s) for one in history})
+    return shown | ({"lag_plot": dg.MetadataValue.md(picture)} if picture else {})
+
+
+def _median(values: Sequence[tuple[float, int]]) -> float:
+    """The median of batches' medians, each counted by its objects."""
+    ordered, half = sorted(values), sum(n for _, n in values) / 2
+    counted = 0
+    for value, n in ordered:
+        counted += n
+        if counted >= half:
+            return value
+    return ordered[-1][0]
+
+
+def words(seconds: float) -> str:
+    """42 s, 3.5 min, 7.0 h, 12.0 d."""
+    for unit, scale in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * scale:
+            return f"{seconds / scale:.1f} {unit}"
+    return f"{seconds:.1f} s"

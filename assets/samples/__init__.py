@@ -1,0 +1,1 @@
+"""The samples asset: assembly of samples, near-duplicates."""

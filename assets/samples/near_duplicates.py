@@ -1,0 +1,95 @@
+"""Near-duplicates of a batch, among its own samples and against the newest version: found, settled, with reasons."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import loader
+from loader.dataset.writing.part_extension import read_part
+from loader.modalities import decoder_for
+from loader.storage import Store
+
+from ..dedup.embeddings import Embeddings, embeddings_of
+from ..dedup.policy import KINDS, NearDuplicates
+from ..dedup.published import near_published, published_samples
+from ..dedup.settle import Copy, settle
+from ..dedup.table import candidates_of, table_of
+
+CODE = "near_duplicate"
+"""Of an object all of whose samples are copies of others."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """What a batch's samples are copies of. compared_with: the id of the version that they were compared with, "" for
+    none yet, None where the dataset has no policy; of: key -> what it is a copy of; supersede: key of a published
+    sample -> why a new one takes its place; counts: what was compared."""
+
+    compared_with: str | None = None
+    of: Mapping[str, Copy] = field(default_factory=dict)
+    supersede: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def columns(self, key: str) -> Row:
+        """dup_of, dup_by (phash, phash_mirrored, embedding) and dup_distance_bits or dup_cosine of a sample."""
+        copy = self.of.get(key)
+        if copy is None:
+            return {}
+        by_bits = copy.by != "embedding"
+        near = {"dup_distance_bits": int(copy.distance)} if by_bits else {"dup_cosine": 1 - copy.distance}
+        return {"dup_of": copy.of, "dup_by": copy.by, **near}
+
+
+NONE = Copies()
+
+
+def copies_among(
+    root: loader.Root,
+    dataset: str,
+    policy: NearDuplicates,
+    samples: Sequence[Row],
+    parts: Sequence[loader.Part],
+    landed: Sequence[Row],
+) -> Copies:
+    """Settle the near-duplicates of a batch. samples: rows with all columns, those that are left out for another
+    reason not among them; landed: rows of raw_objects, in whose order samples count as landed.
+
+    Costs: see `dedup.published` and `dedup.hamming`; nothing grows with published samples times new ones but the
+    matrix product of embeddings, where the policy has them. Raises: FieldMismatch; Corrupt.
+    """
+    place = {row["key"]: position for position, row in enumerate(landed)}
+    rows = [row for row in samples if row["kind"] in KINDS]
+    rows.sort(key=lambda row: (place.get(row["raw_key"], len(place)), row["key"]))
+    table = table_of(rows)
+    embeddings = None
+    if policy.embedding:
+        embeddings = _embeddings(root.store, parts, table["key"].to_list(), policy.embedding.field)
+    new = candidates_of(table, [row["raw_sha256"] for row in rows], embeddings)
+    published = published_samples(root, dataset, policy, but=[row["key"] for row in samples])
+    settled = settle(new, published.candidates, near_published(new, published, policy), policy)
+    supersede = {key: copy.reason for row, copy in settled.superseded.items() for key in published.keys(row)}
+    return Copies(
+        compared_with=published.version,
+        of=settled.copies,
+        supersede=supersede,
+        counts={
+            "near_duplicates": len(settled.copies),
+            "superseded": len(supersede),
+            "compared_with": len(published.table),
+            "published_without_hash": published.n_unhashed,
+        },
+    )
+
+
+def _embeddings(store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str) -> Embeddings:
+    """Of these samples; a part that has no such field has none."""
+    decode, wanted = decoder_for(name), set(keys)
+    found: dict[str, Any] = {}
+    for part in parts:
+        if any(name in shard.field_nbytes for shard in part.shards):
+            for key, fields in read_part(store, part, [name]):
+                if key in wanted and fields[name]:
+                    found[key] = decode(fields[name], None)
+    return embeddings_of(found.get(key) for key in keys)

@@ -1,0 +1,273 @@
+"""samples: units and features put together, filtered, accounted for, audited - what `version` may publish."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+import loader
+from loader.errors import StageNotPublished
+from loader.storage import Store
+from resources.storage import RootResource
+
+from ..dedup.policy import NearDuplicates
+from ..feedback.quarantine import kept_out
+from ..ingest import media as validation
+from ..ingest import raw_objects as landing_stage
+from ..ingest import units as units_stage
+from ..pages.report import check_metadata, dagster_name, data_version, samples_metadata
+from ..pages.table_columns import samples_columns
+from ..release.audit import candidate
+from ..release.card import made_of
+from ..spec import DatasetSpec
+from ..stages import (
+    StageRecord,
+    Upstream,
+    append_record,
+    current_record,
+    fingerprint,
+    require_published,
+    require_read,
+)
+from ..tables import read_table, write_table
+from .assembly import Assembled, assemble, audit
+from .near_duplicates import NONE, Copies, copies_among
+
+STAGE = "samples"
+CODE_VERSION = "4"
+CHECK = "accounted_for"
+
+Row = dict[str, Any]
+
+
+def samples_stage(
+    root: loader.Root, spec: DatasetSpec, *, partition: str, run_id: str
+) -> tuple[StageRecord, list[Row]]:
+    """Assemble a batch and publish the verdict: the record, and one row per landed object with its outcome.
+
+    A failed audit aborts the batch's transaction, so that it can never be committed, by whatever way. A batch whose
+    upstream is as before is not assembled again, unless it waits for a version and was compared with an older one; one
+    that a version has never is: features computed again become other versions (`refresh`). One that holds nothing but
+    copies of what is there is given up: it has nothing to publish. Raises: StageNotPublished when a stage before has
+    not published.
+    """
+    store = root.store
+    landed = require_published(store, spec.name, landing_stage.STAGE, partition)
+    media = require_published(store, spec.name, validation.STAGE, partition)
+    units = require_published(store, spec.name, units_stage.STAGE, partition)
+    features = [require_published(store, spec.name, feature.stage, partition) for feature in spec.features]
+    require_read(media, landed)
+    require_read(units, media)
+    upstream = [landed, media, units, *features]
+    read = [[one.stage, one.r] for one in upstream]
+    filters = [one.identity() for one in spec.filters]
+    policy = spec.near_duplicates.identity() if spec.near_duplicates else []
+    bad = _quarantined(store, units)
+    wanted = fingerprint(
+        CODE_VERSION, read, filters, str(spec.max_reject_rate), policy, *([sorted(bad)] if bad else [])
+    )
+    newest = current_record(store, spec.name, STAGE, partition)
+    committed = _is_committed(root, units)
+    if newest is not None and (
+        (newest.fingerprint == wanted and not outdated(root, newest))
+        or (committed and newest.verdict == "published")
+    ):
+        return newest, read_table(store, newest.files["objects"])
+    refusals = [row for one in (media, units) for row in read_table(store, one.files["refusals"])]
+    raws = read_table(store, landed.files[landing_stage.STAGE])
+    assembled = assemble(
+        store,
+        spec,
+        landed=raws,
+        refusals=refusals,
+        units=units,
+        features=features,
+        find_copies=partial(_find_copies, root, spec.name, _policy(spec, features), raws),
+        quarantined=bad,
+    )
+    reason = audit(spec, assembled)
+    nothing_new = "" if committed else assembled.nothing_new()
+    given_up = f"{CHECK}: {reason}" if reason else nothing_new
+    if given_up and units.body["parts"]:
+        root.abort(units.body["txn"], given_up[:500])
+    record = StageRecord(
+        dataset=spec.name,
+        stage=STAGE,
+        partition=partition,
+        verdict="failed" if reason else "published",
+        reason=reason,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+        fingerprint=wanted,
+        files={
+            "objects": write_table(store, spec.name, "objects", partition, assembled.objects),
+            "lineage": write_table(
+                store, spec.name, "lineage", partition, lineage(assembled, upstream, wanted, run_id)
+            ),
+        },
+        upstream=tuple(Upstream(stage=one.stage, partition=partition, r=one.r) for one in upstream),
+        counts=_counts(assembled),
+        body={
+            "txn": units.body["txn"],
+            "labels": units.body["labels"],
+            "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
+            "exclude": dict(assembled.exclude),
+            "supersede": dict(assembled.copies.supersede),
+            "compared_with": assembled.copies.compared_with,
+            "made_of": made_of(spec, units, features, assembled.objects),
+        },
+    )
+    return append_record(store, record), list(assembled.objects)
+
+
+def outdated(root: loader.Root, record: StageRecord) -> bool:
+    """Whether a batch waits for a version, and the newest is another than it was compared with for near-duplicates."""
+    compared_with: str | None = record.body.get("compared_with")
+    if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
+        return False
+    newest = root.state.newest(record.dataset)
+    return compared_with != (newest.id if newest else "")
+
+
+def _quarantined(store: Store, units: StageRecord) -> dict[str, str]:
+    """unit_id -> why, of units of the batch that trainings found to be corrupt, when they were cut before."""
+    known = kept_out(store, units.dataset)
+    if not known:
+        return {}
+    mine = {row["unit_id"] for row in read_table(store, units.files[units_stage.STAGE])}
+    return {unit: reason for unit, reason in known.items() if unit in mine}
+
+
+def _is_committed(root: loader.Root, units: StageRecord) -> bool:
+    return root.state.txns[units.body["txn"]].status == "committed"
+
+
+def _policy(spec: DatasetSpec, features: Sequence[StageRecord]) -> NearDuplicates | None:
+    """The dataset's policy, with the name that its embeddings are stored under by now."""
+    policy = spec.near_duplicates
+    if policy is None or policy.embedding is None:
+        return policy
+    stored: dict[str, str] = {}
+    for record in features:
+        stored |= record.body.get("fields", {})
+    field = stored.get(policy.embedding.field, policy.embedding.field)
+    return replace(policy, embedding=replace(policy.embedding, field=field))
+
+
+def _find_copies(
+    root: loader.Root,
+    dataset: str,
+    policy: NearDuplicates | None,
+    landed: Sequence[Row],
+    samples: Sequence[Row],
+    parts: Sequence[loader.Part],
+) -> Copies:
+    return NONE if policy is None else copies_among(root, dataset, policy, samples, parts, landed)
+
+
+def lineage(assembled: Assembled, upstream: Sequence[StageRecord], wanted: str, run_id: str) -> list[Row]:
+    """Sample <- unit <- raw object, and stage <- stage of the batch, each with run, code and data version.
+
+    A sample's way back is its two rows, and the rows of stages of its partition: O(samples + stages). upstream: every
+    record that the samples were made of; wanted: the fingerprint of their own.
+    """
+    units = next(one for one in upstream if one.stage == units_stage.STAGE)
+    mine = {
+        "run_id": run_id,
+        "asset_key": f"{units.dataset}/{STAGE}",
+        "partition": units.partition,
+        "code_version": CODE_VERSION,
+        "config_hash": wanted,
+        "data_version": wanted,
+        "record": "",
+    }
+    rows = [_step("stage", STAGE, "stage", one.stage) | mine for one in upstream]
+    for one in upstream:
+        read = [item.stage for item in one.upstream] or ["manifest"]
+        rows += [_step("stage", one.stage, "stage", name) | _made_by(one) for name in read]
+    cut = _made_by(units)
+    for sample in assembled.samples:
+        rows.append(_step("sample", sample["key"], "unit", sample["unit_id"]) | mine)
+        rows.append(_step("unit", sample["unit_id"], "raw_object", sample["raw_sha256"]) | cut)
+    return rows
+
+
+def _step(out_kind: str, out_id: str, in_kind: str, in_id: str) -> Row:
+    return {"out_kind": out_kind, "out_id": out_id, "in_kind": in_kind, "in_id": in_id}
+
+
+def _made_by(record: StageRecord) -> Row:
+    return {
+        "run_id": record.run_id,
+        "asset_key": f"{record.dataset}/{record.stage}",
+        "partition": record.partition,
+        "code_version": record.code_version,
+        "config_hash": record.fingerprint,
+        "data_version": record.fingerprint,
+        "record": record.path,
+    }
+
+
+def _counts(assembled: Assembled) -> dict[str, int]:
+    outcomes = assembled.outcomes()
+    kinds: dict[str, int] = {}
+    for sample in assembled.samples:
+        if not sample["left_out"]:
+            kinds[sample["kind"]] = kinds.get(sample["kind"], 0) + 1
+    return {
+        "landed": len(assembled.objects),
+        **{name: outcomes[name] for name in ("used", "rejected", "dropped")},
+        "samples": sum(kinds.values()),
+        "left_out": len(assembled.exclude),
+        **assembled.copies.counts,
+        "nbytes": sum(shard.nbytes for part in assembled.parts for shard in part.shards),
+        **{kind: kinds.get(kind, 0) for kind in ("image", "video", "audio", "text")},
+    }
+
+
+_CHECK_SAYS = (
+    "Every landed object is used, rejected or dropped with a reason, and no more are rejected than the dataset "
+    "allows. A batch that fails is not published, now or later, until it is made again."
+)
+SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
+    """The asset [dataset, samples] and its check."""
+    key = dg.AssetKey([spec.name, STAGE])
+    stages: Sequence[str] = [units_stage.STAGE, *(feature.stage for feature in spec.features)]
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey([spec.name, stage]) for stage in stages],
+        partitions_def=batches,
+        code_version=CODE_VERSION,
+        group_name=dagster_name(spec.name),
+        kinds={"parquet"},
+        check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
+        description="Parts, features and score columns together; filtered, with every object accounted for.",
+    )
+    def samples(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[SamplesEvent]:
+        with root.opened() as opened:
+            try:
+                record, objects = samples_stage(
+                    opened, spec, partition=context.partition_key, run_id=context.run.run_id
+                )
+            except StageNotPublished as error:
+                raise dg.Failure(str(error), allow_retries=False) from error
+            passed = record.verdict == "published"
+            table = candidate(opened, record) if passed else None
+            made = (
+                {}
+                if table is None
+                else samples_metadata(record, objects, table) | samples_columns(spec, table)
+            )
+        yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=check_metadata(record, objects))
+        if not passed:
+            # The check makes it visible; the record, which is already written, makes it true.
+            raise dg.Failure(record.reason, metadata=check_metadata(record, objects), allow_retries=False)
+        yield dg.MaterializeResult(metadata=made, data_version=data_version(record))
+
+    return samples

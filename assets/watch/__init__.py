@@ -1,0 +1,1 @@
+"""Alarms, metrics and states of ingest batches."""

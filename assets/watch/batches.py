@@ -1,0 +1,133 @@
+"""Where every batch of a dataset stands, and what became of its objects: read from the root alone.
+
+What operators look at is made of this: metrics, alerts, backlog. A look costs two listings (manifests, stages: a
+request per 1,000 keys), one request for the log, and a GET for what is new since the last look, sixteen at a time.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import loader
+from loader.dataset.log.state import State
+from loader.storage import Store
+
+from ..arrivals.batch_manifests import batch_number, batch_numbers, manifests
+from ..ingest import media as media_stage
+from ..ingest import raw_objects as landing_stage
+from ..ingest import units as units_stage
+from ..release.audit import STAGE as AUDIT
+from ..samples import samples_asset as samples_stage
+from ..stages import KnownRecords, StageRecord
+from ..tables import read_table
+
+Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
+STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")
+"""waiting: discovered, no stage has run; in_progress: some have; stopped: a check said no; ready: for a release;
+published: in a version; nothing_new: it gave no sample that was not there."""
+
+_STAGES = (landing_stage.STAGE, media_stage.STAGE, units_stage.STAGE, samples_stage.STAGE, AUDIT)
+Refused = tuple[str, str]
+"""(outcome, code): ("rejected", "truncated")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """objects, nbytes: as they were discovered; used: objects with a sample; refused: objects without, by outcome and
+    code; landed_at_us, samples_at_us: when those stages published, 0 before; stopped_by: stage and reason."""
+
+    key: str
+    standing: Standing
+    objects: int
+    nbytes: int
+    used: int = 0
+    refused: Mapping[Refused, int] = field(default_factory=dict)
+    landed_at_us: int = 0
+    samples_at_us: int = 0
+    stopped_by: str = ""
+
+
+class Batches:
+    """The batches of one dataset, looked at again and again."""
+
+    def __init__(self, dataset: str) -> None:
+        self.dataset = dataset
+        self._known = KnownRecords(dataset, _STAGES)
+        self._waiting: dict[int, Batch] = {}
+        self._refusals: dict[str, Counter[Refused]] = {}
+
+    def look(self, root: loader.Root) -> list[Batch]:
+        """All of them, oldest first. Raises: Corrupt; StoreError."""
+        known, state = self._known.newest(root.store), root.state
+        begun = [self._batch(root.store, state, key, records) for key, records in known.items()]
+        waiting = self._not_begun(root.store, {batch_number(batch.key) for batch in begun})
+        return sorted([*begun, *waiting], key=lambda batch: batch_number(batch.key))
+
+    def _not_begun(self, store: Store, begun: set[int]) -> list[Batch]:
+        numbers = set(batch_numbers(store, self.dataset)) - begun
+        for manifest in manifests(store, self.dataset, numbers - self._waiting.keys()):
+            self._waiting[manifest.number] = Batch(
+                key=manifest.batch, standing="waiting", objects=len(manifest.objects), nbytes=manifest.nbytes
+            )
+        self._waiting = {number: self._waiting[number] for number in numbers}
+        return list(self._waiting.values())
+
+    def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> Batch:
+        landed, cut = records.get(landing_stage.STAGE), records.get(samples_stage.STAGE)
+        standing, stopped_by = _standing(state, records)
+        return Batch(
+            key=key,
+            standing=standing,
+            objects=landed.counts["landed"] if landed else 0,
+            nbytes=landed.counts["nbytes"] if landed else 0,
+            used=cut.counts["used"] if cut else 0,
+            refused=self._refused(store, records),
+            landed_at_us=landed.at_us if landed else 0,
+            samples_at_us=cut.at_us if cut else 0,
+            stopped_by=stopped_by,
+        )
+
+    def _refused(self, store: Store, records: Mapping[str, StageRecord]) -> Mapping[Refused, int]:
+        if cut := records.get(samples_stage.STAGE):
+            return Counter(
+                {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
+            )
+        found: Counter[Refused] = Counter()
+        for stage in (media_stage.STAGE, units_stage.STAGE):
+            if record := records.get(stage):
+                found += self._of_table(store, record)
+        return found
+
+    def _of_table(self, store: Store, record: StageRecord) -> Counter[Refused]:
+        """Of a batch that is on its way or was stopped: its objects' outcomes, read once."""
+        if (file := record.files.get("refusals")) is None:
+            return Counter()
+        if file.path not in self._refusals:
+            rows = read_table(store, file)
+            self._refusals[file.path] = Counter((row["outcome"], row["code"]) for row in rows)
+        return self._refusals[file.path]
+
+
+def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
+    """(where a batch stands, what stopped it or "")."""
+    cut, transaction = records.get(samples_stage.STAGE), None
+    if cut is not None and cut.verdict == "published":
+        transaction = state.txns.get(cut.body["txn"])
+    if transaction is not None and transaction.status == "committed":
+        return "published", ""
+    newest = max(records.values(), key=lambda record: record.at_us)
+    if newest.verdict != "published":
+        return "stopped", f"{newest.stage}: {newest.reason}"
+    if cut is None or cut.verdict != "published" or newest.stage not in (samples_stage.STAGE, AUDIT):
+        return "in_progress", ""
+    if not cut.body["parts"]:
+        return "nothing_new", ""
+    if transaction is not None and transaction.status == "aborted":
+        return "stopped", f"its parts were given up ({transaction.reason}): run the batch again"
+    return "ready", ""
+
+
+def backlog(batches: Sequence[Batch]) -> list[Batch]:
+    """Those whose objects are not trainable yet and may become so without a person."""
+    return [batch for batch in batches if batch.standing in ("waiting", "in_progress", "ready")]

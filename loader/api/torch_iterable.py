@@ -1,0 +1,138 @@
+"""The IterableDataset class itself; importing this module imports torch.
+
+Where a run is, told from what torchdata's StatefulDataLoader saves around the states of a plan.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ..cache.spec import cache_spec
+from ..errors import InvalidRuntime, PlanMismatch, Unpicklable
+from ..order.plan import Plan
+from ..run.batch.batch import Batch
+from ..run.loader import Loader, steps_of_run
+from ..run.recipe.world import World
+
+
+def next_step(plan: Plan, state: object) -> int:
+    """The global step that comes next after a plan's own state, or after one that a StatefulDataLoader saved.
+
+    The package puts the dataset's state under "dataset_state", and with worker processes one per worker under
+    "_snapshot". A worker's is the next step that it would make itself, so the earliest of them comes next; batches
+    handed out since the snapshot was taken are counted beside it. The number of workers does not matter here.
+
+    Raises: PlanMismatch (naming what differs, or that it is no such state); FormatTooNew; InvalidRuntime.
+    """
+    if not isinstance(state, Mapping) or not {"_snapshot", "dataset_state"} & state.keys():
+        return plan.check_state(state)
+    if "_snapshot" not in state:
+        return plan.check_state(state["dataset_state"])
+    try:
+        workers: Mapping[str, Mapping[str, Any]] = state["_snapshot"]["_worker_snapshots"]
+        saved = [worker["dataset_state"] for worker in workers.values()]
+        since = int(state["_steps_since_snapshot"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PlanMismatch(
+            f"not a state that torchdata's StatefulDataLoader saved ({type(error).__name__}: {error}); it has "
+            f"{sorted(map(str, state))}. Pass what its state_dict() returned, unchanged"
+        ) from error
+    if not saved:
+        raise PlanMismatch("a StatefulDataLoader's state without any worker's; pass it as it was saved")
+    return plan.checked_step(min(plan.check_state(one) for one in saved) + since)
+
+
+class PlanDataset(IterableDataset[Batch]):
+    """See `loader.torch_dataset`."""
+
+    def __init__(
+        self, plan: Plan, rank: int | World | None, world_size: int | None, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        # Read here: a worker process may not see the launcher's environment.
+        self.world = World.of(rank, world_size)
+        self.plan, self._options = plan, dict(options)
+        if self._options.get("framework") == "jax":
+            raise InvalidRuntime(
+                "framework='jax' in a torch_dataset, whose batches go to torch; accepted: 'torch', 'numpy'. A JAX "
+                "training iterates over loader.Loader(plan, framework='jax')"
+            )
+        if self._options.get("micro_batch") is not None:
+            raise InvalidRuntime(
+                "micro_batch in a torch_dataset, whose workers take turns by whole steps: cut a batch with "
+                "batch.micro_batches(count)"
+            )
+        self._start = 0
+        self._resume: int | None = None  # a worker process's own first step, from a state of its own
+        self._position: int | None = None  # the next step of the iteration that has begun here
+        with Loader(
+            plan,
+            self.world.rank,
+            self.world.world_size,
+            **{**self._options, "workers": 0, "executor": "auto"},
+        ) as batches:
+            self._end = batches.end
+
+    def __len__(self) -> int:
+        """See `loader.steps_of_run`."""
+        return steps_of_run(self._end)
+
+    def seek(self, step: int) -> None:
+        """Begin to iterate at this global step."""
+        self._start, self._resume, self._position = self.plan.checked_step(step), None, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of this copy of the dataset (in a worker process: that worker's next step)."""
+        return self.plan.state(self._first() if self._position is None else self._position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin to iterate at a state of a plan, or at what a StatefulDataLoader saved, with whatever number of
+        workers and ranks. In a worker process, at that worker's own state. Raises: PlanMismatch."""
+        if get_worker_info() is None:
+            self.seek(next_step(self.plan, state))
+        else:
+            self._resume, self._position = self.plan.check_state(state), None
+
+    def __iter__(self) -> Iterator[Batch]:
+        # Before the first batch is asked for: a state taken now is this iteration's.
+        self._position, self._resume = self._first(), None
+        return self._batches(self._position)
+
+    def _first(self) -> int:
+        """Where this copy begins to iterate."""
+        info = get_worker_info()
+        return self._start + (info.id if info else 0) if self._resume is None else self._resume
+
+    def _batches(self, step: int) -> Iterator[Batch]:
+        info = get_worker_info()
+        stride = info.num_workers if info else 1
+        options = dict(self._options)
+        if info is not None:
+            options.setdefault("workers", 0)
+        if stride > 1:
+            options["workers"] = 0  # steps are not consecutive, so the loader has nothing to make ahead
+            options["cache"] = cache_spec(options.get("cache")).shared_by(stride)
+        if options.get("workers") == 0:
+            options["executor"] = "auto"  # DataLoader's workers are the processes
+        with Loader(self.plan, self.world.rank, self.world.world_size, **options) as batches:
+            while True:
+                batches.seek(step)
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                step += stride
+                self._position = step
+                yield batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        for name, value in self._options.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise Unpicklable(
+                    f"{name} = {value!r} cannot be sent to a worker process ({error}); use a function at the top level "
+                    "of a module instead of a lambda or a local function, or num_workers=0"
+                ) from error
+        return self.__dict__.copy()

@@ -1,0 +1,203 @@
+"""An open node cache: every fault of its disk is counted and warned about once, and none reaches a batch."""
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ..errors import PenstockError
+from .claims import Claims
+from .eviction import held_bytes, sweep
+from .folder import make_place
+from .needed_pages import BEAT_S, Hints
+from .pages import HEADER_BYTES, BadPage, Identity, Pages
+from .spec import PAGES_MIN, NodeCache
+
+logger = logging.getLogger(__name__)
+
+VERIFIED_PAGES = 2**16
+"""How many pages a process remembers to have checked; one that it forgot is checked again."""
+
+PAUSE_S = 30.0
+"""How long nothing is written after the disk refused it, and ranges are read as they are asked for: whole pages that
+nobody can keep would be fetched in vain."""
+
+Count = Callable[[str, int], None]
+
+
+class OpenCache:
+    """One loader's hands on a node cache; thread-safe. Pages go by their names (`pages.page_name`).
+
+    count(name, amount) is told of cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
+    cache_corrupt (pages that were not what was written) and cache_failed (what the disk refused).
+    Raises at once: InvalidRuntime for a folder that may not be a cache.
+    """
+
+    def __init__(self, spec: NodeCache, count: Count) -> None:
+        folder = str(spec.path)
+        self.page_bytes, self._folder, self.count = spec.page_bytes, folder, count
+        shared = spec.shared
+        self._pages, self._claims = Pages(folder, shared=shared), Claims(folder, shared=shared)
+        self._hints = Hints(folder, shared=shared)
+        self._verified: OrderedDict[str, Identity] = OrderedDict()
+        self._lock, self._sweeping = threading.Lock(), threading.Lock()
+        self._warned: set[str] = set()
+        self.limit_bytes, self._may_write = spec.limit_bytes, 0
+        self._pressed, self._next_beat_s, self._paused_until_s = False, 0.0, 0.0
+        try:
+            make_place(folder, shared=shared)
+        except OSError as error:
+            self._failed("open", error)
+        if self.limit_bytes is None:
+            with self._contained("open"):
+                self.limit_bytes = _half_of_free(folder)
+        self.beat(tuple)
+        with self._contained("evict"):
+            self._sweep()
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether a page that is fetched is likely to be kept: not for a while after the disk refused one."""
+        return time.monotonic() >= self._paused_until_s
+
+    def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
+        """The bytes of a page that each cut names; None when it is not there, or cannot be trusted."""
+        with self._lock:
+            verified = self._verified.get(name)
+        try:
+            found = self._pages.read(name, cuts, verified)
+        except BadPage as error:
+            self.count("cache_corrupt", 1)
+            self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
+            self.discard(name)
+            return None
+        except OSError as error:
+            self._failed("read", error)
+            return None
+        if found is None:
+            return None
+        with self._lock:
+            self._verified[name] = found[1]
+            if len(self._verified) > VERIFIED_PAGES:
+                self._verified.popitem(last=False)
+        self.count("cache_hits", 1)
+        return found[0]
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a page, after making room for it."""
+        with self._contained("write"):
+            nbytes = HEADER_BYTES + len(data)
+            if self._has_room(nbytes):
+                self._pages.write(name, data)
+                self.count("cache_written_bytes", nbytes)
+
+    def discard(self, name: str) -> None:
+        """Throw a page away."""
+        with self._contained("discard"):
+            self._pages.discard(name)
+
+    def has(self, name: str) -> bool:
+        """Whether a page is there; it may be gone a moment later."""
+        return self._pages.exists(name)
+
+    def claim(self, name: str, nbytes: int) -> bool:
+        """Whether the caller shall fetch this page; else somebody else is about to. Room is made when it is written."""
+        try:
+            return self._claims.take(name)
+        except OSError as error:
+            self._failed("claim", error)
+            return True
+
+    def release(self, name: str) -> None:
+        """Give a claim back."""
+        with self._contained("claim"):
+            self._claims.release(name)
+
+    def is_coming(self, name: str) -> bool:
+        """Whether somebody is about to fetch a page, in any process."""
+        try:
+            return self._claims.is_taken(name)
+        except OSError as error:
+            self._failed("claim", error)
+            return False
+
+    def wait(self, name: str) -> None:
+        """Until somebody else has fetched a page, or has had time enough."""
+        with self._contained("claim"):
+            self._claims.wait(name, lambda: self._pages.exists(name))
+
+    def beat(self, needed: Callable[[], Iterable[str]]) -> None:
+        """Show that this loader runs, every `BEAT_S` seconds; while the cache is more than half full also which pages
+        it needs next (`needed`, the soonest first)."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._next_beat_s:
+                return
+            self._next_beat_s = now_s + BEAT_S
+        with self._contained("hint"):
+            self._hints.write(needed() if self._pressed else ())
+
+    def close(self) -> None:
+        """Need nothing any more; the pages stay."""
+        with self._contained("hint"):
+            self._hints.withdraw()
+
+    def _has_room(self, nbytes: int) -> bool:
+        with self._sweeping:  # other threads wait: what they would write meanwhile has no bound
+            if nbytes > self._may_write:
+                self._sweep()
+            if nbytes > self._may_write:
+                self._pause()
+                return False
+            self._may_write -= nbytes
+            return True
+
+    def _pause(self) -> None:
+        self._paused_until_s = time.monotonic() + PAUSE_S
+
+    def _sweep(self) -> None:
+        """Evict down to three quarters of the limit where less than an eighth is free, and find out how much may be
+        written before the next sweep: an eighth, shared by all loaders that run. Raises: OSError."""
+        if self.limit_bytes is None:
+            return  # the disk did not say how much is free
+        alive, needed = self._hints.read()
+        eighth = self.limit_bytes // PAGES_MIN
+        swept = sweep(self._folder, self.limit_bytes - eighth, self.limit_bytes - 2 * eighth, needed)
+        self.count("cache_evicted", swept.evicted)
+        free = max(0, self.limit_bytes - swept.held_bytes)
+        self._may_write = min(free, max(eighth // max(alive, 1), self.page_bytes + HEADER_BYTES))
+        self._pressed = 2 * swept.held_bytes > self.limit_bytes
+        if swept.refused:
+            self.count("cache_failed", swept.refused)
+            self._warn(
+                "evict", f"{swept.refused} pages cannot be deleted (another user's?); they count, and stay"
+            )
+
+    @contextmanager
+    def _contained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, PenstockError) as error:  # the latter of finding out what is needed next
+            self._failed(what, error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self.count("cache_failed", 1)
+        if what in ("open", "write", "evict"):
+            self._pause()
+        self._warn(what, f"cannot {what}: {error}; reads go to the origin. Check the disk and its space")
+
+    def _warn(self, what: str, text: str) -> None:
+        with self._lock:
+            if what in self._warned:
+                return
+            self._warned.add(what)
+        logger.warning("node cache %s: %s (said once; metrics() counts)", self._folder, text)
+
+
+def _half_of_free(folder: str) -> int:
+    """Half of what the disk has free for us, what the cache holds already included. Raises: OSError."""
+    disk = os.statvfs(folder)
+    return (disk.f_bavail * disk.f_frsize + held_bytes(folder)) // 2

@@ -1,0 +1,312 @@
+"""Labels that come later: rows joined to samples, written as files of the samples table beside those that are there.
+
+The rows are read once, through scratch on disk; in memory are their keys, 24 bytes per sample found, and one file of
+at most FILE_ROWS rows at a time.
+"""
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import FieldMismatch, FieldNotFound, InvalidField, InvalidKey, InvalidName, InvalidSample
+from ...storage.disk.scratch import on_scratch
+from ...storage.keys import is_text
+from ..progress import Watch, unwatched
+from ..tables.annotations import AT_US, BY, EDIT_COLUMNS, REMOVED
+from ..tables.columns import RESERVED_COLUMNS, concat, fit_types
+from ..tables.manifest import SamplesFile
+from ..tables.names import check_column
+from ..tables.parquet import put_table
+from .batch import RowBatch
+from .join import NAMED, Matches, match_keys
+from .rows import RowSource, open_rows
+
+if TYPE_CHECKING:
+    from ..versions.version import Version
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+FILE_ROWS = 2**20
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
+STORED = ("keys", "metadata")
+"""Column groups that parts come with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotating:
+    """How rows become an annotation. name: of the column group; author: who says so, where a row does not say it in
+    `annotated_by`; key: the rows' column that is matched with the samples' column `on`; columns: those to take (None:
+    all); nulls: "keep" what is there, or "remove" it; strict: refuse keys without a sample; last_wins: of rows with one
+    key; watch: told of the rows that are read, the samples that are compared and the rows that are written."""
+
+    name: str
+    author: str
+    key: str = "key"
+    on: str = "key"
+    columns: Sequence[str] | None = None
+    nulls: str = "keep"
+    strict: bool = False
+    last_wins: bool = False
+    watch: Watch = unwatched
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.match(self.name) or self.name in STORED:
+            raise InvalidName(
+                f"annotation {self.name!r} is not accepted; use lower-case letters, digits, '_' and '-', e.g. "
+                f"'labels-v2' ({' and '.join(STORED)} are taken)"
+            )
+        if not is_text(self.author) or not self.author.strip():
+            raise InvalidSample(
+                f"author={self.author!r}: say who annotated, a person or a model with its version, in UTF-8 text"
+            )
+        if self.nulls not in ("keep", "remove"):
+            raise InvalidSample(f"nulls={self.nulls!r}; accepted: 'keep' what is there, or 'remove' it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """How rows found their samples. n_rows: given; n_samples: of which something is said; unmatched: (key, where it
+    stands) of the first keys without a sample, of n_unmatched; n_overruled: rows that a later one of the same key
+    stands in for."""
+
+    n_rows: int
+    n_samples: int
+    n_unmatched: int
+    unmatched: tuple[tuple[str, str], ...]
+    n_overruled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotated:
+    """What `root.annotate` did: the version that has the labels, and how the rows were joined."""
+
+    version: "Version"
+    join: Joined
+
+
+def write_annotation(
+    version: "Version", prefix: str, rows: Any, how: Annotating, *, first: int = 0
+) -> tuple[list[SamplesFile], Joined]:
+    """Join rows to the live samples of a version and upload them under `prefix`. first: the number of the first file.
+
+    Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound for rows that cannot be read, with file and line;
+    DuplicateKey; InvalidKey when no key has a sample, or with `strict` when one has none.
+    """
+    columns = version.manifest["columns"]
+    types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
+    kinds = {**types, AT_US: "int64", BY: "string"}
+    taken = None if how.columns is None else {*how.columns, BY, AT_US}
+    with open_rows(rows, how.key, kinds, taken) as source, _Spool() as spool:
+        keys, numbers = _read(source, how, spool, types)
+
+        def at(row: int) -> str:
+            return source.at(int(numbers[row]))
+
+        matches = match_keys(version, keys, how.on, at, last_wins=how.last_wins, watch=how.watch)
+        unmatched = tuple((keys[i].as_py(), at(i)) for i in matches.unmatched[:NAMED].tolist())
+        if how.strict and unmatched:
+            raise InvalidKey(
+                f"{len(matches.unmatched)} of {len(keys)} keys have no live sample in {version.name}: "
+                f"{', '.join(f'{key!r} ({where})' for key, where in unmatched)}. Correct them, or do without strict"
+            )
+        files = list(_write(version, prefix, how, spool, matches, types, first))
+    if not files:
+        raise InvalidSample(f"{source.name} says nothing of any sample: all of its values are null")
+    return files, Joined(
+        n_rows=len(keys),
+        n_samples=sum(one.file.n_rows for one in files),
+        n_unmatched=len(matches.unmatched),
+        unmatched=unmatched,
+        n_overruled=matches.overruled,
+    )
+
+
+class _Spool:
+    """Batches on their way through scratch: values without their keys, each batch with the types that it has."""
+
+    def __init__(self) -> None:
+        with _scratch():
+            self._file = tempfile.TemporaryFile(prefix="penstock-labels-")  # noqa: SIM115
+        self._sizes: list[int] = []
+        self.n_rows = 0
+        self.schema = pa.schema([])
+
+    def __enter__(self) -> "_Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # of what did not fit, which was said
+            self._file.close()
+
+    def add(self, table: pa.Table) -> None:
+        """Raises: FieldMismatch when a column's type does not go with that of earlier batches."""
+        self.schema = concat([self.schema.empty_table(), table.schema.empty_table()], "the rows").schema
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = sink.getvalue()
+        with _scratch():
+            self._file.write(data)
+            self._file.flush()  # what does not fit shows here
+        self._sizes.append(data.size)
+        self.n_rows += table.num_rows
+
+    def tables(self) -> Iterator[pa.Table]:
+        """What was added, in order, each with all columns and their types."""
+        self._file.seek(0)
+        for size in self._sizes:
+            table = pa.ipc.open_stream(self._file.read(size)).read_all()
+            yield concat([self.schema.empty_table(), table], "the rows")
+
+
+def _scratch() -> AbstractContextManager[None]:
+    meanwhile = "while rows were read; nothing was published"
+    return on_scratch(None, meanwhile, room_for="the rows", again="annotate again")
+
+
+def _read(
+    source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
+) -> tuple[pa.ChunkedArray, Int64s]:
+    """Every row into the spool; the keys, and the numbers of their lines. types: column -> type in the dataset."""
+    keys: list[pa.ChunkedArray] = []
+    numbers = [np.zeros(0, np.int64)]
+    there: set[str] = set()
+    batches = how.watch(source.batches(), f"read {source.name}", lambda one: len(one.numbers), source.n_rows)
+    for batch in batches:
+        there.update(batch.table.column_names, batch.left)
+        values = _values(batch, how, source.name)
+        _check_types(values, types, source, batch.numbers)
+        try:
+            spool.add(values)
+        except FieldMismatch as error:
+            error.add_note(f"in {source.word} {batch.numbers[0]} to {batch.numbers[-1]} of {source.name}")
+            raise
+        keys.append(batch.table[how.key])
+        numbers.append(batch.numbers)
+    if missing := sorted(set(how.columns or ()) - there) if keys else []:
+        raise FieldNotFound(
+            f"there is no column {missing[0]!r} in {source.name}, but {', '.join(sorted(there - {how.key}))}"
+        )
+    chunks = [chunk for one in keys for chunk in one.chunks]
+    return pa.chunked_array(chunks, pa.string()), np.concatenate(numbers)
+
+
+def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
+    """The columns to store: values, who and when where the rows say so, and what they remove."""
+    there = [column for column in batch.table.column_names if column != how.key]
+    wanted = (
+        [column for column in there if column not in (BY, AT_US)]
+        if how.columns is None
+        else list(how.columns)
+    )
+    for column in wanted:
+        check_column(column, RESERVED_COLUMNS | EDIT_COLUMNS)
+    table = batch.table.select([column for column in there if column in wanted])
+    if how.nulls == "remove":
+        removed = (
+            _nulls(table) if batch.nulls is None else [[n for n in row if n in wanted] for row in batch.nulls]
+        )
+        table = table.append_column(REMOVED, pa.array(removed, pa.list_(pa.field("element", pa.string()))))
+    for column, kind in ((BY, pa.string()), (AT_US, pa.int64())):
+        if column in there:
+            table = table.append_column(column, _own(batch.table[column], column, kind, name))
+    return table
+
+
+def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, numbers: Int64s) -> None:
+    """Raises: FieldMismatch for values of another type than their column has in the dataset, with the first of them."""
+    for name in table.column_names:
+        column = {name: types[name]} if name in types else {}
+        try:
+            fit_types(table.select([name]), column)
+        except FieldMismatch as error:
+            for row in np.flatnonzero(np.asarray(table[name].is_valid())).tolist():
+                try:
+                    fit_types(table.select([name]).slice(row, 1), column)
+                except FieldMismatch as mismatch:
+                    said = repr(table[name][row].as_py())
+                    at = source.at(int(numbers[row]))
+                    raise FieldMismatch(f"{at} has {said[:60]} for {name!r}: {mismatch}") from error
+            error.add_note(f"in {source.name}")
+            raise
+
+
+def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+    if (
+        values.type == kind
+        or pa.types.is_null(values.type)
+        or (column == AT_US and pa.types.is_timestamp(values.type))
+    ):
+        return values.cast(kind)
+    raise InvalidField(
+        f"{name}: column {column!r} is {values.type}; it says {'who' if column == BY else 'when'} annotated the row, "
+        f"as {'a string' if column == BY else 'microseconds since 1970 (UTC) or a timestamp'}"
+    )
+
+
+def _nulls(table: pa.Table) -> list[list[str]]:
+    """Per row the columns that are null."""
+    out: list[list[str]] = [[] for _ in range(table.num_rows)]
+    for name in table.column_names:
+        for row in np.flatnonzero(np.asarray(table[name].is_null())).tolist():
+            out[row].append(name)
+    return out
+
+
+def _write(
+    version: "Version",
+    prefix: str,
+    how: Annotating,
+    spool: _Spool,
+    matches: Matches,
+    types: Mapping[str, str],
+    number: int,
+) -> Iterator[SamplesFile]:
+    at_us = time.time_ns() // 1000
+    pending: list[pa.Table] = []
+    start = 0
+
+    def put() -> SamplesFile:
+        table = pa.concat_tables(pending).sort_by([("part", "ascending"), ("row", "ascending")])
+        parts = pa.chunked_array([version.parts.ids.take(table["part"].combine_chunks())])
+        table = table.set_column(0, "part", parts)
+        kinds = {f.name: str(f.type) for f in table.schema if f.name not in ("part", "row", *EDIT_COLUMNS)}
+        path = f"{prefix}/samples-{how.name}-{number}.parquet"
+        file = put_table(version.store, path, table, f"samples-{how.name}")
+        return SamplesFile(file=file, group=how.name, columns=kinds, author=how.author, at_us=at_us)
+
+    tables = how.watch(spool.tables(), f"write {how.name}", lambda one: one.num_rows, lambda: spool.n_rows)
+    for table in tables:
+        low, high = np.searchsorted(matches.given, [start, start + table.num_rows])
+        here = slice(int(low), int(high))
+        some = fit_types(table.take(pa.array(matches.given[here] - start)), types)
+        # Reserved names: no column that was given is called so. The part is its position, until it is sorted by that.
+        places = {"part": matches.position[here], "row": matches.row[here]}
+        pending.append(
+            _saying(pa.table({**places, **dict(zip(some.column_names, some.columns, strict=True))}))
+        )
+        start += table.num_rows
+        if sum(one.num_rows for one in pending) >= FILE_ROWS:
+            yield put()
+            pending, number = [], number + 1
+    if sum(one.num_rows for one in pending):
+        yield put()
+
+
+def _saying(table: pa.Table) -> pa.Table:
+    """The rows that say something of at least one column."""
+    says = pa.array(np.zeros(table.num_rows, bool))
+    for name in table.column_names[2:]:
+        if name == REMOVED:
+            says = pc.or_(says, pc.greater(pc.list_value_length(table[name]), 0))
+        elif name not in (BY, AT_US):
+            says = pc.or_(says, table[name].is_valid())
+    return table.filter(says)

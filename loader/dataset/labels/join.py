@@ -1,0 +1,136 @@
+"""Which samples given keys name: a join of somebody's rows with a version's key columns."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import DuplicateKey, FieldNotFound, InvalidKey
+from ..progress import Watch, unwatched
+from ..tables.columns import SOURCE_COLUMNS
+from ..tables.parquet import TableFile, codes, get_tables, integers
+
+if TYPE_CHECKING:
+    from ..versions.version import Version
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+MATCH_ROWS = 2**20
+"""Samples that are looked up together: each look-up builds a hash table of all keys given."""
+NAMED = 10
+"""Keys without a sample that are kept to be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """Live samples and the given row of each. given, position, row: int64 [samples], by given row; unmatched: given
+    rows whose key no live sample has, ascending; overruled: rows that a later one of the same key stands in for."""
+
+    given: Int64s
+    position: Int64s
+    row: Int64s
+    unmatched: Int64s
+    overruled: int
+
+
+def match_keys(
+    version: "Version",
+    keys: pa.ChunkedArray,
+    on: str,
+    at: Callable[[int], str],
+    *,
+    last_wins: bool = False,
+    watch: Watch = unwatched,
+) -> Matches:
+    """The live samples whose column `on` is one of these keys (strings, no nulls).
+
+    A key names one sample; a value of a provenance column may name many. at: given row -> what to call it. Costs the
+    key files of the version and, beyond the keys, 24 bytes per sample found. Raises: DuplicateKey for a key given
+    twice, unless the last is to win; FieldNotFound for a column that names no samples; InvalidKey when no key does.
+    """
+    values, code = codes(keys)
+    last = np.zeros(len(values), np.int64)
+    last[code] = np.arange(len(code))
+    if len(values) < len(code) and not last_wins:
+        raise _duplicate(values, code, at)
+    found = list(_found(version, on, values, watch))
+    given, position, row = (
+        np.concatenate([np.zeros(0, np.int64), *column])
+        for column in (zip(*found, strict=True) if found else ((),) * 3)
+    )
+    matched = np.zeros(len(values), bool)
+    matched[given] = True
+    if not len(given):
+        raise InvalidKey(
+            f"none of the {len(values)} keys is the {on!r} of a live sample of {version.name}; the first is "
+            f"{values[0].as_py()!r}, at {at(0)}. Keys of samples are in version.samples(); on= takes another column"
+            if len(values)
+            else "there are no rows; give at least one"
+        )
+    given = last[given]
+    order = np.argsort(given, kind="stable")
+    return Matches(
+        given=given[order],
+        position=position[order],
+        row=row[order],
+        unmatched=np.sort(last[~matched]),
+        overruled=len(code) - len(values),
+    )
+
+
+def _found(
+    version: "Version", on: str, values: pa.Array, watch: Watch
+) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
+    """(number of the key, position of the part, row) of live samples, some at a time."""
+    if on not in ("key", *SOURCE_COLUMNS):
+        raise FieldNotFound(f"samples are not found by {on!r}; accepted: key, {', '.join(SOURCE_COLUMNS)}")
+    entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    files = [TableFile.from_json(entry) for entry in entries if on in entry["columns"]]
+    if not files:
+        there = sorted({name for entry in entries for name in entry["columns"]})
+        raise FieldNotFound(
+            f"no sample of {version.name} has a {on!r}; its key columns are {', '.join(there)}"
+        )
+    start, live = _live(version)
+    pending: list[pa.Table] = []
+    tables = watch(
+        get_tables(version.store, files, ["part", "row", on]),
+        f"compare with {version.name}",
+        lambda one: one.num_rows,
+        lambda: sum(file.n_rows for file in files),
+    )
+    for number, table in enumerate(tables, 1):
+        pending.append(table)
+        if number == len(files) or sum(one.num_rows for one in pending) >= MATCH_ROWS:
+            together, pending = pa.concat_tables(pending), []
+            key = pc.index_in(together[on], value_set=values)
+            together, key = together.filter(key.is_valid()), key.drop_null()
+            position, row = version.parts.positions(together["part"]), integers(together["row"])
+            mine = live[start[position] + row]
+            yield integers(key)[mine], position[mine], row[mine]
+
+
+def _live(version: "Version") -> tuple[Int64s, Bools]:
+    """(int64 [parts]: where each part's rows begin, bool [rows of the version])."""
+    parts = version.parts
+    start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
+    live = np.ones(int(start[-1]), bool)
+    for position in parts.with_exclusions:
+        live[start[position] : start[position + 1]] = parts.live_members(position)
+    return start, live
+
+
+def _duplicate(values: pa.Array, code: Int64s, at: Callable[[int], str]) -> DuplicateKey:
+    rows = np.arange(len(code))
+    first = np.zeros(len(values), np.int64)
+    first[code[::-1]] = rows[::-1]
+    again = rows[first[code] != rows]
+    second = int(again[0])
+    return DuplicateKey(
+        f"key {values[int(code[second])].as_py()!r} is given twice, at {at(int(first[code[second]]))} and {at(second)} "
+        f"({len(again)} rows repeat a key); keep one of them, or let the last one win (last_wins=True, --last-wins)"
+    )

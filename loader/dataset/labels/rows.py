@@ -1,0 +1,232 @@
+"""Rows of labels as Arrow batches: from a Parquet, JSON lines or CSV file, an Arrow table, or Python mappings.
+
+Every row has the number by which its source knows it - of its line, or of its row - so that what is wrong is named.
+"""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike, fspath
+from os.path import isfile, join
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import InvalidField, InvalidSample, StoreError
+from ...storage import open_store
+from ...storage.files import download
+from ...storage.keys import is_text
+from ...storage.spec import redact
+from ..tables.columns import check_metadata, column_of
+from .batch import RowBatch, Taken
+from .from_arrow import arrow_tables, n_parquet_rows, parquet_tables
+from .from_csv import csv_tables
+
+BATCH_ROWS = 65_536
+GIVEN = "the rows given"
+"""What rows are called that no file has."""
+_QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSource:
+    """Where rows come from; `batches` is called once. name: for messages; word: what it counts, "line" or "row";
+    n_rows: about how many there are, 0 where nobody knows, found out when it is called."""
+
+    name: str
+    word: str
+    batches: Callable[[], Iterator[RowBatch]]
+    n_rows: Callable[[], int] = lambda: 0
+
+    def at(self, number: int) -> str:
+        """How a row is named to people: 'line 17 of labels.jsonl'."""
+        return f"{self.word} {number} of {self.name}"
+
+
+@contextmanager
+def open_rows(
+    rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
+) -> Iterator[RowSource]:
+    """The rows that somebody gave. key: their column of keys; types: column -> Arrow type in the dataset, by which the
+    text of a CSV file is read; columns: those to take, None for all.
+
+    Raises: InvalidSample for what is no source of rows; ObjectNotFound for a URL. Reading raises InvalidSample,
+    InvalidField and FieldNotFound, with file and line.
+    """
+    taken = Taken(key, None if columns is None else frozenset(columns))
+    if isinstance(rows, str | PathLike):
+        place, query = _address(fspath(rows))
+        name = place.rpartition("/")[2]
+        with _on_this_machine(place, query) as path:
+            yield replace(_file(path, name, taken, types), n_rows=partial(_count, path, name))
+    elif hasattr(rows, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(rows)
+        yield RowSource(
+            name=GIVEN, word="row", batches=lambda: arrow_tables(reader, GIVEN, taken, BATCH_ROWS)
+        )
+    elif isinstance(rows, Mapping):
+        yield _mappings(GIVEN, "row", _by_key(rows, key), taken)
+    elif isinstance(rows, Iterable) and not isinstance(rows, bytes):
+        yield _mappings(GIVEN, "row", enumerate(rows, 1), taken)
+    else:
+        raise InvalidSample(
+            f"rows are of type {type(rows).__name__}; accepted: the path or URL of a .parquet, .jsonl or .csv file, an "
+            "Arrow table, a mapping key -> values, or mappings that have their key"
+        )
+
+
+def _address(place: str) -> tuple[str, str]:
+    """A path or URL as messages may name it, and the query of a signed URL. Raises: InvalidSample for the query of a
+    URL of anything else."""
+    scheme = place.partition("://")[0].lower() if "://" in place else "file"
+    if scheme in ("file", "local"):
+        return place, ""
+    of_web = scheme in ("http", "https")
+    address, _, query = (place.partition("#")[0] if of_web else place).partition("?")
+    if query and not of_web:
+        raise InvalidSample(
+            f"{redact(address)} has a query (?...), which signs http:// and https:// URLs alone; name the object "
+            "without it, and give credentials in the environment"
+        )
+    return address, query
+
+
+@contextmanager
+def _on_this_machine(place: str, query: str) -> Iterator[str]:
+    """The path of a file; a remote one is copied to scratch for the while. query: goes with its requests."""
+    if "://" not in place:
+        if not isfile(place):
+            raise InvalidSample(f"there is no file {place}; give the path or URL of the rows")
+        yield place
+        return
+    folder, _, name = place.rpartition("/")
+    signed = {"params": parse_qsl(query, keep_blank_values=True)}
+    store = open_store(folder, {"fsspec": signed} if query else None)
+    try:
+        with tempfile.TemporaryDirectory(prefix="penstock-rows-") as scratch:
+            copy = join(scratch, "rows")
+            with _unsigned():
+                download(store, name, copy)
+            yield copy
+    finally:
+        store.close()
+
+
+@contextmanager
+def _unsigned() -> Iterator[None]:
+    """Errors without queries of URLs: a client names what it asked for, whatever a provider calls its signature."""
+    try:
+        yield
+    except StoreError as error:
+        error.args = (_QUERY.sub("?***", str(error)),)
+        raise
+
+
+def _file(path: str, name: str, taken: Taken, types: Mapping[str, str]) -> RowSource:
+    kind = PurePosixPath(name).suffix.lower()
+    if kind == ".parquet":
+        return RowSource(name=name, word="row", batches=lambda: parquet_tables(path, name, taken, BATCH_ROWS))
+    if kind == ".jsonl":
+        return _mappings(name, "line", _json_lines(path, name), taken)
+    if kind == ".csv":
+        return RowSource(
+            name=name, word="line", batches=lambda: csv_tables(path, name, taken, types, BATCH_ROWS)
+        )
+    raise InvalidSample(
+        f"{name!r} is no kind of file that rows are read from; accepted: .parquet, .jsonl, .csv"
+    )
+
+
+def _count(path: str, name: str) -> int:
+    """The rows of a Parquet file; the lines of another. name: that it has where it came from."""
+    if name.lower().endswith(".parquet"):
+        return n_parquet_rows(path)
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b""))
+
+
+def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InvalidSample(f"line {number} of {name} is not JSON: {error}") from error
+
+
+def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
+    """Rows of a mapping key -> values, each with its key."""
+    for number, (name, row) in enumerate(rows.items(), 1):
+        try:
+            values = {**row, key: name}
+        except TypeError as error:
+            raise InvalidSample(
+                f"row {number} of {GIVEN} is {repr(row)[:60]} for key {name!r}; a mapping of columns to values is "
+                f"needed for each key, such as {{{name!r}: {{'label': {repr(row)[:60]}}}}}"
+            ) from error
+        yield number, values
+
+
+def _mappings(name: str, word: str, rows: Iterable[tuple[int, Any]], taken: Taken) -> RowSource:
+    def batches() -> Iterator[RowBatch]:
+        some: list[_Row] = []
+        for number, row in rows:
+            some.append(_mapping(row, number, taken, f"{word} {number} of {name}"))
+            if len(some) == BATCH_ROWS:
+                yield _mapped(some, taken.key, name, word)
+                some = []
+        if some:
+            yield _mapped(some, taken.key, name, word)
+
+    return RowSource(name=name, word=word, batches=batches)
+
+
+class _Row(NamedTuple):
+    number: int
+    key: str
+    values: dict[str, Any]
+    left: frozenset[str]
+
+
+def _mapping(row: Any, number: int, taken: Taken, where: str) -> _Row:
+    if not isinstance(row, Mapping):
+        raise InvalidSample(
+            f"{where} is {str(row)[:60]!r}; an object with its key under {taken.key!r} is needed"
+        )
+    key = row.get(taken.key)
+    if not isinstance(key, str | int) or isinstance(key, bool) or not is_text(str(key)):
+        raise InvalidSample(
+            f"{where} has {key!r} for its key, under {taken.key!r}; a string (of UTF-8) or whole number is needed"
+        )
+    try:
+        values = check_metadata(str(key), {name: row[name] for name in taken.of(row)})
+    except InvalidField as error:
+        error.add_note(f"in {where}")
+        raise
+    return _Row(number, str(key), values, taken.left(row))
+
+
+def _mapped(rows: Sequence[_Row], key: str, name: str, word: str) -> RowBatch:
+    keys = [row.key for row in rows]
+    columns = {key: pa.array(keys, pa.string())}
+    for column in dict.fromkeys(column for row in rows for column in row.values):
+        try:
+            columns[column] = column_of(column, [row.values.get(column) for row in rows], keys)
+        except InvalidSample as error:
+            error.add_note(f"in {word} {rows[0].number} to {rows[-1].number} of {name}")
+            raise
+    return RowBatch(
+        table=pa.table(columns),
+        numbers=np.array([row.number for row in rows], np.int64),
+        nulls=[[column for column, value in row.values.items() if value is None] for row in rows],
+        left=frozenset().union(*(row.left for row in rows)),
+    )

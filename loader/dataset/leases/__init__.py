@@ -1,0 +1,1 @@
+"""Leases of readers and heartbeats of writers: signs that somebody still uses an object."""

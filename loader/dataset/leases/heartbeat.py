@@ -1,0 +1,126 @@
+"""A publisher's sign of life: a small object that counts, and carries no time.
+
+    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is worked on
+
+A collector compares what it saw with what it sees later, on its own clock: no writer's clock is trusted. So a
+beat that cannot be written is logged and never fatal; `Fenced` at the commit is what protects the data.
+"""
+
+import logging
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from ...errors import ObjectNotFound, StoreError
+from ...json_text import parse_json_object
+from ...storage.store import Store
+from ..log.entries import DAMAGED, canonical
+from ..log.refs import check_transaction_name
+
+BEAT_EVERY_S = 30.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One sign of life. Moved means: another `beat` or another `holder` than the one seen before."""
+
+    beat: int
+    holder: str
+
+
+def new_holder() -> str:
+    """A name for this process that no other has: for people the host and process id, then chance."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+class _Pulse:
+    """Calls `beat` every `every_s` in a background thread until closed."""
+
+    def __init__(self, beat: Callable[[], object], name: str, every_s: float) -> None:
+        self._stop = threading.Event()
+        self._beat, self._every_s = beat, every_s
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._beat()
+            except Exception:  # noqa: BLE001 - the next may be better, and who seems dead is aborted
+                _log.exception("%s failed", threading.current_thread().name)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Heartbeat:
+    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`. It is left in the store:
+    the collector removes it with the transaction's leftovers."""
+
+    def __init__(
+        self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
+    ) -> None:
+        self.key, self.holder, self.every_s = heartbeat_key(txn), holder or new_holder(), every_s
+        self._store = store
+        self._count = 0
+        self._lock = threading.Lock()  # beats from the thread and from the caller never overtake each other
+        self._pulse: _Pulse | None = None
+
+    def beat(self) -> bool:
+        """Put the next beat; False (and a logged warning) when the store refused it."""
+        with self._lock:
+            self._count += 1
+            try:
+                self._store.put(self.key, canonical({"beat": self._count, "holder": self.holder}))
+            except StoreError as e:
+                _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
+                return False
+        return True
+
+    def start(self) -> Self:
+        """Beat now, and in the background every `every_s` seconds until `close`."""
+        self.beat()
+        if self._pulse is None:
+            self._pulse = _Pulse(self.beat, f"penstock-{self.key}", self.every_s)
+        return self
+
+    def close(self) -> None:
+        """Stop beating; the thread has ended when this returns."""
+        if self._pulse is not None:
+            self._pulse.close()
+            self._pulse = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def heartbeat_key(txn: str) -> str:
+    """Where a transaction's heartbeat lies. Raises: InvalidName."""
+    return f"heartbeats/{check_transaction_name(txn)}.json"
+
+
+def read_heartbeat(store: Store, txn: str) -> Beat | None:
+    """The newest beat of a transaction; None when it never had one. Raises: StoreError."""
+    key = heartbeat_key(txn)
+    try:
+        body = parse_json_object(store.get(key).data)
+        return Beat(beat=int(body["beat"]), holder=str(body["holder"]))
+    except ObjectNotFound:
+        return None
+    except DAMAGED as e:
+        _log.warning("%s in %s is no sign of life (%s): read as beat 0", key, store.url, e)
+        return Beat(beat=0, holder="")

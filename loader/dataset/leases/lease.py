@@ -1,0 +1,278 @@
+"""Leases: which versions a process has open, said in one small object that counts.
+
+    leases/<holder>.json    {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
+
+One object of each root that a process reads, whatever the number of its versions: renewing them is one request. A
+collector sees on its own clock whether the counter moves. Whoever opened a version renews its lease, for the workers
+that it sends the version to as well.
+
+One thread of a process that renews all of its leases, as long as there are any.
+"""
+
+import logging
+import random
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from threading import RLock
+from typing import Protocol
+
+from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
+from ...json_text import parse_json_object
+from ...storage.shared import fork
+from ...storage.shared.threads import ends_with_the_process
+from ...storage.store import Store
+from ..log.entries import DAMAGED, canonical
+from .heartbeat import new_holder
+
+RENEW_EVERY_S = 300.0
+"""At most so long lies between two renewals: twelve an hour and process, where a collector waits for days."""
+JOIN_S = 1.0
+"""What giving the last lease back waits for the thread, which may be in a request."""
+# Of the operating system: ranks that seed `random` alike must not all renew in one moment.
+_chance = random.SystemRandom()
+_log = logging.getLogger(__name__)
+
+
+class Renewed(Protocol):
+    """What is renewed."""
+
+    def beat(self) -> object:
+        """Once; logs what goes wrong, and raises nothing."""
+
+
+class Renewal:
+    """Beats for whoever was added, in a daemon thread that is there while somebody is."""
+
+    def __init__(self) -> None:
+        self.begin_anew()
+        fork.begins_anew(self)
+        ends_with_the_process(self)
+
+    def begin_anew(self) -> None:
+        """Nobody is renewed, and there is no thread: as in a forked child."""
+        self._lock = threading.RLock()  # reentrant: see `Lease`
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._renewed: dict[int, Renewed] = {}
+
+    def add(self, one: Renewed) -> None:
+        """Beat for it from now on; again is no change. Raises: RuntimeError where no thread can be started."""
+        with self._lock:
+            self._renewed[id(one)] = one
+            if self._thread is None:
+                stop = threading.Event()
+                thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
+                thread.start()  # where none can be started, the next to be added tries again
+                self._stop, self._thread = stop, thread
+
+    def remove(self, one: Renewed) -> None:
+        """No longer; with the last one the thread ends."""
+        with self._lock:
+            self._renewed.pop(id(one), None)
+            if self._renewed or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+            self._stop.set()
+        if thread is not threading.current_thread():
+            thread.join(JOIN_S)
+
+    def dismiss(self) -> None:
+        """Let the thread end. Does not wait."""
+        self._stop.set()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for its end, so long at most, after `dismiss`."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self, stop: threading.Event) -> None:
+        # Not all at the same time: half of it is chance.
+        while not stop.wait(RENEW_EVERY_S * _chance.uniform(0.5, 1)):
+            with self._lock:
+                renewed = list(self._renewed.values())
+            for one in renewed:
+                if not stop.is_set():
+                    self._beat(one)
+
+    def _beat(self, one: Renewed) -> None:
+        """Whatever goes wrong with one ends nothing for the others, nor its own next beat."""
+        try:
+            one.beat()
+        except Exception:  # noqa: BLE001 - it is logged
+            _log.exception("a lease was not renewed")
+
+
+_RENEWAL = Renewal()
+
+
+def renew_in_background(one: Renewed) -> None:
+    """Beat for it every five minutes at most, until `stop_renewing`."""
+    _RENEWAL.add(one)
+
+
+def stop_renewing(one: Renewed) -> None:
+    """No longer beat for it."""
+    _RENEWAL.remove(one)
+
+
+FOLDER = "leases/"
+READ_AHEAD = 32
+"""Leases read at once."""
+
+
+class Lease:
+    """What one root of this process reads. Thread-safe; a forked child has none of its parent's versions.
+
+    `active`: whether the store has it. Without the right to write (Forbidden) there is one warning per root and no
+    lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and the
+    next beat makes it good.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.begin_anew()
+        fork.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """In a forked child: what stands in the store is the parent's."""
+        # Reentrant: in the middle of a beat the garbage collector may find the root that has this lease, and close it.
+        self._lock = RLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._versions: dict[str, None] = {}
+        self._holder, self._count = "", 0
+        self.active = self._read_only = False
+
+    @property
+    def key(self) -> str:
+        """Where it lies; "leases/.json" before the first version."""
+        return f"{FOLDER}{self._holder}.json"
+
+    def add(self, version_id: str) -> bool:
+        """Claim a version as well; False when the store has it claimed already. One request. Raises: RuntimeError where
+        no thread can be started to renew it; asked again, it tries again."""
+        with self._lock:
+            known = version_id in self._versions and (self.active or self._read_only)
+            if not known:
+                self._holder = self._holder or new_holder()
+                self._versions[version_id] = None
+                self.beat()
+            if not self._read_only:
+                renew_in_background(self)
+            return not known
+
+    def beat(self) -> bool:
+        """Write it with the next number; False when there is nothing to claim, or the store refused it. One request."""
+        with self._lock:
+            if self._read_only or not self._versions:
+                return False
+            self._count += 1
+            body = {"beat": self._count, "holder": self._holder, "host": socket.gethostname()}
+            try:
+                self._store.put(self.key, canonical({**body, "versions": sorted(self._versions)}))
+            except Forbidden:
+                self._read_only = not self.active  # rights that come and go are not this
+                _warn_read_only(self._store.url)
+                return False
+            except StoreError as e:
+                _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
+                return False
+            self.active = True
+            return True
+
+    def close(self) -> None:
+        """Give the versions back: the object is removed. One that cannot be stops moving, which a collector sees."""
+        stop_renewing(self)
+        with self._lock:
+            key, there = self.key, self.active
+            self._forget()
+        if there:
+            try:
+                self._store.delete_many([key])
+            except StoreError as e:
+                _log.warning("%s in %s was not removed: %s", key, self._store.url, e)
+
+
+@cache
+def _warn_read_only(url: str) -> None:
+    _log.warning(
+        "%s may not be written with these credentials: versions are read without a lease; they stay as long "
+        "as the collector's grace or a hold keeps them",
+        url,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """A lease that is in the store: `holder`, a process on `host`, reads `versions` (ids). Moved means: another `beat`.
+    etag: of the object, which changes with it."""
+
+    key: str
+    holder: str
+    host: str
+    beat: int
+    versions: tuple[str, ...]
+    etag: str
+
+
+class Leases:
+    """The leases of a root, read again at little cost: a listing, and those that moved or are not listed any more. That
+    one was given back no listing says: it is asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, LeaseRecord] = {}
+
+    def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
+        """Every lease there is, by key. also: keys of some that were seen before this was made. Raises: StoreError."""
+        there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
+        unlisted = {*self._known, *also}.difference(there)
+        new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
+        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-leases") as pool:
+            found = dict(zip(new, pool.map(self._get, new), strict=True))
+        every = sorted({*there, *unlisted})
+        kept = {key: found[key] if key in found else self._known[key] for key in every}
+        self._known = {key: one for key, one in kept.items() if one is not None}
+        return list(self._known.values())
+
+    def _holds(self, key: str, etag: str) -> bool:
+        return key in self._known and self._known[key].etag == etag
+
+    def _get(self, key: str) -> LeaseRecord | None:
+        try:
+            data, etag = self._store.get(key)
+        except ObjectNotFound:  # given back this moment
+            return None
+        except InvalidStore as e:  # of a name that no key may have
+            _log.warning("%r in %s is no lease (%s): it is left alone", key, self._store.url, e)
+            return None
+        return parse_lease(key, data, etag)
+
+
+def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
+    """A lease's bytes. What is not one is read as beat 0 of no version, and logged: it never moves, and goes.
+
+    `leases/<version id>/<holder>.json`, without `versions`, is how an earlier penstock claims one version.
+    """
+    older, _, name = key.removeprefix(FOLDER).rpartition("/")
+    holder = name.removesuffix(".json")
+    try:
+        body: Mapping[str, object] = parse_json_object(data)
+        versions = [older] if older else body["versions"]
+        if not isinstance(versions, list) or not all(isinstance(one, str) for one in versions):
+            raise TypeError(f"versions is {versions!r}")
+        beat, host = int(str(body["beat"])), str(body.get("host", ""))
+    except DAMAGED as e:
+        _log.warning("%s is no lease (%s): it claims nothing", key, e)
+        versions, beat, host = [], 0, ""
+    return LeaseRecord(key=key, holder=holder, host=host, beat=beat, versions=tuple(versions), etag=etag)
+
+
+def list_leases(store: Store) -> Iterator[LeaseRecord]:
+    """Every lease in the store, by key. A listing, and a request for each. Raises: StoreError."""
+    yield from Leases(store).read()

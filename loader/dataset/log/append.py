@@ -1,0 +1,260 @@
+"""The one primitive that changes a root: append.
+
+A writer that has read every entry up to n creates entry n+1, create-only, one PUT, with a nonce. Taken: it
+reads what came first, decides again, tries the next. Any error: it reads again; its own nonce there means
+success. Nothing else in penstock needs concurrency control: no swap, no listing for truth, no clock.
+
+Before its first create it lists what lies behind entry n. An entry there that n+1 does not lead to says that n+1 was
+lost: one written in its place would part the history from what followed, for good.
+
+Reading the log forward: probe n+1, n+2 ... until there is no such entry; no listing decides that.
+
+A listing may only forbid: entries that it shows behind that end mean that one was lost, and not that the log ends.
+"""
+
+import hashlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal
+
+from ...errors import (
+    AlreadyExists,
+    Corrupt,
+    Forbidden,
+    ForkedStore,
+    InvalidStore,
+    ObjectNotFound,
+    PenstockError,
+    StoreError,
+    Transient,
+)
+from ...storage.fetch_together import Objects
+from ...storage.resume_listing import list_from
+from ...storage.second_read import sound
+from ...storage.store import Store
+from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
+from .fold import fold, fold_all
+from .repair_records import linked
+from .rules import Done
+from .snapshots import HINT_EVERY, state_checksum
+from .state import State
+
+# The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
+# doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
+READ_AHEAD = 16
+_BEHIND_ENTRIES = f"{FOLDER}:"  # sorts behind every digit, and before hints
+_log = logging.getLogger(__name__)
+
+
+def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
+    """Entries after+1, after+2 ... in order, up to the first that does not exist. coming: how many are on their way, if
+    more than one (`storage.together`); prev: sha256 of entry `after`, None where the caller does not hold the first
+    entry against it.
+
+    An entry that is damaged is read once more. So is the last one, where it has no checksum and nothing follows it that
+    would say what it was: what is appended rests on its bytes. Where an entry does not follow the one before it,
+    a repair record may say which one is meant (`repair.py`).
+
+    Raises: Corrupt when an entry is missing in the middle or is not one, or gave other bytes when it was read again;
+    FormatTooNew; StoreError.
+    """
+    last: Entry | None = None
+    try:
+        for entry in _entries(store, after, coming):
+            if last is not None:
+                yield last
+            last = linked(store, entry, prev)
+            prev = entry.sha256
+    except PenstockError:
+        if last is not None:
+            yield last
+        raise
+    if last is not None:
+        yield last if last.checksum else _the_same_again(store, last)
+
+
+def _the_same_again(store: Objects, entry: Entry) -> Entry:
+    again = hashlib.sha256(store.get(entry_key(entry.n)).data).hexdigest()
+    if again != entry.sha256:
+        raise Corrupt(
+            f"log entry {entry_key(entry.n)} was read twice, with sha256 {entry.sha256} and then {again}: it was "
+            "damaged on its way; do the same again"
+        )
+    return entry
+
+
+def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
+    batch = coming
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-log") as threads:  # started on demand
+        while True:
+            numbers = range(after + 1, after + 1 + batch)
+            if batch == coming:
+                found = [_get(store, n) for n in numbers]
+            else:
+                contexts = [copy_context() for _ in numbers]
+                found = list(threads.map(lambda n, own: own.run(_get, store, n), numbers, contexts))
+            for n, got in zip(numbers, found, strict=True):
+                later_exists = any(
+                    later is not None and not isinstance(later, StoreError) for later in found[n - after :]
+                )
+                if got is None and later_exists:
+                    got = _get(store, n)  # created between our read of n and our read of the later one?
+                    if got is None:
+                        raise Corrupt(missing(n, n))
+                if got is None:
+                    return
+                if not isinstance(got, Entry):
+                    raise got
+                yield got
+            after += batch
+            batch, coming = min(2 * batch, READ_AHEAD), 0
+
+
+def check_end(store: Store, n: int) -> None:
+    """That a log whose entry n + 1 is not there ends with entry n. One listing from there on, where the store has such
+    a request, else of the log. Credentials that may not list do without.
+
+    Raises: Corrupt, naming the entries that are missing before the first later one; StoreError.
+    """
+    try:
+        behind = list_from(store, FOLDER, entry_key(n))
+        keys = [info.key for info in takewhile(lambda info: info.key < _BEHIND_ENTRIES, behind)]
+    except Forbidden as error:
+        _log.warning(
+            "the log of %s cannot be listed (%s): a missing entry may look like its end", store.url, error
+        )
+        return
+    later = [number for number in map(entry_number, keys) if number is not None]
+    for first, last in gaps([n, *later]):
+        # Listings are no snapshots: whoever appended meanwhile may have his second entry shown and not his first.
+        if _get(store, first) is None:
+            raise Corrupt(missing(first, last))
+
+
+def _get(store: Objects, n: int) -> Entry | PenstockError | None:
+    """The entry, None when there is none; an error only counts when its turn comes."""
+    try:
+        return sound(lambda: parse(n, store.get(entry_key(n)).data))
+    except ObjectNotFound:
+        return None
+    except PenstockError as e:
+        return e
+
+
+Verdict = Literal["won", "lost", "absent"]
+Decide = Callable[[State], Mapping[str, object] | Done[object]]
+TRIES = 6  # of one append whose writes fail without anybody else's entry in the way
+_BACKOFF_S, _BACKOFF_MAX_S = 0.004, 1.0
+# The operating system's randomness: a training script may seed `random` alike in every process, and then
+# all of them would back off by the same times.
+_jitter = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an append came to. state: right after `entry`; entry None: nothing had to be appended, `value` is
+    what `Done` carried and `state` is what was decided on."""
+
+    state: State
+    entry: Entry | None
+    value: object = None
+    before: State | None = None
+    """What the log said before `entry`, where the entry says the checksum of that (`hints.py`)."""
+
+
+def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
+    """What became of a write of `mine` that did not plainly succeed. tail: the entries from its place on.
+
+    A write may be stored although its answer was an error, or a conflict: only the nonce tells. While the
+    place is empty a delayed write may still land there, so the place is never left before it is taken.
+    """
+    if not tail:
+        return "absent"
+    return "won" if tail[0].nonce == mine.nonce else "lost"
+
+
+def append(store: Store, state: State, decide: Decide) -> Outcome:
+    """Append the entry that `decide` asks for to a log that said `state` when it was last read.
+
+    Raises: what `decide` raises; Corrupt for a body that readers would refuse or a log with a missing entry (nothing is
+    written), or as `read_tail`; StoreError when the store fails for good - its note says what is known.
+    """
+    nonce = secrets.token_hex(16)  # one for all tries: whichever of them lands is ours, and only one can
+    lost = absent = 0
+    while True:
+        decision = decide(state)
+        if isinstance(decision, Done):
+            return Outcome(state=state, entry=None, value=decision.value)
+        due = state_checksum(state) if state.n - state.vouched >= HINT_EVERY else ""
+        mine = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
+        after = fold(state, mine)
+        if lost == absent == 0:
+            _check_end(store, state.n)
+        failure = _create(store, mine)
+        if failure is None:
+            return Outcome(state=after, entry=mine, before=state)
+        tail, after = _read_again(store, state, mine, failure)
+        verdict = settle(mine, tail)
+        if verdict == "won":
+            return Outcome(state=fold(state, tail[0]), entry=tail[0], before=state)
+        if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
+            raise failure
+        state = after
+        # Losing to others is progress of the whole, and unbounded; a place that stays empty is not.
+        lost, absent = (lost + 1, 0) if verdict == "lost" else (lost, absent + 1)
+        if absent >= TRIES:
+            raise _gave_up(mine, failure)
+        _pause(lost + absent)
+
+
+def _check_end(store: Store, n: int) -> None:
+    try:
+        check_end(store, n)
+    except Corrupt as error:
+        raise Corrupt(f"{store.url}: {error}; until then nothing is appended") from error
+
+
+def _create(store: Store, entry: Entry) -> StoreError | None:
+    try:
+        store.put_if_absent(entry_key(entry.n), entry.data)
+    except StoreError as e:
+        return e
+    return None
+
+
+def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) -> tuple[list[Entry], State]:
+    """The entries from the place of `mine` on, and the state after them."""
+
+    def read() -> tuple[list[Entry], State]:
+        tail = list(read_tail(store, state.n, prev=state.prev))
+        return tail, fold_all(state, tail)
+
+    for attempt in range(TRIES):
+        try:
+            return sound(read)
+        except StoreError as e:
+            unknown = e
+        _pause(attempt)
+    unknown.add_note(
+        f"it is not known whether log entry {entry_key(mine.n)} ({mine.kind}) was written, after: {failure}; "
+        "do the same again: a transaction is committed once"
+    )
+    raise unknown
+
+
+def _gave_up(mine: Entry, failure: StoreError) -> StoreError:
+    if isinstance(failure, AlreadyExists):  # a store that answers 'conflict' while nothing is there
+        return Transient(f"the store refused log entry {entry_key(mine.n)} {TRIES} times: {failure}")
+    failure.add_note(f"log entry {entry_key(mine.n)} ({mine.kind}) was not there after {TRIES} tries")
+    return failure
+
+
+def _pause(times: int) -> None:
+    time.sleep(_jitter.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** min(times, 20))))

@@ -1,0 +1,138 @@
+"""Which samples a takedown denies: keyed hashes in the log, tested against what samples tables say of a sample.
+
+    HMAC-SHA256(key = the entry's salt, message = kind NUL dataset NUL value), hex
+
+kind: raw (tested against raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: the one
+that it is of, "" for all. The salt stands in the entry: every writer has to be able to test, so whoever may read the
+root can try names that he guesses, and cannot read any.
+"""
+
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import InvalidKey, InvalidName
+from .refs import check_words
+from .state import Deny
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+TESTED: Mapping[str, tuple[str, ...]] = {
+    "raw": ("raw_key", "raw_uri", "raw_sha256"),
+    "sample": ("key", "source_key"),
+    "subject": ("subject",),
+}
+"""What can be denied, and the columns that it is compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is to be denied. kind: one of `TESTED`; dataset: "" for every one, which a sample key may not be: other
+    datasets have the same keys. Raises: InvalidName."""
+
+    kind: str
+    value: str
+    dataset: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in TESTED:
+            raise InvalidName(f"a takedown of kind {self.kind!r}; accepted: {', '.join(sorted(TESTED))}")
+        check_words(f"{self.kind} to take down", self.value)
+        check_words("dataset", self.dataset)
+        if not self.value:
+            raise InvalidName(f"a takedown of an empty {self.kind}; name what is to be taken down")
+        if self.kind == "sample" and not self.dataset:
+            raise InvalidName(
+                f"a takedown of sample {self.value!r} of no dataset: other datasets may have that key; name one"
+            )
+
+
+def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
+    """64 hex. salt: hex, "" for the empty key."""
+    message = "\0".join((kind, dataset, value)).encode()
+    return hmac.digest(bytes.fromhex(salt), message, "sha256").hex()
+
+
+class DenyList:
+    """The takedowns that a dataset's samples are held against. Costs two hashes per distinct value and salt."""
+
+    def __init__(self, denies: Iterable[Deny], dataset: str) -> None:
+        self._dataset = dataset
+        # (salt, kind) -> hash -> entry: of several takedowns of one thing the first counts.
+        self._entries: dict[tuple[str, str], dict[str, int]] = {}
+        for deny in denies:
+            for kind in TESTED:
+                known = self._entries.setdefault((deny.salt, kind), {})
+                for one in deny.hashes if kind in deny.scope.split() else ():
+                    known.setdefault(one, deny.n)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that tell whether a sample is denied."""
+        return sorted({name for names in TESTED.values() for name in names})
+
+    def entry_of(self, kind: str, value: str) -> int:
+        """The log entry that denies this value, 0 for none."""
+        for (salt, of), known in self._entries.items():
+            for dataset in ("", self._dataset) if of == kind and known else ():
+                if found := known.get(keyed_hash(salt, kind, dataset, value)):
+                    return found
+        return 0
+
+    def entries(self, keys: pa.Table) -> Int64s:
+        """int64 per row of a table with some of `columns`: the log entry that denies the sample, 0 for none."""
+        out = np.zeros(keys.num_rows, np.int64)
+        for kind, names in TESTED.items():
+            for name in names:
+                if name in keys.column_names and pa.types.is_string(keys.schema.field(name).type):
+                    self._mark(out, kind, keys[name])
+        return out
+
+    def _mark(self, out: Int64s, kind: str, column: pa.ChunkedArray) -> None:
+        values = pc.unique(column).drop_null()
+        found = np.array([self.entry_of(kind, value) for value in values.to_pylist()], np.int64)
+        if found.any():
+            at = pc.index_in(column, value_set=values).fill_null(len(values)).to_numpy()
+            entry = np.append(found, 0)[at]
+            np.copyto(out, entry, where=out == 0)
+
+
+def placeholder(salt: str, key: str, taken: set[str]) -> str:
+    """What stands for the key of a sample that was taken down: as many bytes, its '/' where they were, so that no byte
+    of a shard moves; letters and digits, other characters where none of these is left; the same whenever it is asked
+    for, and neither the key nor one of `taken`. Raises: InvalidKey where every key of that length is taken."""
+    raw = key.encode()
+    for characters in _CHARACTERS:
+        for attempt in range(_TRIES):
+            letters = _stream(salt, f"{attempt}\0{key}", len(raw), characters)
+            made = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
+            if made != key and made not in taken:
+                return made
+    raise InvalidKey(
+        f"of the keys of {len(raw)} bytes in one part none is left to stand for one that is taken down; publish the "
+        "samples anew under longer keys, and retire the versions that have these"
+    )
+
+
+_TRIES = 1000  # a key of one letter has 36 placeholders
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_CHARACTERS = (_LETTERS, f"{_LETTERS}{_LETTERS[:26].upper()}-~+=,;!@#$&()[]^")
+"""The first that has a free key is used; all of them may stand in a key."""
+
+
+def _stream(salt: str, message: str, n: int, characters: str) -> str:
+    blocks = (
+        hmac.digest(bytes.fromhex(salt), f"key\0{block}\0{message}".encode(), "sha256")
+        for block in range(-(-n // 32))
+    )
+    return "".join(characters[byte % len(characters)] for block in blocks for byte in block)[:n]
+
+
+def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
+    """The hashes of a deny entry, sorted, each once."""
+    return sorted({keyed_hash(salt, one.kind, one.dataset, one.value) for one in targets})

@@ -1,0 +1,203 @@
+"""One entry of the root's log as bytes: what is written, how it is read back, how an edit is noticed.
+
+An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one object:
+
+    format   1
+    n        its own number, so that a copied or renamed entry is noticed
+    nonce    hex, drawn once per append: how a writer recognises its own write after a lost answer
+    prev     sha256 hex of the previous entry's bytes, "" for n = 1: the history is one chain
+    at_us    UTC microseconds, for people; nothing is ever decided on it
+    kind     begin gated commit abort retire ref deny hold mirror primary
+    checksum sha256 hex of the entry's canonical JSON without this field; entries of earlier releases have none
+    state    in one entry of 256 or so: the checksum of the folded state before it (`hints.py`)
+    ...      the kind's own fields; unknown further fields are kept and ignored
+
+Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not canonical were not written by us.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...errors import Corrupt, FormatTooNew
+
+FORMAT = 1
+KINDS = frozenset({"begin", "gated", "commit", "abort", "retire", "ref", "deny", "hold", "mirror", "primary"})
+_ENVELOPE = frozenset({"format", "n", "nonce", "prev", "at_us", "kind", "checksum", "state"})
+FOLDER = "log/"
+_KEY = re.compile(r"log/([0-9]{12})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One log entry."""
+
+    n: int
+    nonce: str
+    prev: str
+    at_us: int
+    kind: str
+    body: Mapping[str, object]
+    """The kind's own fields."""
+    data: bytes
+    """The stored bytes."""
+    sha256: str
+    """Of the stored bytes."""
+    checksum: str = ""
+    """What the entry says of itself; "" for an entry of an earlier release."""
+    state: str = ""
+    """Checksum of the folded state before the entry; "" for most."""
+    prev_means: str = ""
+    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair.py`)."""
+
+    @property
+    def follows(self) -> str:
+        """Sha256 of the entry before it, as far as it and a repair record say."""
+        return self.prev_means or self.prev
+
+
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a small JSON object of ours raises, whatever its bytes are: also `int` of 1e999, and many brackets."""
+
+
+def canonical(value: object) -> bytes:
+    """Canonical JSON of `value`: the one byte string that equal values have.
+
+    Raises: TypeError for a float, or anything else that canonical JSON does not hold.
+    """
+    _refuse_floats(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _refuse_floats(value: object) -> None:
+    if isinstance(value, float):
+        raise TypeError(f"canonical JSON holds no floats, got {value!r}; store an integer with its unit")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"canonical JSON has text keys only, got {key!r}")
+            _refuse_floats(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_floats(item)
+
+
+def entry_key(n: int) -> str:
+    """The store key of entry n."""
+    return f"{FOLDER}{n:012d}.json"
+
+
+def entry_number(key: str) -> int | None:
+    """The entry that has this store key; None for the key of anything else."""
+    found = _KEY.fullmatch(key)
+    return int(found[1]) if found else None
+
+
+def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(first, last) of the entries left out between those of these numbers, which ascend."""
+    return ((before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1)
+
+
+def missing(first: int, last: int) -> str:
+    """What to say of missing entries that a later one follows."""
+    which = f"log entry {entry_key(first)} is"
+    if last > first:
+        which = f"log entries {entry_key(first)} to {entry_key(last)} are"
+    return (
+        f"{which} missing while a later one exists; entries are never deleted: restore what is missing from a mirror, "
+        "or its former version where the bucket keeps versions"
+    )
+
+
+def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
+    """The entry that would stand at n after the entry whose sha256 is `prev`.
+
+    `body` has "kind" and the kind's own fields; state: the checksum of the state before it, where the entry is to say
+    it. Raises: Corrupt when it is not a body a reader would accept;
+    TypeError when it is not canonical JSON.
+    """
+    taken = (_ENVELOPE - {"kind"}) & body.keys()
+    if taken:
+        raise Corrupt(f"a log entry's body may not set {sorted(taken)}: the log writes those fields itself")
+    envelope = {"format": FORMAT, "n": n, "nonce": nonce, "prev": prev, "at_us": at_us}
+    value = {**body, **envelope, **({"state": state} if state else {})}
+    return parse(n, canonical({**value, "checksum": checksum_of(value)}))
+
+
+def checksum_of(value: Mapping[str, object]) -> str:
+    """SHA-256 hex of the canonical JSON of `value` without its `checksum`. Raises: TypeError; UnicodeEncodeError."""
+    return hashlib.sha256(canonical({k: v for k, v in value.items() if k != "checksum"})).hexdigest()
+
+
+def parse(n: int, data: bytes) -> Entry:
+    """The entry stored at n. Raises: FormatTooNew; Corrupt, naming the entry and what is wrong with it."""
+    where = f"log entry {entry_key(n)}"
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise Corrupt(f"{where} is not JSON ({e}); entries are never edited, restore it from a mirror") from e
+    if not isinstance(value, dict):
+        raise Corrupt(f"{where} holds a {type(value).__name__}, not a JSON object")
+    written_by, kind = value.get("format"), value.get("kind")
+    if type(written_by) is int and written_by > FORMAT:
+        raise FormatTooNew(
+            f"{where} has format {written_by}, this package reads up to {FORMAT}; upgrade penstock"
+        )
+    if type(written_by) is not int or written_by < 1:
+        raise Corrupt(f"{where} has format {written_by!r}, expected an integer from 1 to {FORMAT}")
+    if not isinstance(kind, str):
+        raise Corrupt(f"{where} has kind {kind!r}, expected one of {sorted(KINDS)}")
+    if kind not in KINDS:
+        raise FormatTooNew(f"{where} is of the unknown kind {kind!r}; a newer penstock wrote it, upgrade")
+    if not _is_canonical(value, data):
+        raise Corrupt(f"{where} is not canonical JSON (sorted keys, no spaces, no floats): it was edited")
+    if type(value.get("n")) is not int or value["n"] != n:
+        raise Corrupt(f"{where} says it is entry {value.get('n')!r}: it was copied or renamed")
+    nonce, prev, at_us = value.get("nonce"), value.get("prev"), value.get("at_us")
+    if not (isinstance(nonce, str) and nonce and isinstance(prev, str) and type(at_us) is int):
+        raise Corrupt(f"{where} lacks nonce (text), prev (text) or at_us (integer)")
+    checksum, state = value.get("checksum", ""), value.get("state", "")
+    if checksum != "" and checksum != checksum_of(value):
+        raise Corrupt(f"{where} has another checksum than it says: it was damaged after it was written")
+    if not isinstance(state, str):
+        raise Corrupt(f"{where} has state {state!r}, expected text")
+    return Entry(
+        n=n,
+        nonce=nonce,
+        prev=prev,
+        at_us=at_us,
+        kind=kind,
+        body={name: item for name, item in value.items() if name not in _ENVELOPE},
+        data=data,
+        sha256=hashlib.sha256(data).hexdigest(),
+        checksum=checksum,
+        state=state,
+    )
+
+
+def _is_canonical(value: object, data: bytes) -> bool:
+    try:
+        return canonical(value) == data
+    except (TypeError, ValueError):  # a float, or a lone surrogate that UTF-8 cannot hold
+        return False
+
+
+def edited(entries: Sequence[Entry]) -> list[int]:
+    """The numbers of the entries that were changed after they were written, from the chain alone.
+
+    `entries` are consecutive. An edit of entry k that leaves its `prev` alone breaks one link, k to k+1; one
+    that touches its `prev` breaks the link before it as well. Each broken link is explained by the fewest
+    edits. Nothing stands after the last entry to vouch for it, except for its own `prev`.
+    """
+    numbers: list[int] = []
+    for left, right in pairwise(entries):
+        if right.follows == left.sha256 or left.n in numbers:
+            continue
+        i = right.n - entries[0].n
+        after = entries[i + 1] if i + 1 < len(entries) else None
+        # The next link broken too: `right` has both a wrong prev and a wrong hash, so one edit explains both.
+        numbers.append(right.n if after is not None and after.prev != right.sha256 else left.n)
+    return numbers

@@ -1,0 +1,245 @@
+"""The history of a root: read, checked, and appended to by typed verbs.
+
+`append.py` has the protocol, `decide.py` the rules, `fold.py` what a reader makes of the entries.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+
+from ...errors import Corrupt
+from ...storage import is_local
+from ...storage.fetch_together import Together
+from ...storage.second_read import sound
+from ...storage.shared.fork import lock
+from ...storage.shared.threads import beside
+from ...storage.store import Store
+from . import rules as rules
+from .append import Decide, Outcome, append, check_end, read_tail
+from .denies import Target
+from .entries import Entry, edited, entry_key
+from .fold import fold_all
+from .marker import check_primary
+from .refs import LATEST
+from .rules import CommitBody, Done
+from .snapshots import HINT_EVERY, belongs, listed, newest_hint, write_hint
+from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
+
+_CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how often the mappings are copied
+
+
+class Log:
+    """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only what is new.
+
+    check: called when the log is opened, beside its listing; what it raises comes first. writable: called before
+    something is appended."""
+
+    def __init__(
+        self,
+        store: Store,
+        check: Callable[[], None] = lambda: None,
+        writable: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store, self._check, self._writable = store, check, writable
+        self._lock = lock()
+        self._known: State | None = None
+        self._earlier: State | None = None
+
+    @property
+    def known(self) -> State | None:
+        """The state that was read last, None before that. No request."""
+        return self._known
+
+    def resume(self, earlier: State) -> None:
+        """Begin behind what an earlier `Log` of this root has `known`: two requests where nothing is new, however long
+        the log. Like a hint it is believed when its last entry has the bytes that it was folded from."""
+        self._earlier = earlier
+
+    @property
+    def state(self) -> State:
+        """The state after the newest entry; one request when there is nothing new. Raises: as `refresh`."""
+        return self.refresh()
+
+    def refresh(self) -> State:
+        """Read what was appended since, and give the state.
+
+        Raises: Corrupt, naming the root, the entry and what to do, when the history is not one that penstock wrote;
+        FormatTooNew; StoreError.
+        """
+        with self._lock:
+            try:
+                if self._known is None:
+                    self._known, missing = sound(self._open)
+                else:
+                    missing, known = None, self._known
+                    self._known, _ = sound(lambda: _catch_up(known, self._behind(known)))
+            except Corrupt as error:
+                raise Corrupt(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
+            state = self._known
+        if missing is not None:
+            write_hint(self._store, missing)  # it is broken, or whoever appended that entry died before it
+        return state
+
+    def _open(self) -> tuple[State, State | None]:
+        """(the state after the newest entry, the one whose hint is missing). Two round trips, where what is listed is
+        all there is: the listing, and everything that it names from the newest hint on. On a disk names are listed once
+        more."""
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None and earlier.n:
+            self._check()
+            if belongs(self._store, earlier):
+                return _catch_up(earlier, self._behind(earlier))[0], None
+        with beside(listed, self._store) as listing:
+            self._check()
+            found = listing.result()
+        with Together(self._store, found.keys) as store:
+            start, kept = newest_hint(store, found.hints)
+            coming = found.coming if start.n == found.after else 1
+            state, at_hint = _catch_up(start, read_tail(store, start.n, coming, prev=start.prev))
+        if state.n < found.last or is_local(self._store):  # on a disk entries were not listed
+            check_end(self._store, state.n)
+        return state, at_hint if at_hint is not None and at_hint.n > kept else None
+
+    def verify(self) -> State:
+        """Read the whole log from its first entry, without hints. Raises: Corrupt, naming every entry that
+        was edited, or is missing; else as `refresh`."""
+        try:
+            state = _catch_up(State(), read_tail(self._store, 0, prev=""))[0]
+        except Corrupt as e:
+            links: list[Entry] = []
+            with suppress(Corrupt):  # an entry that does not even parse ends the links
+                for entry in read_tail(self._store, 0, prev=""):
+                    links.append(replace(entry, body={}, data=b""))  # noqa: PERF401 - kept up to the error
+            if names := [entry_key(n) for n in edited(links)]:
+                e.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
+            raise
+        check_end(self._store, state.n)
+        return state
+
+    def append(self, decide: Decide) -> Outcome:
+        """Append the entry that `decide` asks for: {"kind": ..., its fields}.
+
+        `decide(state)` is called with the newest state, and again whenever another writer's entry came first;
+        it returns a body, or `Done(value)` for nothing to append, or raises.
+        Raises: Conflict where the root was moved elsewhere; as `refresh` and `append.append`.
+        """
+        self._writable()
+
+        def decide_here(state: State) -> Mapping[str, object] | Done[object]:
+            check_primary(self._store, state)  # each time: the root may have been moved a moment ago
+            return decide(state)
+
+        outcome = append(self._store, self.refresh(), decide_here)
+        state = outcome.state
+        with self._lock:
+            if self._known is None or state.n > self._known.n:
+                self._known = state
+        if outcome.entry is not None and outcome.entry.state and outcome.before is not None:
+            write_hint(self._store, outcome.before)
+        return outcome
+
+    def _behind(self, state: State) -> Iterator[Entry]:
+        return read_tail(self._store, state.n, prev=state.prev)
+
+    def begin(
+        self, dataset: str, parent: str | None = LATEST, txn: str | None = None, *, gated: bool = False
+    ) -> Txn:
+        """Begin a transaction on the version id `parent` (None: on nothing; "latest": on the newest version,
+        or on nothing when there is none). A given `txn` may be begun again, by a retry: it is the same one.
+        gated: its commit has to name a verdict.
+
+        Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
+        """
+        name = txn or secrets.token_hex(16)
+
+        def decide(state: State) -> Mapping[str, object] | Done[object]:
+            newest = state.newest(dataset) if parent == LATEST else None
+            pinned = (newest.id if newest else None) if parent == LATEST else parent
+            return rules.decide_begin(state, name, dataset, pinned, gated=gated)
+
+        return self.append(decide).state.txns[name]
+
+    def commit(self, txn: str, build: Callable[[State], CommitBody]) -> VersionRecord:
+        """Commit `txn`; a transaction that was committed, by whichever attempt, gives its version.
+
+        `build(state)` lays the transaction's parts on `state.newest(dataset)`, applies `state.denies`,
+        uploads the manifest and describes it. It is called again when another version or takedown came
+        first, and raises Conflict where the changes do not go together.
+        Raises: TransactionNotFound; Fenced; Conflict; what `build` raises; as `append`.
+        """
+        body: CommitBody | None = None
+
+        def decide(state: State) -> Mapping[str, object] | Done[object]:
+            nonlocal body
+            decision, body = rules.commit_or_build(state, txn, body, build)
+            return decision
+
+        record = self.append(decide).state.committed(txn)
+        if record is None:
+            raise Corrupt(f"the log says nothing of the commit of transaction {txn} that it holds")
+        return record
+
+    def abort(self, txn: str, reason: str) -> Txn:
+        """Abort `txn` (again: no change). Raises: TransactionNotFound; Conflict when it was committed; as
+        `append`."""
+        return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
+
+    def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
+        """Retire a version (again: no change). Raises: VersionNotFound; as `append`."""
+        state = self.append(lambda state: rules.decide_retire(state, dataset, number, reason)).state
+        return state.versions(dataset)[number - 1]
+
+    def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
+        """Take down what `targets` name: every later commit applies it. It cannot be undone. Denying it again gives
+        the entry that there is. Raises: InvalidName; as `append`."""
+        outcome = self.append(lambda state: rules.decide_deny(state, targets, reason, by))
+        return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
+
+    def mirror(self, url: str, upto: int) -> int:
+        """Say that a mirror holds what the log said up to an entry (again: no change); the number of the newest entry.
+        Raises: as `append`."""
+        return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
+
+    def move(self, url: str) -> Primary:
+        """Close this root: behind this entry the history goes on at `url` alone, once that place's marker has its token
+        (`penstock.migrate.promote`). Whoever appends here from now on is refused. Raises: as `append`."""
+        moved = self.append(lambda _: rules.decide_primary(url, self._store.url)).state.primary
+        assert moved is not None
+        return moved
+
+    def hold(self, dataset: str, number: int, by: str, why: str) -> None:
+        """Keep a version's bytes until `release` (again: no change). Raises: VersionNotFound; VersionRetired;
+        InvalidName; as `append`."""
+        self.append(lambda state: rules.decide_hold(state, dataset, number, by, why))
+
+    def release(self, dataset: str, number: int, by: str) -> bool:
+        """Release somebody's hold; False where there was none. Raises: VersionNotFound; as `append`."""
+        return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
+
+    def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
+        """Name version `number`: a tag (never moves), or an alias (moves if it still names version `was`).
+
+        Raises: InvalidName; VersionNotFound; VersionRetired; Conflict; as `append`.
+        """
+        state = self.append(lambda s: rules.decide_ref(s, dataset, name, ref_kind, number, was)).state
+        return state.refs[dataset, name]
+
+
+def _to_do(url: str) -> str:
+    return (
+        f"run penstock verify --root {url}, which names what was edited or is missing; restore that object from a "
+        "mirror, or its former version where the bucket keeps versions"
+    )
+
+
+def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
+    """(the state after all entries, the one before the last entry that says the checksum of the state before it)."""
+    at_hint = None
+    while chunk := list(islice(entries, _CHUNK)):
+        whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)
+        if whole >= 0:
+            state = at_hint = fold_all(state, chunk[:whole])
+        state = fold_all(state, chunk[max(whole, 0) :])
+    return state, at_hint

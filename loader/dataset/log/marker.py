@@ -1,0 +1,190 @@
+"""`penstock.json`: what makes a place a root, created once and checked before anything is read."""
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound, Transient
+from ...json_text import parse_json_object
+from ...storage import Store
+from ...storage.mirror.store import MirroredStore, primary_of
+from .entries import DAMAGED, canonical
+from .state import State
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+MARKER = "penstock.json"
+MIRROR_OF = "mirror_of"
+"""In the marker of a mirror: the URL of its primary."""
+PRIMARY = "primary"
+"""In the marker of a root that was moved here: the token of the log entry that did it."""
+PROBES = "heartbeats/probe-"
+"""What keys of probes begin with: a place that holds nothing else is empty."""
+
+
+class Marker:
+    """The marker of the root in `store`, looked at until it was found good. Of several stores any may say which root it
+    is; who may write to it, the primary alone."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._good: Mapping[str, Any] | None = None
+        self._of_primary: Mapping[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raises: as `check_root`."""
+        if self._good is None:
+            self._good = check_root(self._store)
+
+    def create(self) -> None:
+        """Raises: as `create_root`; as `writable`."""
+        if self._good is None:
+            self._good = create_root(self._store)
+        self.writable()
+
+    @property
+    def mirror_of(self) -> str | None:
+        """The URL of the primary; None where the root is no mirror. Raises: as `check_root`; of several stores as
+        `MirroredStore.writable`."""
+        if self._of_primary is None:
+            if isinstance(self._store, MirroredStore):
+                self._of_primary = check_root(self._store.writable())
+            else:
+                self.check()
+                self._of_primary = self._good
+        primary = (self._of_primary or {}).get(MIRROR_OF)
+        return None if primary is None else str(primary)
+
+    def writable(self) -> None:
+        """Raises: Conflict where the root is a mirror: its history is that of its primary."""
+        if self.mirror_of is not None:
+            self._good = self._of_primary = None  # it may have become the primary since
+        primary = self.mirror_of
+        if primary is not None:
+            raise Conflict(
+                f"{self._store.url} is a mirror of {primary}, and a mirror has the history of its primary: write "
+                "there, then bring the mirror up to date with penstock migrate run"
+            )
+
+
+def is_primary(store: Store, state: State) -> bool:
+    """Whether the history that says `state` goes on in this store. A request, for a root that was moved.
+
+    Raises: as `check_root`."""
+    store = primary_of(store)  # which alone is written to; another one may be the primary by now
+    if state.primary is None:
+        return MIRROR_OF not in check_root(store)
+    marker = check_root(store)
+    return MIRROR_OF not in marker and marker.get(PRIMARY) == state.primary.token
+
+
+def check_primary(store: Store, state: State) -> None:
+    """Before each append. Raises: Conflict where the history that says `state` goes on elsewhere; as `check_root`."""
+    moved = state.primary
+    if moved is not None and not is_primary(store, state):
+        raise Conflict(
+            f"{store.url} was the primary up to log entry {moved.n}, and was moved to {moved.url}: write there. Where "
+            "that was not finished, penstock migrate promote goes on with it"
+        )
+
+
+def root_id(store: Store) -> str | None:
+    """The id of the root in a store, the same in its mirrors; None where there is no root. Raises: NotARoot;
+    FormatTooNew; StoreError."""
+    try:
+        return str(parse_marker(store, store.get(MARKER).data)["id"])
+    except ObjectNotFound:
+        return None
+
+
+def check_root(store: Store) -> Mapping[str, Any]:
+    """The marker; one that seems damaged is read once more. Raises: NotARoot when the store is not a root;
+    FormatTooNew."""
+    try:
+        return parse_marker(store, _bytes_of_marker(store))
+    except (NotARoot, FormatTooNew):
+        return parse_marker(store, _bytes_of_marker(store))
+
+
+def check_root_twice(store: Store) -> Mapping[str, Any]:
+    """The marker for who writes another one after it, which would keep a bit that flipped on the way for good.
+
+    Raises: Transient when the second read says something else; as `check_root`.
+    """
+    first, second = check_root(store), check_root(store)
+    if first != second:
+        raise Transient(
+            f"{store.url}/{MARKER} gave other bytes when it was read again; nothing was written: do the same again"
+        )
+    return second
+
+
+def _bytes_of_marker(store: Store) -> bytes:
+    try:
+        return store.get(MARKER).data
+    except ObjectNotFound:
+        there = next(iter(store.list("")), None)
+        what = f"it holds other things ({there.key} ...)" if there else "nothing is there"
+        raise NotARoot(
+            f"{store.url} is not a penstock root: it has no {MARKER}, {what}. Check the path; a root is made by the "
+            "first root.write() into an empty place"
+        ) from None
+
+
+def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
+    """Raises: NotARoot; FormatTooNew."""
+    name = f"{store.url}/{MARKER}"
+    try:
+        marker = parse_json_object(data)
+        found = int(marker["format"])
+    except DAMAGED as error:
+        raise NotARoot(
+            f"{name} is not a root's marker ({error}); it was damaged or is somebody else's file"
+        ) from error
+    if found > FORMAT:
+        raise FormatTooNew(
+            f"{name} says format {found}; this penstock reads up to {FORMAT}. Upgrade: pip install -U penstock"
+        )
+    return dict(marker)
+
+
+def create_root(store: Store) -> Mapping[str, Any]:
+    """The marker of a root; make an empty place a root; a root already is no change.
+
+    Raises: NotARoot when the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
+    not.
+    """
+    try:
+        return check_root(store)
+    except NotARoot:
+        if any(not there.key.startswith(PROBES) for there in store.list("")):
+            return check_root(store)  # somebody else may have made it a root this moment
+        prove_create_only(store)
+        marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
+        try:
+            store.put_if_absent(MARKER, canonical(marker))
+        except AlreadyExists:
+            logger.debug("another process created the root %s", store.url)
+        return check_root(store)
+
+
+def prove_create_only(store: Store) -> None:
+    """Some servers accept a second create of one key and would lose history: refuse to write there.
+
+    Raises: InvalidStore.
+    """
+    key = f"{PROBES}{secrets.token_hex(8)}"
+    store.put_if_absent(key, b"first")
+    try:
+        store.put_if_absent(key, b"second")
+    except AlreadyExists:
+        return
+    finally:
+        store.delete_many([key])
+    raise InvalidStore(
+        f"{store.url} let a create-only write replace an object; versions published there could be lost. Use a "
+        "store with conditional creates (S3, GCS, Azure, Ceph, a POSIX disk)"
+    )

@@ -1,0 +1,201 @@
+"""What datasets, tags and aliases may be called, and what a person types to mean one version.
+
+photos               photos@latest
+photos@latest        the newest version that is not retired
+photos@3             version 3
+photos@prod          a tag or an alias
+v-<8 to 64 hex>      the version's identity, or a beginning of it that no other version shares
+
+What is said where a version is not found because a mirror was asked that does not have it yet.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ...errors import InvalidName, VersionNotFound, VersionRetired
+from ...storage import Store
+from ...storage.keys import is_text
+from ...storage.mirror.store import MirroredStore
+from .marker import Marker
+from .state import State, VersionRecord
+
+
+@contextmanager
+def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
+    """A VersionNotFound that is raised inside says that a mirror was asked, up to which log entry that is copied, and
+    what brings it up to date; where the primary was asked it stays as it is. No request."""
+    try:
+        yield
+    except VersionNotFound as error:
+        if not (lag := _lag(store, marker, state)):
+            raise
+        raise VersionNotFound(f"{error}; {lag}") from None
+
+
+def _lag(store: Store, marker: Marker, state: State) -> str:
+    if isinstance(store, MirroredStore):
+        # (the marker may be that of a mirror that is read because it is near: it lends what it has, and no more)
+        if store.primary_is_up:
+            return ""
+        mirrors = ", ".join(one.url for one in store.stores[1:])
+        return (
+            f"{store.url} does not answer, and its log is read from a mirror ({mirrors}), which has it up to entry "
+            f"{state.n}: what is newer is there again when {store.url} is; then penstock migrate run MIRROR --root "
+            f"{store.url} copies it"
+        )
+    if (primary := marker.mirror_of) is None:
+        return ""
+    return (
+        f"{store.url} is a mirror of {primary}, copied up to log entry {state.n}: what is newer comes by penstock "
+        f"migrate run {store.url} --root {primary}"
+    )
+
+
+LATEST = "latest"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TRANSACTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_ID_PREFIX = re.compile(r"v-[0-9a-f]{8,64}")
+_RULE = "1 to 128 of A-Z a-z 0-9 . _ - and the first a letter or digit"
+_SHOWN = 20  # names listed in a message before it says how many more there are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRef:
+    """What a reference names. Either `id_prefix` is set, or `dataset` with exactly one of `number` and `name`
+    (a tag, an alias or "latest")."""
+
+    dataset: str | None = None
+    number: int | None = None
+    name: str | None = None
+    id_prefix: str | None = None
+
+    def __str__(self) -> str:
+        return self.id_prefix or f"{self.dataset}@{self.name or self.number}"
+
+
+def check_dataset_name(name: str) -> str:
+    """The name itself. Raises: InvalidName."""
+    if not _NAME.fullmatch(name) or name.startswith("v-"):
+        raise InvalidName(
+            f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
+        )
+    return name
+
+
+def check_transaction_name(name: str) -> str:
+    """The name itself, which becomes a part of keys. Raises: InvalidName."""
+    if not isinstance(name, str) or not _TRANSACTION.fullmatch(name):
+        raise InvalidName(
+            f"{name!r} cannot be a transaction's name: accepted are 1 to 200 of A-Z a-z 0-9 . _ - and the first a "
+            "letter or digit"
+        )
+    return name
+
+
+def check_words(what: str, words: str) -> str:
+    """What somebody gave as a reason or as a name for people, itself. Raises: InvalidName where it is no UTF-8 text."""
+    if not is_text(words):
+        raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
+    return words
+
+
+def check_ref_name(name: str) -> str:
+    """The name of a tag or alias, itself. Raises: InvalidName, also for the reserved ones."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
+    if name == LATEST or name.isdigit() or name.startswith("v-"):
+        raise InvalidName(
+            f"{name!r} cannot be a tag or alias: 'latest' is the newest version, digits are version numbers, "
+            "'v-...' is a version id; choose another name"
+        )
+    return name
+
+
+def parse_ref(text: str) -> ParsedRef:
+    """What `text` names; nothing is looked up. Raises: InvalidName."""
+    if not isinstance(text, str):
+        raise InvalidName(
+            f"{text!r} is a {type(text).__name__}; a version is named by a str such as 'photos@3', 'photos@latest' or "
+            "'v-...'"
+        )
+    if text.startswith("v-"):
+        if not _ID_PREFIX.fullmatch(text):
+            raise InvalidName(f"{text!r} is no version id: 'v-' and at least 8 lower-case hex digits")
+        return ParsedRef(id_prefix=text)
+    dataset, at, name = text.partition("@")
+    check_dataset_name(dataset)
+    if not at or name == LATEST:
+        return ParsedRef(dataset=dataset, name=LATEST)
+    if name.isascii() and name.isdigit():
+        if name.startswith("0"):
+            raise InvalidName(f"{text!r}: versions are numbered from 1, without leading zeros")
+        return ParsedRef(dataset=dataset, number=int(name))
+    return ParsedRef(dataset=dataset, name=check_ref_name(name))
+
+
+def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> VersionRecord:
+    """The version that `ref` names in this state.
+
+    retired: give a version that was retired too (for those who explain or collect it).
+    Raises: InvalidName; VersionNotFound, listing what there is; VersionRetired, with the reason.
+    """
+    parsed = ref if isinstance(ref, ParsedRef) else parse_ref(ref)
+    record = _by_id(state, parsed) if parsed.id_prefix else _by_name(state, parsed)
+    if record.retired is not None and not retired:
+        raise VersionRetired(
+            f"{parsed} is {record.name} ({record.id}), retired: {record.retired}; "
+            f"{what_there_is(state, record.dataset)}"
+        )
+    return record
+
+
+def what_there_is(state: State, dataset: str) -> str:
+    """One line for messages: 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'."""
+    versions = state.versions(dataset)
+    if not versions:
+        return f"datasets here: {_listed(sorted(state.datasets))}"
+    gone = [str(v.number) for v in versions if v.retired is not None]
+    names = {
+        kind: sorted(r.name for r in state.refs.values() if (r.dataset, r.ref_kind) == (dataset, kind))
+        for kind in ("tag", "alias")
+    }
+    return (
+        f"{dataset} has {'version 1' if len(versions) == 1 else f'versions 1..{len(versions)}'}"
+        f"{f' (retired {_listed(gone)})' if gone else ''}, "
+        f"tags {_listed(names['tag'])}, aliases {_listed(names['alias'])}"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more if names else "none"
+
+
+def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
+    dataset = parsed.dataset or ""
+    versions = state.versions(dataset)
+    if not versions:
+        raise VersionNotFound(f"no dataset {dataset!r}: {what_there_is(state, dataset)}")
+    if parsed.name == LATEST:
+        newest = state.newest(dataset)
+        if newest is None:
+            raise VersionRetired(f"every version of {dataset} was retired: {what_there_is(state, dataset)}")
+        return newest
+    ref = state.refs.get((dataset, parsed.name or ""))
+    record = state.version(dataset, ref.number if ref else parsed.number or 0)
+    if record is None:
+        raise VersionNotFound(f"no {parsed}: {what_there_is(state, dataset)}")
+    return record
+
+
+def _by_id(state: State, parsed: ParsedRef) -> VersionRecord:
+    prefix = parsed.id_prefix or ""
+    found = sorted(i for i in state.ids if i.startswith(prefix))
+    if len(found) > 1:
+        raise VersionNotFound(f"{prefix} begins {len(found)} version ids: {_listed(found)}; type more of it")
+    record = state.by_id(found[0]) if found else None
+    if record is None:
+        raise VersionNotFound(f"no version {prefix}: {what_there_is(state, '')}")
+    return record

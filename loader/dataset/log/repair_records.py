@@ -1,0 +1,78 @@
+"""`log/repair-<n>.json`: entry n was written after misread bytes of the entry before it, and which entry is meant.
+
+A release without checksums in its entries read the newest entry once and wrote the SHA-256 of these bytes into the next
+one. A bit that flipped on the way broke the chain for good, with both entries as they were acknowledged. Entries are
+never replaced: a repair record, created once, lets readers go on, and says who looked at it and why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...errors import ObjectNotFound
+from ...json_text import parse_json_object
+from ...storage.fetch_together import Objects
+from .entries import DAMAGED, FOLDER, Entry, canonical, checksum_of
+
+FORMAT = 1
+REPAIRS = f"{FOLDER}repair-"
+"""What keys of repair records begin with: links of the chain, and entries that were restored (`penstock repair`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What a repair record says of a broken link of the chain."""
+
+    n: int
+    """The entry whose `prev` is wrong."""
+    was: str
+    """Its `prev`: sha256 hex of the bytes that its writer read."""
+    prev: str
+    """Sha256 hex of entry n - 1 as it is stored."""
+    at_us: int
+    """UTC microseconds when the record was made."""
+    by: str
+    """Who made it."""
+    why: str
+    """What was found, in words."""
+
+    def dump(self) -> bytes:
+        """Canonical JSON, with a checksum of its own."""
+        value = {
+            "format": FORMAT,
+            "n": self.n,
+            "was": self.was,
+            "prev": self.prev,
+            "at_us": self.at_us,
+            "by": self.by,
+            "why": self.why,
+        }
+        return canonical({**value, "checksum": checksum_of(value)})
+
+
+def link_key(n: int) -> str:
+    """The store key of the repair record of entry n's link to the entry before it."""
+    return f"{REPAIRS}{n:012d}.json"
+
+
+def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
+    """The entry, with `prev_means` where a repair record says that it follows the entry with sha256 `prev`. One request
+    for an entry that does not follow it by itself, none for others. Raises: StoreError."""
+    if prev is None or entry.prev == prev:
+        return entry
+    try:
+        said = _parse(store.get(link_key(entry.n)).data)
+    except ObjectNotFound:
+        return entry
+    fits = (said.get("n"), said.get("was"), said.get("prev")) == (entry.n, entry.prev, prev)
+    return replace(entry, prev_means=prev) if fits else entry
+
+
+def _parse(data: bytes) -> Mapping[str, Any]:
+    """What a record says; nothing, where it is damaged: the link stays broken, and readers say so."""
+    try:
+        value = parse_json_object(data)
+        sound = canonical(value) == data and value["checksum"] == checksum_of(value)
+    except DAMAGED:
+        return {}
+    return value if sound and value.get("format") == FORMAT else {}

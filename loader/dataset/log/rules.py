@@ -1,0 +1,350 @@
+"""What may be appended to a log that says `state`: the writer's side of the rules, as pure functions.
+
+Each gives the body of the entry to append, or `Done(value)` when the log says already what was wanted (so
+that every append can be repeated), or raises. `Log.append` asks again whenever another writer came first.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ...errors import (
+    Conflict,
+    Fenced,
+    InvalidName,
+    StageNotPublished,
+    TransactionNotFound,
+    VersionNotFound,
+    VersionRetired,
+)
+from .denies import Target, hashes
+from .refs import check_dataset_name, check_ref_name, check_transaction_name, check_words, what_there_is
+from .state import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
+
+Body = Mapping[str, object]
+T_co = TypeVar("T_co", covariant=True)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T_co]):
+    """Nothing to append: the log says it already, and this is what it says."""
+
+    value: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """The manifest has to be built (again) on `newest`, the dataset's newest version that is not retired."""
+
+    newest: VersionRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDenies:
+    """The manifest has to be built again with these takedowns applied to it."""
+
+    denies: tuple[Deny, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitBody:
+    """A manifest that was uploaded. id: 'v-' + 64 hex; manifest: its path in the root; sha256: of its bytes;
+    parent: the id of the version it was built on (None: the first); denies: number of the last deny entry
+    that was applied to it (`state.last_deny`); verdict: path of the record that a gated transaction shows.
+    Raises: InvalidName."""
+
+    id: str
+    manifest: str
+    sha256: str
+    parent: str | None
+    denies: int
+    verdict: str = ""
+
+    def __post_init__(self) -> None:
+        if not _SHA256.fullmatch(self.sha256) or self.id != f"v-{self.sha256}":
+            raise InvalidName(
+                f"a commit of id {self.id!r}, sha256 {self.sha256!r}; expected 64 hex, and 'v-' with the same 64 hex"
+            )
+
+
+def decide_begin(
+    state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
+) -> Body | Done[Txn]:
+    """Begin `txn`, pinning the version id `parent`. Beginning it again gives what was begun, under whatever name an
+    earlier release took.
+
+    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict when it
+    belongs to another dataset, or was begun without a gate and is to have one.
+    """
+    check_dataset_name(dataset)
+    known = state.txns.get(txn)
+    if known is None:
+        check_transaction_name(txn)
+    else:
+        if known.dataset != dataset:
+            raise Conflict(f"transaction {txn} was begun for {known.dataset}, not for {dataset}: use another")
+        if known.status == "aborted":
+            raise _fenced(known)
+        if gated and not known.gated:
+            raise Conflict(f"transaction {txn} was begun without a gate: take another, as a new run does")
+        return Done(known)
+    if parent is not None:
+        record = state.by_id(parent)
+        if record is None or record.dataset != dataset:
+            raise VersionNotFound(f"{parent} is no version of {dataset}: {what_there_is(state, dataset)}")
+        _refuse_retired(state, record)
+    # A kind of its own, which a package that does not know gates refuses to read: it would pass them by.
+    return {"kind": "gated" if gated else "begin", "txn": txn, "dataset": dataset, "parent": parent}
+
+
+def decide_commit(
+    state: State, txn: str, body: CommitBody | None
+) -> Body | Done[VersionRecord] | Rebase | ApplyDenies:
+    """Commit `txn` with the manifest `body`; None asks what to build it on.
+
+    A transaction that was committed, by whichever attempt, gives its version.
+    Raises: TransactionNotFound; Fenced when it was aborted; StageNotPublished when it is gated and the manifest comes
+    without a verdict; Conflict when the id is another version's.
+    """
+    known = not_aborted(state, txn)
+    committed = state.committed(txn)
+    if committed is not None:
+        return Done(committed)
+    newest = state.newest(known.dataset)
+    if body is None or body.parent != (newest.id if newest else None):
+        return Rebase(newest)
+    if body.denies != state.last_deny:
+        return ApplyDenies(tuple(d for d in state.denies if d.n > body.denies))
+    if known.gated and not body.verdict:
+        raise ungated(txn, "no verdict was given")
+    same = state.by_id(body.id)
+    if same is not None:
+        raise Conflict(f"{body.id} is already {same.name}: a manifest names its transaction and parent")
+    return {
+        "kind": "commit",
+        "txn": txn,
+        "dataset": known.dataset,
+        "number": len(state.versions(known.dataset)) + 1,
+        "id": body.id,
+        "manifest": body.manifest,
+        "sha256": body.sha256,
+        "parent": body.parent,
+        "denies": body.denies,
+        **({"verdict": body.verdict} if body.verdict else {}),
+    }
+
+
+def commit_or_build(
+    state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
+) -> tuple[Body | Done[VersionRecord], CommitBody | None]:
+    """(what `decide_commit` says, the manifest it says it of): `body`, or the one that `build(state)` makes
+    when `body` does not fit this state.
+
+    Raises: as `decide_commit`; what `build` raises; Conflict when it did not build on the state given.
+    """
+    decision = decide_commit(state, txn, body)
+    if isinstance(decision, Rebase | ApplyDenies):
+        body = build(state)
+        decision = decide_commit(state, txn, body)
+        if isinstance(decision, Rebase | ApplyDenies):
+            raise Conflict(f"the manifest of transaction {txn} was not built on the state given: {decision}")
+    return decision, body
+
+
+def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
+    """Abort `txn`: whoever still works on it can no longer commit.
+
+    Raises: TransactionNotFound; Conflict when it was committed (retire the version instead); InvalidName for a reason
+    that is no text.
+    """
+    known = _txn(state, txn)
+    if known.status == "committed":
+        raise Conflict(
+            f"transaction {txn} was committed as {known.dataset}@{known.number}: there is nothing to abort; "
+            "retire the version instead"
+        )
+    if known.status == "aborted":
+        return Done(known)
+    return {"kind": "abort", "txn": txn, "reason": check_words("reason", reason)}
+
+
+def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
+    """Retire a version; retiring it again keeps the first reason. Raises: VersionNotFound; InvalidName for a reason
+    that is no text."""
+    record = _version(state, dataset, number)
+    if record.retired is not None:
+        return Done(record)
+    return {"kind": "retire", **_named(record), "reason": check_words("reason", reason)}
+
+
+def decide_ref(
+    state: State, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None
+) -> Body | Done[Ref]:
+    """Let `name` mean version `number`. A tag never moves; an alias moves if it still names version `was`
+    (None: it does not exist yet). Naming what it names already is done.
+
+    Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, saying what the name means now.
+    """
+    check_ref_name(name)
+    if ref_kind not in ("tag", "alias"):
+        raise InvalidName(f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)")
+    record = _version(state, dataset, number)
+    known = state.refs.get((dataset, name))
+    if known is not None and (known.ref_kind, known.number) == (ref_kind, number):
+        return Done(known)
+    if known is not None and "tag" in (known.ref_kind, ref_kind):
+        raise Conflict(
+            f"{dataset}@{name} is a {known.ref_kind} of version {known.number}; tags cannot move and a name "
+            "keeps its kind: choose another name"
+        )
+    if was != (known.number if known else None):
+        is_now = f"names version {known.number}" if known else "does not exist"
+        raise Conflict(
+            f"{dataset}@{name} {is_now}, not {'new' if was is None else f'version {was}'} as it was when the "
+            f"move to {number} was decided; look again, then repeat it"
+        )
+    _refuse_retired(state, record)
+    return {
+        "kind": "ref",
+        "dataset": dataset,
+        "name": name,
+        "ref_kind": ref_kind,
+        "number": number,
+        "was": was,
+    }
+
+
+def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
+    """Take down what `targets` name, for ever. All of it denied by one entry already: that entry.
+
+    One salt serves a whole log, so that a writer hashes a name once for all takedowns.
+    Raises: InvalidName without targets, reason or name, and where these say in plain text what the entry hides.
+    """
+    if not (targets and reason and by):
+        raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
+    check_words("reason", reason)
+    check_words("name of who asked for it", by)
+    for one in targets:
+        if len(one.value) > 2 and (one.value in reason or one.value in by):
+            raise InvalidName(
+                f"the reason or name given holds the {one.kind} itself, and the log is never rewritten; use a ticket's "
+                "number"
+            )
+    salt = state.denies[-1].salt if state.denies else ""
+    salt = salt or secrets.token_hex(16)
+    asked = hashes(salt, targets)
+    for deny in state.denies:
+        if deny.salt == salt and set(asked) <= set(deny.hashes):
+            return Done(deny)
+    scope = " ".join(sorted({one.kind for one in targets}))
+    return {"kind": "deny", "salt": salt, "hashes": asked, "scope": scope, "reason": reason, "by": by}
+
+
+def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> Body | Done[Hold]:
+    """Hold a version that is not retired: what is retired may be deleted at any time. Somebody who holds it already
+    keeps the first reason.
+
+    Raises: VersionNotFound; VersionRetired; InvalidName without `by` or `why`.
+    """
+    record = _version(state, dataset, number)
+    if not by or not why:
+        raise InvalidName(
+            f"a hold by {by!r} because {why!r}: both are needed, for those who wonder later what may go"
+        )
+    check_words("name of who holds it", by)
+    check_words("reason", why)
+    known = _held(state, record, by)
+    if known:
+        return Done(known[0])
+    _refuse_retired(state, record)
+    return {"kind": "hold", "action": "place", **_named(record), "by": by, "why": why}
+
+
+def decide_release(state: State, dataset: str, number: int, by: str) -> Body | Done[None]:
+    """Release the hold that somebody has on a version, retired or not; one who has none is done.
+
+    Raises: VersionNotFound.
+    """
+    record = _version(state, dataset, number)
+    if not _held(state, record, by):
+        return Done(None)
+    return {"kind": "hold", "action": "release", **_named(record), "by": by}
+
+
+def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
+    """Say that the mirror at `url` holds what the log said up to an entry. Done where that was said, and nothing but
+    mirrors was written since."""
+    said = [_upto(one) for one in state.mirrors if one["url"] == url]
+    since = max(said, default=-1)
+    if said and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
+        return Done(None)
+    return {"kind": "mirror", "url": url, "upto": upto}
+
+
+def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
+    """Move the root: behind this entry its history goes on at `url` alone (`marker.check_primary`), also where that is
+    the place in which it is written now. gone: the one before cannot be asked."""
+    body = {"kind": "primary", "url": url, "was": was, "token": secrets.token_hex(16)}
+    return {**body, "gone": True} if gone else body
+
+
+def _upto(mirror: Mapping[str, object]) -> int:
+    return int(str(mirror["upto"]))
+
+
+def _n(mirror: Mapping[str, object]) -> int:
+    return int(str(mirror["n"]))
+
+
+def _held(state: State, record: VersionRecord, by: str) -> list[Hold]:
+    return [one for one in state.holds_of(record.dataset, record.number) if one.by == by]
+
+
+def _named(record: VersionRecord) -> dict[str, object]:
+    return {"dataset": record.dataset, "number": record.number, "id": record.id}
+
+
+def _txn(state: State, txn: str) -> Txn:
+    known = state.txns.get(txn)
+    if known is None:
+        raise TransactionNotFound(f"transaction {txn!r} was never begun in this root; begin it first")
+    return known
+
+
+def _version(state: State, dataset: str, number: int) -> VersionRecord:
+    record = state.version(dataset, number)
+    if record is None:
+        raise VersionNotFound(f"no {dataset}@{number}: {what_there_is(state, dataset)}")
+    return record
+
+
+def not_aborted(state: State, txn: str) -> Txn:
+    """A transaction that was committed or may be. Raises: TransactionNotFound; Fenced."""
+    known = _txn(state, txn)
+    if known.status == "aborted":
+        raise _fenced(known)
+    return known
+
+
+def _fenced(txn: Txn) -> Fenced:
+    return Fenced(
+        f"transaction {txn.txn} for {txn.dataset} was aborted ({txn.reason}); begin a new one and write again"
+    )
+
+
+def ungated(txn: str, why: str) -> StageNotPublished:
+    """The error of whoever commits a gated transaction without its verdict."""
+    return StageNotPublished(
+        f"the parts of transaction {txn} wait for their gate: {why}. The release job of their dataset judges and "
+        "publishes them; `penstock approve` lets pass what it stops"
+    )
+
+
+def _refuse_retired(state: State, record: VersionRecord) -> None:
+    if record.retired is not None:
+        raise VersionRetired(
+            f"{record.name} was retired: {record.retired}; {what_there_is(state, record.dataset)}"
+        )

@@ -1,0 +1,218 @@
+"""`log/state-<n>.json`: the folded state after entry n, every 256 entries, so that opening a root is cheap.
+
+A hint may be missing, stale, broken or forged: then more entries are read. A hint is used when entry n + 1, which is
+part of the chain and never replaced, says the checksum of that state and follows the same entry n. Its content depends
+on the log alone, so it does not matter who writes it, nor how often. Of a log that earlier releases wrote no entry says
+so: it is read from its start, until the next append.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import chain, islice
+from typing import Any
+
+from ...errors import FormatTooNew, ObjectNotFound, StoreError
+from ...storage import is_local
+from ...storage.fetch_together import Objects, Together
+from ...storage.store import ObjectInfo, Store
+from .entries import entry_key, parse
+from .state import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
+
+HINT_EVERY = 256
+FORMAT, FORMAT_MOVED = 1, 2
+"""Of a hint, and of one of a root that was moved: a package that does not know moves must not miss one."""
+MOST_COMING = 4 * HINT_EVERY
+"""Entries asked for at once at most: of a log without hints. Bounds what is in memory."""
+_FOLDER = "log/"
+_PREFIX = f"{_FOLDER}state-"
+_TRIED = 8  # newest hints looked at before the log is read from its first entry
+_log = logging.getLogger(__name__)
+
+
+def hint_key(n: int) -> str:
+    """The store key of the hint after entry n."""
+    return f"{_PREFIX}{n:012d}.json"
+
+
+def dump_state(state: State) -> bytes:
+    """The state as canonical JSON {"checksum", "format", "state"}; the checksum is of the state's own bytes."""
+    data = _state_json(state)
+    written_by = FORMAT if state.primary is None else FORMAT_MOVED
+    return _head(hashlib.sha256(data).hexdigest(), written_by) + data + b"}"
+
+
+def state_checksum(state: State) -> str:
+    """SHA-256 hex of the state's JSON in a hint: what the entry behind it says. O(transactions) of time and memory."""
+    return hashlib.sha256(_state_json(state)).hexdigest()
+
+
+def _state_json(state: State) -> bytes:
+    body = {
+        "n": state.n,
+        "prev": state.prev,
+        "txns": [_without_false(row) for row in _plain(state.txns.values(), Txn)],
+        "versions": _plain(chain.from_iterable(state.datasets.values()), VersionRecord),
+        "refs": _plain(state.refs.values(), Ref),
+        "denies": _plain(state.denies, Deny),
+        "holds": _plain(state.holds, Hold),
+        "mirrors": state.mirrors,
+    }
+    if state.primary is not None:
+        body["primary"] = asdict(state.primary)
+    # Not `canonical`: everything here came out of canonical entries, and this may be 100,000 rows.
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _head(checksum: str, written_by: int) -> bytes:
+    return f'{{"checksum":"{checksum}","format":{written_by},"state":'.encode()
+
+
+def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
+    names = [f.name for f in fields(kind)]
+    return [{name: getattr(row, name) for name in names} for row in rows]
+
+
+def _without_false(txn: dict[str, object]) -> dict[str, object]:
+    """Of a log without gates the hints are what they were before there were any."""
+    return {name: value for name, value in txn.items() if name != "gated" or value}
+
+
+def load_state(data: bytes) -> State:
+    """The state that `dump_state` wrote. Raises: ValueError when the bytes are not such a state;
+    FormatTooNew."""
+    return _state_and_checksum(data)[0]
+
+
+def _state_and_checksum(data: bytes) -> tuple[State, str]:
+    try:
+        whole = json.loads(data)
+        written_by, checksum = whole["format"], whole["checksum"]
+        if type(written_by) is int and written_by > FORMAT_MOVED:
+            raise FormatTooNew(f"format {written_by}, this package reads up to {FORMAT_MOVED}")
+        head = _head(checksum, written_by)
+        if not data.startswith(head) or hashlib.sha256(data[len(head) : -1]).hexdigest() != checksum:
+            raise ValueError("its checksum does not hold")
+        return _load(whole["state"]), checksum
+    except (KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise ValueError(f"not a folded state: {type(e).__name__} {e}") from e
+
+
+def _load(body: dict[str, Any]) -> State:
+    datasets: dict[str, list[VersionRecord]] = {}
+    for row in body["versions"]:
+        datasets.setdefault(row["dataset"], []).append(VersionRecord(**row))
+    refs = [Ref(**row) for row in body["refs"]]
+    return State(
+        n=body["n"],
+        prev=body["prev"],
+        txns={row["txn"]: Txn(**row) for row in body["txns"]},
+        datasets={name: tuple(versions) for name, versions in datasets.items()},
+        ids={v.id: (v.dataset, v.number) for versions in datasets.values() for v in versions},
+        refs={(r.dataset, r.name): r for r in refs},
+        denies=tuple(Deny(**{**row, "hashes": tuple(row["hashes"])}) for row in body["denies"]),
+        holds=tuple(Hold(**row) for row in body["holds"]),
+        mirrors=tuple(body["mirrors"]),
+        primary=Primary(**body["primary"]) if "primary" in body else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a listing of `log/` shows. It decides nothing, but what is asked for at once.
+
+    hints: numbers of the hints, ascending; last: of the newest entry, 0 where none is listed."""
+
+    hints: tuple[int, ...]
+    last: int
+
+    @property
+    def after(self) -> int:
+        """The entry of the newest hint, 0 without one."""
+        return self.hints[-1] if self.hints else 0
+
+    @property
+    def coming(self) -> int:
+        """How many entries from `after` + 1 on to ask for at once: those that are listed, and the one that may be there
+        by now."""
+        return min(max(self.last - self.after, 0) + 1, MOST_COMING)
+
+    @property
+    def keys(self) -> Iterator[str]:
+        """What opening the log reads, unless the newest hint is of no use."""
+        if self.hints:
+            yield hint_key(self.after)
+        yield from map(entry_key, range(self.after + 1, self.after + 1 + self.coming))
+
+
+def listed(store: Store) -> Listed:
+    """Nothing, where the store lists nothing: the log is then read from its start.
+
+    A store over a network lists a page per 1,000 entries. On a disk only hints are looked at, one per 256 entries: each
+    file costs a look, as much as reading it, and the few entries behind the newest hint are soon found by asking.
+    """
+    try:
+        names = [info.key for info in store.list(_PREFIX if is_local(store) else _FOLDER)]
+    except StoreError as e:  # credentials that may read but not list
+        _log.warning("the log of %s cannot be listed (%s): reading the whole log", store.url, e)
+        names = []
+    return Listed(hints=tuple(_numbers(names, _PREFIX)), last=max(_numbers(names, _FOLDER), default=0))
+
+
+def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
+    """The numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
+    name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
+    return sorted(int(found[1]) for key in keys if (found := name.fullmatch(key)))
+
+
+def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
+    """(the newest state that can be believed, the number of the newest hint that must not be replaced: that
+    one, or a newer package's). (State(), 0) without any."""
+    kept = 0
+    for n in islice(reversed(hints), _TRIED):
+        try:
+            state, checksum = _state_and_checksum(store.get(hint_key(n)).data)
+            if state.n == n and _vouched(store, n, checksum):
+                return state, max(kept, n)
+            _log.warning("%s in %s is not what the entry behind it says: ignored", hint_key(n), store.url)
+        except FormatTooNew as e:
+            kept = max(kept, n)
+            _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
+        except (ValueError, StoreError) as e:
+            _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
+    return State(), kept
+
+
+def _vouched(store: Together, n: int, checksum: str) -> bool:
+    """Whether entry n + 1 says this checksum of the state before it. Raises: Corrupt; StoreError; False where there is
+    no such entry."""
+    try:
+        return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
+    except ObjectNotFound:
+        return False
+
+
+def belongs(store: Objects, state: State) -> bool:
+    """Whether the log in the store has the entry that the state ends with, byte for byte; as each entry has the hash of
+    the one before it, it has all of them. Raises: StoreError; False where there is no such entry."""
+    try:
+        return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
+    except ObjectNotFound:
+        return False
+
+
+def write_hint(store: Store, state: State) -> None:
+    """Put the hint, if the store lets us: nothing depends on it."""
+    try:
+        store.put(hint_key(state.n), dump_state(state))
+    except StoreError as e:
+        _log.warning("%s in %s was not written (%s)", hint_key(state.n), store.url, e)
+
+
+def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
+    """All but the newest `keep` hints: what a collector may delete. Raises: StoreError."""
+    there = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
+    return there[: max(len(there) - keep, 0)]

@@ -1,0 +1,1 @@
+"""A change becomes a version: gate, commit, compaction, takedowns, rebased annotations."""

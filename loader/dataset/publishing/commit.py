@@ -1,0 +1,239 @@
+"""One change becomes one version: checks against the newest version, a manifest, an entry in the log.
+
+The log calls `build` with the state it is about to append to; when somebody else was quicker it calls again, and
+the same change is laid on the newer version (a rebase): parts are named by id, so only the manifest is rewritten.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample
+from ...storage import Store
+from ..log.entries import canonical, entry_key
+from ..log.log import Log
+from ..log.rules import CommitBody
+from ..log.state import State, VersionRecord
+from ..shards.key_hashes import covered, hashes_of, known
+from ..tables.manifest import Change, child, differences, read_manifest
+from ..tables.parquet import TableFile, get_tables
+from ..versions.version import Version
+from ..writing.exclude import still_there
+from .apply_denies import Applied, apply_denies
+from .compact import Done, compacted
+
+logger = logging.getLogger(__name__)
+
+Check = Callable[[Version | None], None]
+"""Raises when a change does not go onto the newest version (None: the dataset has none)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A change whose files are uploaded and that waits for its log entry. complete: what is added to it once it is
+    known which version it is laid on, and what is left of it there; verdict: path of the record that lets it pass."""
+
+    dataset: str
+    txn: str
+    prefix: str
+    change: Change
+    producer: Mapping[str, Any]
+    complete: Callable[[Version | None, Change], Change] = lambda _, change: change
+    verdict: str = ""
+
+
+def open_record(store: Store, record: VersionRecord) -> Version:
+    """The version that a log record names, its shards read by CRC-32C. Raises: Corrupt, also where the record and the
+    manifest disagree; ObjectNotFound."""
+    manifest = read_manifest(store, record.manifest, record.sha256)
+    for what in differences(record, manifest):
+        raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
+    return _version(store, record, manifest)
+
+
+def _version(store: Store, record: VersionRecord, manifest: dict[str, Any]) -> Version:
+    return Version(store, dataset=record.dataset, number=record.number, id=record.id, manifest=manifest)
+
+
+def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Facts about who made a version. Raises: InvalidSample for what canonical JSON does not hold."""
+    try:
+        canonical(dict(producer or {}))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidSample(
+            f"producer={producer!r}: {error}; use strings, integers, booleans, lists and objects"
+        ) from error
+    return dict(producer or {})
+
+
+def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
+    """Publish what passes every check. Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey,
+    FieldMismatch when the change does not go onto the newest version; as `apply_denies`. Samples that were taken down
+    are left out, and `taken_down` in the version's producer says how many of the change's own were."""
+    applied: dict[tuple[str, int], Applied] = {}
+    done: Done = {}
+    written: dict[str, bytes] = {}  # manifests by SHA-256: the one that is committed need not be read again
+
+    def build(state: State) -> CommitBody:
+        newest = state.newest(pending.dataset)
+        parent = open_record(store, newest) if newest else None
+        for check in checks:
+            check(parent)
+        base = (newest.id if newest else "", state.last_deny)
+        if base not in applied:
+            found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
+            applied[base] = replace(found, change=pending.complete(parent, found.change))
+        body = _manifest(parent, applied[base], pending, state.last_deny)
+        if body["n_live"] <= 0:
+            if applied[base].n_dropped:
+                raise Denied(
+                    f"every sample of {pending.dataset} was taken down: the next version would have none. Log entries "
+                    f"{[deny.n for deny in state.denies]} of {store.url} say which they are"
+                )
+            raise EmptyVersion(
+                f"the next version of {pending.dataset} would have no live samples; keep at least one"
+            )
+        data = canonical(compacted(store, pending.prefix, body, done))
+        sha256 = hashlib.sha256(data).hexdigest()
+        path = f"{pending.prefix}/manifest-{sha256[:16]}.json"
+        store.put_if_absent(path, data)
+        written[sha256] = data
+        return CommitBody(
+            id=f"v-{sha256}",
+            manifest=path,
+            sha256=sha256,
+            parent=body["parent"],
+            denies=body["denies"],
+            verdict=pending.verdict,
+        )
+
+    record = log.commit(pending.txn, build)
+    if record.sha256 not in written:  # an earlier attempt committed it
+        return open_record(store, record)
+    return _version(store, record, json.loads(written[record.sha256]))
+
+
+def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies: int) -> dict[str, Any]:
+    dropped = {"taken_down": applied.n_dropped} if applied.n_dropped else {}
+
+    def on(under: Mapping[str, Any] | None, change: Change) -> dict[str, Any]:
+        return child(
+            under,
+            change,
+            dataset=pending.dataset,
+            parent_id=parent.id if parent else None,
+            txn=pending.txn,
+            denies=denies,
+            producer={**pending.producer, **dropped},
+        )
+
+    under = parent.manifest if parent else None
+    return on(on(under, applied.before) if applied.before else under, applied.change)
+
+
+class NewKeys:
+    """Checks that none of a run's keys is live in the newest version, by their hashes; the keys of the dataset are read
+    where a hash was there before, each table once."""
+
+    def __init__(self, store: Store, keys: list[str]) -> None:
+        self._store, self._keys = store, keys
+        self._hashes = np.sort(hashes_of(keys))
+        self._known: dict[str, bool] = {}  # tables of hashes that were asked -> whether one of ours is there
+        self._clashes: dict[str, pa.Table] = {}
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: DuplicateKey. Costs what `key_hashes.known` does of the tables that were not asked before."""
+        if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
+            return
+        runs = [
+            TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"
+        ]
+        new = [file for file in runs if file.path not in self._clashes]
+        keys = pa.array(self._keys, pa.string())
+        for file, table in zip(new, get_tables(self._store, new, ["part", "row", "key"]), strict=True):
+            self._clashes[file.path] = table.filter(pc.is_in(table["key"], value_set=keys))
+        # Which rows are live is asked again each time: a retirement may bring back what was excluded.
+        for file in runs:
+            _refuse_live(parent, self._clashes[file.path])
+
+    def _were_there(self, parent: Version) -> bool:
+        files = parent.manifest["key_hashes"]
+        new = [file for file in files if file["path"] not in self._known]
+        for file, found in zip(new, known(self._store, new, self._hashes), strict=True):
+            self._known[file["path"]] = bool(found.any())
+        return any(self._known[file["path"]] for file in files)
+
+
+class Onto:
+    """Checks that the newest version is the one that a change was made for. id: empty for none yet."""
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: Conflict."""
+        found = parent.id if parent else ""
+        if found != self._id:
+            raise Conflict(
+                f"these parts were compared with {self._id[:14] or 'no version'}, and the newest is now "
+                f"{f'{parent.name} ({parent.id[:14]})' if parent else 'none'}; compare them with that and publish again"
+            )
+
+
+class FreeGroup:
+    """Checks that nobody else gave these parts this group, or changed the parts, since we began.
+
+    began: the version that the group was computed for, whose excluded samples have empty fields in it."""
+
+    def __init__(self, group: str, parts: list[str], began: Version) -> None:
+        self._group, self._parts, self._began = group, parts, began
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: Conflict."""
+        parent = still_there(parent, self._parts)
+        taken = parent.parts.has_group(self._group)
+        ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
+        twice = [part for part in self._parts if taken[ids[part]]]
+        if twice:
+            raise Conflict(
+                f"group {self._group!r} of part {twice[0]} was published by somebody else, in {parent.name}; "
+                "open it and use theirs, or choose another group name"
+            )
+        if parent.id != self._began.id:
+            self._check_excluded(parent, ids)
+
+    def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
+        """A retirement may bring back what was excluded, and was not computed. Raises: Conflict."""
+        before, ours = self._began.parts, set(self._parts)
+        for position in before.with_exclusions:
+            part = before.id(position)
+            back = (
+                parent.parts.live_members(ids[part]) & ~before.live_members(position) if part in ours else ()
+            )
+            if np.any(back):
+                raise Conflict(
+                    f"row {int(np.argmax(back))} of part {part} was excluded in {self._began.name}, so "
+                    f"{self._group!r} was not computed for it, and {parent.name} has it again: begin again from that"
+                )
+
+
+def _refuse_live(parent: Version, clashes: pa.Table) -> None:
+    """Raises: DuplicateKey when one of these rows (part, row, key) is live in the version."""
+    members: dict[str, Any] = {}
+    for row in clashes.to_pylist():
+        part = row["part"]
+        if part not in members:
+            members[part] = parent.parts.live_members(parent.parts.position(part))
+        if members[part][row["row"]]:
+            raise DuplicateKey(
+                f"key {row['key']!r} is already in {parent.name} (one of {len(clashes)} keys that were there before); "
+                "a version adds new samples to those there. Write under new keys, exclude the old ones first "
+                "(root.exclude), or start another dataset"
+            )

@@ -1,0 +1,213 @@
+"""Keeps a manifest's lists short: a publish writes one table in place of many small ones that came before it.
+
+Tables are merged as a log-structured tree merges its runs, by size: up to 7 of each of four sizes stay, and those that
+are larger for good. Ten thousand publishes leave some tens of tables to read, and each row was written again a few
+times. Only neighbours in a list are merged, in their order: what a version holds, and its ordinals, stay as they are.
+The old tables stay too, for the manifests that name them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import Corrupt
+from ...storage import Store
+from ..shards.key_hashes import covered, hashes_of, put_hashes
+from ..shards.part import SHARDS_ROW_GROUP_ROWS
+from ..tables.annotations import is_annotation
+from ..tables.columns import concat, fit_types
+from ..tables.parquet import TableFile, get_tables, integers, put_named_table
+from ..tables.stats import STATS_SCHEMA, merge_to_rows
+
+FAN_IN = 8
+SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
+"""Bytes below which a table is of level 0, 1, 2, 3; from 16 MiB on it is never merged again."""
+RUN_GROUPS = ("keys", "metadata")
+"""Column groups of the samples table that every publish of parts writes."""
+MOST_BYTES = 4 * SIZES[-1]
+"""Of tables merged at once: bounds the memory of a publish."""
+
+File = Mapping[str, Any]
+Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
+Done = dict[tuple[str, ...], dict[str, Any]]
+"""SHA-256 of merged tables -> the table in their place: a rebase does not write it again."""
+
+
+def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
+    """The manifest with short lists; tables in place of several are written under `prefix`.
+
+    Reads and writes nothing most of the time; per publish about one table of each list, when shared out among many.
+    Raises: Corrupt; ObjectNotFound.
+    """
+    out = {**manifest, "key_hashes": _all_hashes(store, prefix, manifest)}
+    for name, merge in (
+        ("shards", _merge_shards),
+        ("exclusions", _merge_exclusions),
+        ("key_hashes", _merge_hashes),
+    ):
+        out[name] = _shortened(store, prefix, out[name], merge, out, done)
+    return {**out, **_shortened_runs(store, prefix, out, done)}
+
+
+def to_merge(nbytes: Sequence[int]) -> slice:
+    """Which neighbours of a list of tables are to become one; an empty slice where none are.
+
+    Of the smallest level that the list ends with too many tables of, or of smaller ones: the oldest that go together.
+    """
+    n = len(nbytes)
+    for level, below in enumerate(SIZES):
+        start = n
+        while start and nbytes[start - 1] < below:
+            start -= 1
+        if n - start > (FAN_IN - 1) * (level + 1):
+            end = start
+            while end < n and sum(nbytes[start : end + 1]) <= MOST_BYTES:
+                end += 1
+            return slice(start, end)
+    return slice(n, n)
+
+
+def _shortened(
+    store: Store, prefix: str, files: Sequence[File], merge: Merge, manifest: Mapping[str, Any], done: Done
+) -> list[File]:
+    which = to_merge([file["nbytes"] for file in files])
+    old = files[which]
+    if not old:
+        return list(files)
+    key = tuple(file["sha256"] for file in old)
+    if key not in done:
+        done[key] = merge(store, prefix, old, manifest)
+    return [*files[: which.start], done[key], *files[which.stop :]]
+
+
+def _shortened_runs(
+    store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
+) -> dict[str, list[File]]:
+    """The lists of samples and stats. Keys, metadata and statistics of neighbouring runs become tables of a folder of
+    their own: what lies in one folder is of one run. Column groups that came later, and theirs, stay as they are.
+    Raises: Corrupt when keys would not stay in the order of the parts."""
+    samples, stats = list(manifest["samples"]), list(manifest["stats"])
+    counted: dict[str, list[File]] = {}
+    for file in stats:
+        counted.setdefault(_folder(file), []).append(file)
+    runs, sizes = _runs(samples), []
+    for run in runs:
+        own = counted.get(_folder(next(iter(run.values()))), [])
+        if own:
+            run["stats"] = own[0]
+        nbytes = sum(file["nbytes"] for file in run.values())
+        # Earlier releases merged into the publisher's own folder. Whose statistics are whose is not told there, so
+        # that what lies there is left alone, as large tables are.
+        sizes.append(nbytes if len(own) < 2 else max(nbytes, SIZES[-1]))
+    old = runs[to_merge(sizes)]
+    merged: dict[str, File] = {}
+    for kind in dict.fromkeys(kind for run in old for kind in run):
+        mine = [run[kind] for run in old if kind in run]
+        key = tuple(file["sha256"] for file in mine)
+        if key not in done:
+            merge = _merge_stats if kind == "stats" else _merge_samples
+            done[key] = merge(store, f"{prefix}-merged", mine, manifest)
+        merged[kind] = done[key]
+    gone = [file["path"] for run in old for file in run.values()]
+    short = _replaced(samples, gone, [merged[group] for group in RUN_GROUPS if group in merged])
+    _check_order(samples, short, [run["keys"]["path"] for run in old if "keys" in run], merged)
+    return {
+        "samples": short,
+        "stats": _replaced(stats, gone, [merged["stats"]] if "stats" in merged else []),
+    }
+
+
+def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
+    """The runs that may be merged, in their order: group -> its table, which stand side by side. Where an annotation
+    has said something of a column that was there, its statistics stand for those before it, and nothing moves across:
+    only those behind it."""
+    runs: list[dict[str, File]] = []
+    seen: set[str] = set()
+    for file in samples:
+        if file["group"] in RUN_GROUPS and not is_annotation(file):
+            if not runs or file["group"] in runs[-1]:
+                runs.append({})
+            runs[-1][file["group"]] = file
+        elif not seen.isdisjoint(file["columns"]):
+            runs.clear()
+        seen.update(file["columns"])
+    return runs
+
+
+def _folder(file: File) -> str:
+    return str(file["path"].rpartition("/")[0])
+
+
+def _replaced(files: Sequence[File], gone: Sequence[str], merged: Sequence[File]) -> list[File]:
+    """The list with the merged files where the first of those that are gone stood."""
+    at = next((number for number, file in enumerate(files) if file["path"] in gone), len(files))
+    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]
+
+
+def _check_order(
+    before: Sequence[File], after: Sequence[File], gone: Sequence[str], merged: Mapping[str, File]
+) -> None:
+    """That the keys tables after a merge are those before it, in their order, with the merged one as those that are
+    gone. No table is read: whether those before it were in the order of the parts is not asked.
+
+    Raises: Corrupt."""
+    was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
+    stands_for = {merged["keys"]["path"]: gone} if "keys" in merged else {}
+    found = [path for one in now for path in stands_for.get(one, (one,))]
+    if found != was:
+        raise Corrupt(
+            f"{stands_for} would put the keys tables {was} out of the order of the parts; nothing was published. This "
+            "is a defect of penstock: report it with the manifest of the newest version"
+        )
+
+
+def _tables(store: Store, files: Sequence[File]) -> list[pa.Table]:
+    return list(get_tables(store, [TableFile.from_json(dict(file)) for file in files]))
+
+
+def _merge_shards(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
+    # Columns that a table of an earlier release does not have are null for its shards.
+    table = pa.concat_tables(_tables(store, files), promote_options="default")
+    return put_named_table(store, prefix, table, "shards", SHARDS_ROW_GROUP_ROWS).to_json()
+
+
+def _merge_exclusions(
+    store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]
+) -> dict[str, Any]:
+    table = pa.concat_tables(_tables(store, files))
+    return put_named_table(store, prefix, table, "exclusions").to_json()
+
+
+def _merge_stats(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
+    rows = merge_to_rows(row for table in _tables(store, files) for row in table.to_pylist())
+    table = pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
+    return put_named_table(store, prefix, table, "stats").to_json()
+
+
+def _merge_hashes(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
+    return put_hashes(store, prefix, np.concatenate([integers(t["hash"]) for t in _tables(store, files)]))
+
+
+def _merge_samples(
+    store: Store, prefix: str, files: Sequence[File], manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Columns take the type that the manifest says, as they do for whoever reads them all."""
+    kinds = {name: body["type"] for name, body in manifest["columns"].items() if body["type"] != "null"}
+    kind = f"samples-{files[0]['group']}"
+    table = concat([fit_types(table, kinds) for table in _tables(store, files)], "the samples table")
+    file = put_named_table(store, prefix, table, kind)
+    columns = sorted(set(table.column_names) - {"part", "row"})
+    return {**file.to_json(), "group": files[0]["group"], "columns": columns}
+
+
+def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[File]:
+    """The tables of hashes of all keys. A dataset of an older release has none: they are made once, from its keys."""
+    if covered(manifest):
+        return list(manifest["key_hashes"])
+    files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]
+    return [
+        put_hashes(store, prefix, hashes_of(table["key"].to_pylist()))
+        for table in get_tables(store, files, ["key"])
+    ]

@@ -1,0 +1,72 @@
+"""Gated transactions: parts that wait for a gate, and what has to be shown to publish them.
+
+`root.begin(gated=True)` writes into the log that this transaction's commit names a verdict: the record of a gate under
+`stages/` (`penstock.stages` writes those), whose `body` tells in `publishes` what it let pass, and in `against`
+the versions that it was compared with. The log refuses a commit that names none; `root.publish` reads what is named,
+and refuses everything that it is not of.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import Conflict, Corrupt, ObjectNotFound
+from ...json_text import parse_json_object
+from ...storage import Store, is_there
+from ..log.entries import DAMAGED, canonical
+from ..log.rules import ungated
+from ..log.state import Txn
+from ..shards.part import Part
+from .commit import Onto
+
+_RECORD = re.compile(r"stages/(?P<dataset>[^/]+)/[^/]+/[^/]+/(?P<r>[0-9]{12})\.json")
+
+
+def digest_of(parts: Sequence[Part], exclude: Mapping[str, str], supersede: Mapping[str, str]) -> str:
+    """sha256 hex of what a publish adds and leaves out: what a verdict is of."""
+    bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
+    return hashlib.sha256(canonical([bodies, dict(exclude), dict(supersede)])).hexdigest()
+
+
+def check_verdict(
+    store: Store,
+    txn: Txn,
+    verdict: str,
+    parts: Sequence[Part],
+    exclude: Mapping[str, str],
+    supersede: Mapping[str, str],
+) -> list[Onto]:
+    """What else a publish in an open transaction has to keep to that shows this verdict; "" shows none. Costs two
+    requests where one is shown.
+
+    Raises: StageNotPublished for a verdict that is not there, was not `published` or is of something else, and for none
+    where the transaction is gated; Conflict where a later verdict stands; Corrupt.
+    """
+    if not verdict:
+        if txn.gated:
+            raise ungated(txn.txn, "no verdict was given")
+        return []
+    name = _RECORD.fullmatch(verdict)
+    if name is None or name["dataset"] != txn.dataset:
+        raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
+    record = _record(store, txn, verdict)
+    if record["verdict"] != "published":
+        raise ungated(txn.txn, f"{verdict} says {record['verdict']!r}: {record.get('reason', '')}")
+    if record["body"].get("publishes") != digest_of(parts, exclude, supersede):
+        raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
+    later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"
+    if is_there(store, later):
+        raise Conflict(f"the verdict {verdict} holds no longer: {later} came after it")
+    return [Onto(id) for id in (record["body"].get("against") or [])[:1]]
+
+
+def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
+    try:
+        record = parse_json_object(store.get(verdict).data)
+        record["verdict"], record["body"].get
+    except ObjectNotFound:
+        raise ungated(txn.txn, f"there is no {verdict}") from None
+    except DAMAGED as error:
+        raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
+    return dict(record)

@@ -1,0 +1,1 @@
+"""From samples to verified bytes: places, lookups, reads, checksums."""

@@ -1,0 +1,235 @@
+"""Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, every CRC-32C checked."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from ...errors import Corrupt
+from ...storage import RangeReader
+from ..shards.address import FieldAddress, SampleAddress
+from ..shards.shard import crc32c
+from .places import Int64s, SamplePlaces
+from .shard_read import CACHED_BYTES, AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+OnCorrupt = Callable[[int, Corrupt], object]
+"""Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
+
+_Wanted = tuple[int, str, int, int, int]
+"""Number of the sample, field, offset, nbytes, CRC-32C."""
+
+_Shard = tuple[int, str]
+"""Number of the version, path."""
+
+
+def raise_corrupt(number: int, error: Corrupt) -> None:
+    """The `OnCorrupt` that stops at the first corrupt sample."""
+    raise error
+
+
+class FieldPart(NamedTuple):
+    """Bytes [offset, offset + nbytes) of a field's payload, and the checksum that a table of it says they have."""
+
+    offset: int
+    nbytes: int
+    crc32c: int
+
+
+class PartsOfField(NamedTuple):
+    """What to read of one field: runs of parts, ascending; a run is read from its first to its last byte. said_by: who
+    says what the parts' checksums are, for errors."""
+
+    address: SampleAddress
+    field: str
+    runs: Sequence[Sequence[FieldPart]]
+    said_by: str = "its packet table"
+
+
+def read_fields(
+    store: RangeReader,
+    addresses: Sequence[SampleAddress],
+    *,
+    pins: dict[str, str] | None = None,
+    run: Map = map,
+    on_refetch: Callable[[], None] = lambda: None,
+    on_corrupt: OnCorrupt = raise_corrupt,
+    on_read: OnRead = lambda _: None,
+) -> list[dict[str, bytes]]:
+    """Per sample, field -> its bytes. Fields of one shard that lie close together share a request.
+
+    pins: shard path -> ETag seen at its first read; a shard that was replaced since raises Changed. `run` may be
+    a thread pool's map. on_refetch: called before each read that is repeated. on_corrupt: told of each sample with a
+    field whose checksum is wrong twice, or which the shard ends before, in the order of `addresses`; such a sample is
+    {}. The error has its full address. on_read: told of each shard's share, in the thread that read it. Raises: what
+    on_corrupt does, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
+    """
+    by_shard: dict[_Shard, list[_Wanted]] = {}
+    for number, address in enumerate(addresses):
+        for field, place in address.fields.items():
+            wanted = (number, field, place.offset, place.nbytes, place.crc32c)
+            by_shard.setdefault((0, place.path), []).append(wanted)
+    reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
+    out: list[dict[str, Any]] = [dict.fromkeys(address.fields) for address in addresses]
+    for number, field, data in _read_shards(lambda _: reading, by_shard, addresses.__getitem__, run):
+        out[number][field] = data
+    for number, fields in enumerate(out):
+        bad = next((data for data in fields.values() if isinstance(data, Corrupt)), None)
+        if bad is not None:
+            on_corrupt(number, bad)
+            out[number] = {}
+    return out
+
+
+def read_places(
+    reading_of: ReadingOf, places: SamplePlaces, numbers: Mapping[str, Int64s], run: Map = map
+) -> list[tuple[int, str, bytes | Corrupt]]:
+    """(number, field, its bytes or why it has none) of these samples of these fields, shard by shard; as `read_fields`,
+    whose errors it raises. numbers: field -> numbers of the samples."""
+    by_shard: dict[_Shard, list[_Wanted]] = {}
+    for field, some in numbers.items():
+        at = places.fields[field]
+        for shard, mine in at.by_shard(some):
+            columns = (mine, at.offset[mine], at.nbytes[mine], at.crc32c[mine])
+            by_shard.setdefault((shard.of, shard.path), []).extend(
+                (number, field, *place)
+                for number, *place in zip(*(one.tolist() for one in columns), strict=True)
+            )
+    return _read_shards(reading_of, by_shard, places.address, run)
+
+
+def read_parts(
+    store: RangeReader,
+    wanted: Sequence[PartsOfField],
+    *,
+    pins: dict[str, str] | None = None,
+    run: Map = map,
+    on_refetch: Callable[[], None] = lambda: None,
+    on_corrupt: OnCorrupt = raise_corrupt,
+    on_read: OnRead = lambda _: None,
+) -> list[list[bytes | memoryview]]:
+    """Per item of `wanted`, the bytes of its parts, run after run. One request per run; runs of one shard that lie at
+    most 64 KiB apart share one, as fields do. What is between the parts of a run is read and not looked at.
+
+    A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`; a corrupt item
+    is [].
+    """
+    reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
+    by_path: dict[str, list[int]] = {}
+    for i, item in enumerate(wanted):
+        by_path.setdefault(item.address.fields[item.field].path, []).append(i)
+
+    def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview] | Corrupt]:
+        path, mine = item
+        return _read_parts(reading, path, [wanted[i] for i in mine])
+
+    read: dict[int, list[bytes | memoryview] | Corrupt] = {}
+    for mine, found in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
+        read.update(zip(mine, found, strict=True))
+    out: list[list[bytes | memoryview]] = []
+    for number in range(len(wanted)):
+        parts = read[number]
+        if isinstance(parts, Corrupt):
+            on_corrupt(number, parts)
+        out.append([] if isinstance(parts, Corrupt) else parts)
+    return out
+
+
+def _read_shards(
+    reading_of: ReadingOf, by_shard: Mapping[_Shard, Sequence[_Wanted]], address_of: AddressOf, run: Map
+) -> list[tuple[int, str, bytes | Corrupt]]:
+    def read_shard(item: tuple[_Shard, Sequence[_Wanted]]) -> list[bytes | Corrupt]:
+        (of, path), wanted = item
+        reading = reading_of(of)
+        if reading.maps is None:
+            return _read_shard(reading, path, wanted, address_of)
+        return [one for block in _blocks(wanted) for one in _read_shard(reading, path, block, address_of)]
+
+    # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
+    lists = run(read_shard, list(by_shard.items()))
+    return [
+        (number, field, data)
+        for wanted, found in zip(by_shard.values(), lists, strict=True)
+        for (number, field, _, _, _), data in zip(wanted, found, strict=True)
+    ]
+
+
+def _blocks(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
+    """In parts of so many bytes that what was read is still in the processor's cache when it is verified."""
+    start, nbytes = 0, 0
+    for i, (_, _, _, more, _) in enumerate(wanted):
+        if nbytes + more > CACHED_BYTES and i > start:
+            yield wanted[start:i]
+            start, nbytes = i, 0
+        nbytes += more
+    yield wanted[start:]
+
+
+def _read_shard(
+    reading: Reading, path: str, wanted: Sequence[_Wanted], address_of: AddressOf
+) -> list[bytes | Corrupt]:
+    spans = [(offset, nbytes) for _, _, offset, nbytes, _ in wanted]
+    first = partial(address_of, wanted[0][0])
+    start = perf_counter()
+    try:
+        found = reading.ranges(path, spans, first, wanted[0][1])
+    except Corrupt:  # it ends too early for one of them: ask for each, to know for which
+        return [reading.again_or_error(address_of(number), field) for number, field, _, _, _ in wanted]
+    fetched = perf_counter()
+    good = [crc32c(data) == crc for data, (_, _, _, _, crc) in zip(found, wanted, strict=True)]
+    verify_s = perf_counter() - fetched
+    out: list[bytes | Corrupt] = list(found)
+    for i, whole in enumerate(good):
+        if not whole:
+            out[i] = reading.again_or_error(address_of(wanted[i][0]), wanted[i][1])
+    reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
+    return out
+
+
+def _read_parts(
+    reading: Reading, path: str, wanted: Sequence[PartsOfField]
+) -> list[list[bytes | memoryview] | Corrupt]:
+    places = [item.address.fields[item.field] for item in wanted]
+    spans = [
+        (place.offset + run[0].offset, run[-1].offset + run[-1].nbytes - run[0].offset)
+        for item, place in zip(wanted, places, strict=True)
+        for run in item.runs
+    ]
+
+    def again(item: PartsOfField, place: FieldAddress, part: FieldPart) -> bytes:
+        at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
+        return reading.again(item.address, at, item.said_by)
+
+    first = partial(_address_of, wanted[0])
+    start, verify_s = perf_counter(), 0.0
+    try:
+        pieces_read = iter(reading.ranges(path, spans, first, wanted[0].field))
+    except Corrupt:  # it ends too early for one of them
+        pieces_read = iter(())
+    out: list[list[bytes | memoryview] | Corrupt] = []
+    for item, place in zip(wanted, places, strict=True):
+        runs = [memoryview(next(pieces_read, b"")) for _ in item.runs]
+        found: list[bytes | memoryview] = []
+        try:
+            for run, data in zip(item.runs, runs, strict=True):
+                pieces = [data[part.offset - run[0].offset :][: part.nbytes] for part in run]
+                checking = perf_counter()
+                good = [crc32c(piece) == part.crc32c for part, piece in zip(run, pieces, strict=True)]
+                verify_s += perf_counter() - checking
+                found += [
+                    piece if whole else again(item, place, part)
+                    for part, piece, whole in zip(run, pieces, good, strict=True)
+                ]
+        except Corrupt as error:
+            out.append(error)
+        else:
+            out.append(found)
+    reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
+    return out
+
+
+def _address_of(item: PartsOfField) -> SampleAddress:
+    return item.address

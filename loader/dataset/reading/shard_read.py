@@ -1,0 +1,157 @@
+"""What every read of shards shares: pinned ETags, errors with the sample's address, a second read, and timing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
+from ...storage import RangeReader, Span
+from ...storage.disk.buffer_reads import disk_of
+from ...storage.disk.mapped_files import Mapped, MappedFiles
+from ...storage.second_read import sound
+from ...storage.shared.request_counts import count_request
+from ..shards.address import FieldAddress, SampleAddress
+from ..shards.shard import crc32c
+from .verified_store import Int64s, VerifiedStore
+
+MAPPED_BYTES = 128 * 2**10
+"""Of a span at most, on average, that are copied out of a map: the interpreter's lock is held meanwhile."""
+
+CACHED_BYTES = 256 * 2**10
+"""Copied out of a map before they are verified, which finds them in the processor's cache."""
+
+AddressOf = Callable[[int], SampleAddress]
+"""Number of a sample in the list at hand -> its address; asked only when something has to be told of it."""
+
+
+class ShardRead(NamedTuple):
+    """What one shard's share of a read took: `span` is from the first to the last byte that was wanted of `path`,
+    `first` gives the address of the sample at the head of the list; second reads are in `fetch_s`."""
+
+    first: Callable[[], SampleAddress]
+    path: str
+    span: Span
+    fetch_s: float
+    verify_s: float
+
+
+OnRead = Callable[[ShardRead], None]
+
+
+class Reading(NamedTuple):
+    """How shards are read. pins: shard path -> ETag seen at its first read; a shard that was replaced since raises
+    Changed. on_refetch: called before each read that is repeated. on_read: told of each shard's share, in the thread
+    that read it. maps: of the shards of a disk, where small pieces may come out of maps."""
+
+    store: RangeReader
+    pins: dict[str, str]
+    on_refetch: Callable[[], None] = lambda: None
+    on_read: OnRead = lambda _: None
+    maps: MappedFiles | None = None
+
+    def ranges(
+        self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str
+    ) -> list[bytes]:
+        """The bytes of (offset, nbytes) spans, in order. first, field: what is wanted first, for errors. Raises:
+        Corrupt when the shard ends too early; the other leaves with that address."""
+        store, etag = self.store, self.pins.get(path)
+        disk = disk_of(store)
+        if disk is not None:
+            with self.told(first, field):
+                data, found = self._mapped(path, spans, etag) or disk.read_each(path, spans, etag=etag)
+            self.pin(path, found)
+            return data
+        with self.told(first, field):
+            blobs = store.get_ranges(path, [Span(*span) for span in spans], etag=etag)
+        for blob in blobs:
+            self.pin(path, blob.etag)
+        return [blob.data for blob in blobs]
+
+    def _mapped(
+        self, path: str, spans: Sequence[tuple[int, int]], etag: str | None
+    ) -> tuple[list[bytes], str] | None:
+        """Small spans out of a map, and the etag; None where reading is better."""
+        if self.maps is None or sum(nbytes for _, nbytes in spans) > len(spans) * MAPPED_BYTES:
+            return None
+        with self.maps.using(path, etag) as mapped:
+            if mapped is None or max(offset + nbytes for offset, nbytes in spans) > len(mapped[0].data):
+                return None
+            if not self.is_verified(path, mapped, *np.array(spans, np.int64).T):
+                return None
+            count_request()
+            data = mapped[0].data
+            return [data[offset : offset + nbytes] for offset, nbytes in spans], mapped[1]
+
+    def is_verified(
+        self, path: str, mapped: tuple[Mapped, str], offset: Int64s, nbytes: Int64s | int
+    ) -> bool:
+        """Whether ranges of a mapped shard may be used as far as its SHA-256 goes, looked at now where they were not
+        before; always where nobody asks for it. Else a read says for which sample they may not."""
+        if not isinstance(self.store, VerifiedStore):
+            return True
+        each = np.broadcast_to(np.asarray(nbytes, np.int64), offset.shape)
+        return self.store.is_verified(path, mapped[1], offset, each, mapped[0].array)
+
+    @contextmanager
+    def told(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
+        """Errors of the store get the address of what was wanted first; Corrupt does not say for whom it is true."""
+        try:
+            yield
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                f"{first().describe(field)}: the shard is gone ({error}); restore it from a mirror"
+            ) from error
+        except StoreError as error:
+            error.add_note(f"while reading {first().describe(field)}")
+            raise
+
+    def pin(self, path: str, etag: str) -> None:
+        """Raises: Changed."""
+        if self.pins.setdefault(path, etag) != etag:
+            raise Changed(
+                f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "
+                "wrote there, and run penstock verify"
+            )
+
+    def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
+        """A flipped bit on the way is cured by a second read; one on the disk is not, unless a mirror has the shard.
+        Raises: Corrupt; Changed."""
+        self.on_refetch()
+        return sound(partial(self._again, address, place, said_by), again=0)
+
+    def _again(self, address: SampleAddress, place: FieldAddress, said_by: str) -> bytes:
+        advice = (
+            f"Run penstock verify {address.version}; restore the shard from a mirror or exclude the sample"
+        )
+        try:
+            blob = self.store.get_range(place.path, place.offset, place.nbytes, self.pins.get(place.path))
+        except Corrupt as error:
+            raise Corrupt(f"{address.describe(place.field)} cannot be read: {error}. {advice}") from error
+        self.pin(place.path, blob.etag)
+        found = crc32c(blob.data)
+        if found != place.crc32c:
+            raise Corrupt(
+                f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, {said_by} says {place.crc32c:08x}, "
+                f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"
+            )
+        return blob.data
+
+    def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
+        """A whole field of a sample, by a second read."""
+        try:
+            return self.again(address, address.fields[field])
+        except Corrupt as error:
+            return error
+
+
+ReadingOf = Callable[[int], Reading]
+"""Number of a version -> how its shards are read."""
+
+
+def extent(spans: Sequence[tuple[int, int]]) -> Span:
+    """From the first byte of all (offset, nbytes) spans to the last."""
+    low = min((offset for offset, _ in spans), default=0)
+    return Span(low, max((offset + nbytes for offset, nbytes in spans), default=0) - low)

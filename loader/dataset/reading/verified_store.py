@@ -1,0 +1,296 @@
+"""Shards read by their pages, each held against its SHA-256 when it is first used: `Root(verify="sha256")`.
+
+CRC-32C shows accidents: whoever may replace a shard can give another one any checksums. The hashes of its pages stand
+in its index, that of the index in the shards table, that of the table in the manifest, and that of the manifest is the
+version's id. What was verified is remembered by the object's ETag, and of mirrors by the store that served it: an
+object that was put in the place of another is verified anew, or refused where the other is pinned.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from ...errors import Corrupt
+from ...storage import Blob, RangeReader, Span
+from ...storage.disk.buffer_reads import Disk, Piece, disk_of
+from ...storage.mirror.store import MirroredStore
+from ...storage.ranges import slice_reads
+from ...storage.second_read import noting_who_serves
+from ...storage.shared.fork import lock
+from ..shards.page_hashes import PageHashes
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+KEPT_SHARDS = 16_384
+"""Shards of which it is remembered what was verified: those used last. 33 bytes a page: 132 KiB of 256 MiB."""
+
+KEPT_OBJECTS = 4
+"""Of one shard: its copies in mirrors, and what was put in its place."""
+
+HashesOf = Callable[[str], PageHashes]
+"""Path of a shard -> the hashes of its pages. Raises: Corrupt; InvalidRuntime for one that has none."""
+
+Identity = tuple[str | int, ...]
+"""Which object bytes were of: its ETag, and of several stores the number of the one that gave them."""
+
+_MAPPED = -1
+
+ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
+"""(Spans, the ETag that the object shall have) -> their bytes and its ETag."""
+
+
+class VerifiedStore:
+    """A store of shards whose bytes are verified before anybody has them. What lies in pages that were not used yet is
+    read with the rest of these. Thread-safe; a disk where `origin` is one.
+
+    Raises, beside what `origin` does: Corrupt where a page is not what its hash says.
+    """
+
+    def __init__(self, origin: RangeReader, hashes_of: HashesOf) -> None:
+        self._origin, self._hashes_of = origin, hashes_of
+        self._lock = lock()
+        self._shards: OrderedDict[str, _Shard] = OrderedDict()
+
+    @property
+    def url(self) -> str:
+        return self._origin.url
+
+    @property
+    def disk(self) -> "VerifiedStore | None":
+        """See `disk.disk_of`."""
+        return None if disk_of(self._origin) is None else self
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        def read(spans: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+            # One by one: of a cache they shall come from behind it.
+            blobs = [self._origin.get_range(key, *span, pinned) for span in spans]
+            return [blob.data for blob in blobs], blobs[0].etag
+
+        (data,), found = self._read(key, [Span(offset, nbytes)], etag, read)
+        return Blob(data, found)
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = 16 * 2**20,
+    ) -> list[Blob]:
+        def read(some: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+            blobs = self._origin.get_ranges(key, some, etag=pinned, max_gap=max_gap, max_span=max_span)
+            return [blob.data for blob in blobs], blobs[0].etag
+
+        data, found = self._read(key, spans, etag, read) if spans else ([], "")
+        return [Blob(one, found) for one in data]
+
+    # what a disk can do
+
+    def read_each(
+        self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
+    ) -> tuple[list[bytes], str]:
+        """As the disk does."""
+        disk = self._disk
+
+        def read(some: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+            return disk.read_each(key, some, etag=pinned)
+
+        return self._read(key, [Span(*span) for span in spans], etag, read)
+
+    def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
+        """As the disk does; what lies in pages that were not used yet is copied there."""
+        spans = [piece[:2] for piece in pieces]
+        shard, columns = self._shard(key, spans), _columns(spans)
+        if not shard.unverified(shard.guess(etag), *columns).any():
+            with noting_who_serves() as serving:
+                found = self._disk.read_into(key, pieces, etag=etag)
+            if not shard.unverified(_identity(found, serving), *columns).any():
+                return found
+        data, found = self.read_each(key, spans, etag=etag)
+        for one, (_, _, buffers) in zip(data, pieces, strict=True):
+            at = 0
+            for buffer in buffers:
+                view = memoryview(buffer).cast("B")
+                view[:] = one[at : at + len(view)]
+                at += len(view)
+        return found
+
+    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
+        """As the disk does."""
+        return self._disk.state(key, etag)
+
+    def open_same(self, key: str, etag: str) -> BinaryIO | None:
+        """As the disk does: what is in the file is for `is_verified` to say."""
+        return self._disk.open_same(key, etag)
+
+    def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, data: np.ndarray) -> bool:
+        """Whether bytes [offset, offset + nbytes) of a shard that is in memory are right, looked at now where they were
+        not before. offset, nbytes: int64 [n]; data: uint8, all of the shard that has this ETag. Raises: as reading its
+        index does."""
+        shard = self._shard(key)
+        # Of several stores a map is of the nearest, which other reads do not tell.
+        identity = (etag, _MAPPED) if isinstance(self._origin, MirroredStore) else (etag,)
+        if shard.is_whole(identity):
+            return True
+        if len(data) != shard.hashes.nbytes or int((offset + nbytes).max(initial=0)) > len(data):
+            return False
+        runs = shard.runs(shard.unverified(identity, offset, nbytes), offset, nbytes)
+        view = data.data
+        wrong = [shard.verify(identity, run, view[run.offset : run.offset + run.nbytes]) for run in runs]
+        return not any(wrong)
+
+    @property
+    def _disk(self) -> Disk:
+        return cast(Disk, self._origin)
+
+    def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_Shard":
+        """Raises: Corrupt, also for a range behind the end of the shard; InvalidRuntime."""
+        with self._lock:
+            found = self._shards.get(key)
+            if found is not None:
+                self._shards.move_to_end(key)
+        if found is None:
+            made = _Shard(self._hashes_of(key))
+            with self._lock:
+                found = self._shards.setdefault(key, made)
+                if len(self._shards) > KEPT_SHARDS:
+                    self._shards.popitem(last=False)
+        if max((offset + nbytes for offset, nbytes in spans), default=0) > found.hashes.nbytes:
+            raise Corrupt(
+                f"{self.url}/{key}: a range ends behind byte {found.hashes.nbytes}, where the shard ends"
+            )
+        return found
+
+    def _read(
+        self, key: str, spans: Sequence[Span], etag: str | None, read: ReadSpans
+    ) -> tuple[list[bytes], str]:
+        """The bytes of at least one span, in order, and the ETag."""
+        shard = self._shard(key, spans)
+        return self._read_as(shard, key, spans, etag, read, shard.guess(etag))
+
+    def _read_as(
+        self,
+        shard: "_Shard",
+        key: str,
+        spans: Sequence[Span],
+        etag: str | None,
+        read: ReadSpans,
+        expected: Identity | None,
+    ) -> tuple[list[bytes], str]:
+        """As `_read`. expected: what will be read, where that is known."""
+        columns = _columns(spans)
+        new = shard.unverified(expected, *columns)
+        runs = shard.runs(new, *columns)
+        with noting_who_serves() as serving:
+            data, found = read(
+                [*runs, *(span for span, one in zip(spans, new, strict=True) if not one)], etag
+            )
+        identity = _identity(found, serving)
+        if (shard.unverified(identity, *columns) & ~new).any():
+            # It was another object, or of another store, than what was verified.
+            return self._read_as(shard, key, spans, etag, read, None)
+        for run, one in zip(runs, data, strict=False):
+            if wrong := shard.verify(identity, run, memoryview(one)):
+                low, nbytes = wrong[0]
+                raise Corrupt(
+                    f"{self.url}/{key}: bytes [{low}:{low + nbytes}] have another SHA-256 than its index says: the "
+                    "shard was replaced or damaged"
+                )
+        inside = [span for span, one in zip(spans, new, strict=True) if one]
+        cut, others = iter(slice_reads(inside, runs, data[: len(runs)])), iter(data[len(runs) :])
+        return [next(cut) if one else next(others) for one in new], found
+
+
+def _identity(etag: str, serving: set[int]) -> Identity | None:
+    """None where nobody knows which of several stores gave which bytes: then nothing of them is remembered."""
+    return (etag, *serving) if len(serving) < 2 else None
+
+
+class _Shard:
+    """What was verified of one shard. Thread-safe."""
+
+    def __init__(self, hashes: PageHashes) -> None:
+        self.hashes = hashes
+        self._lock = lock()
+        self._left: OrderedDict[Identity, Bools] = OrderedDict()  # bool [pages], the last one seen in the end
+        self._none = np.ones(hashes.n_pages, bool)
+        self._whole: set[Identity] = set()
+
+    def guess(self, etag: str | None) -> Identity | None:
+        """What a read will find, as far as that is known: what the last one found."""
+        with self._lock:
+            return next((one for one in reversed(self._left) if etag in (None, one[0])), None)
+
+    def is_whole(self, identity: Identity | None) -> bool:
+        """Whether all of the object was verified."""
+        return identity in self._whole
+
+    def unverified(self, identity: Identity | None, offset: Int64s, nbytes: Int64s) -> Bools:
+        """bool [n]: which ranges lie in a page that was not verified yet."""
+        if self.is_whole(identity):
+            return np.zeros(len(offset), bool)
+        left = self._none if identity is None else self._left.get(identity, self._none)
+        first, end = self._pages(offset, nbytes)
+        if int((end - first).max(initial=0)) <= 2:
+            ends = len(left) - 1
+            return (left[np.minimum(first, ends)] | left[end - 1]) & (end > first)
+        before = np.concatenate([[0], np.cumsum(left)])  # of the pages before each one, how many are left
+        new: Bools = before[end] > before[first]
+        return new
+
+    def runs(self, which: Bools, offset: Int64s, nbytes: Int64s) -> list[Span]:
+        """The pages of these ranges, ascending; neighbours together."""
+        if not which.any():
+            return []
+        first, end = self._pages(offset[which], nbytes[which])
+        change = np.zeros(self.hashes.n_pages + 1, np.int64)
+        np.add.at(change, first, 1)
+        np.add.at(change, end, -1)
+        edges = np.flatnonzero(np.diff(np.cumsum(change) > 0, prepend=False)).tolist()
+        return [self._span(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
+
+    def verify(self, identity: Identity | None, run: Span, data: memoryview) -> list[Span]:
+        """Look at the pages of a run that were not verified yet; those that are wrong."""
+        size, wrong, good = self.hashes.page_bytes, list[Span](), list[int]()
+        left = self._none if identity is None else self._left.get(identity, self._none)
+        for page in range(run.offset // size, -(-(run.offset + run.nbytes) // size)):
+            start = page * size - run.offset
+            if not left[page]:
+                continue
+            if self.hashes.is_page(page, data[start : start + size]):
+                good.append(page)
+            else:
+                wrong.append(self._span(page, page + 1))
+        if identity is not None:
+            self._remember(identity, good)
+        return wrong
+
+    def _remember(self, identity: Identity, pages: list[int]) -> None:
+        with self._lock:
+            left = self._left.setdefault(identity, self._none.copy())
+            self._left.move_to_end(identity)
+            left[pages] = False
+            if not left.any():
+                self._whole.add(identity)
+            if len(self._left) > KEPT_OBJECTS:
+                self._whole.discard(self._left.popitem(last=False)[0])
+
+    def _pages(self, offset: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
+        """(the first page, the page behind the last) of ranges; the same of an empty one."""
+        size = self.hashes.page_bytes
+        first = offset // size
+        return first, np.where(nbytes > 0, -(-(offset + nbytes) // size), first)
+
+    def _span(self, first: int, end: int) -> Span:
+        start = first * self.hashes.page_bytes
+        return Span(start, min(end * self.hashes.page_bytes, self.hashes.nbytes) - start)
+
+
+def _columns(spans: Sequence[tuple[int, int]]) -> tuple[Int64s, Int64s]:
+    offset, nbytes = np.array(spans, np.int64).reshape(-1, 2).T
+    return offset, nbytes

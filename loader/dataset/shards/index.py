@@ -1,0 +1,354 @@
+"""The sidecar index of a shard: where each field of each row lies, and its checksum.
+
+Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded, row groups of at
+most 2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group, not the
+whole file. In front stand the hashes of the shard's pages, which only those read who prove shards by them.
+
+A piece of a file that looks like the whole file: what a Parquet reader is given of a remote object.
+"""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import Corrupt
+from ...storage import Store
+from ...storage.second_read import sound
+from ..tables.hashed_parquet import (
+    MAGIC_BYTES,
+    PartHashes,
+    footer_nbytes,
+    hashed_table_bytes,
+    part_hashes,
+    row_group_extent,
+)
+from ..tables.parquet import check_schema_version, integers
+from .address import FieldAddress
+from .page_hashes import PAGE_BYTES, PageHashes
+from .shard import crc32c
+
+
+class Window(io.RawIOBase):
+    """A read-only file of which only [start, start + len(data)) is here; reading elsewhere is an error."""
+
+    def __init__(self, nbytes: int, start: int, data: bytes) -> None:
+        self._nbytes, self._start, self._data, self._at = nbytes, start, data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._nbytes if size is None or size < 0 else min(self._at + size, self._nbytes)
+        low, high = self._at - self._start, end - self._start
+        if low < 0 or high > len(self._data):
+            raise OSError(
+                f"bytes [{self._at}:{end}] of an index lie outside the part that its footer promised"
+            )
+        self._at = end
+        return self._data[low:high]
+
+
+ROW_GROUP_ROWS = 2048
+WHOLE_BELOW_BYTES = 512 * 2**10
+"""A smaller index is read whole in one request; a larger one by its footer and then by row group."""
+TAIL_BYTES = 64 * 2**10
+
+Int64s = npt.NDArray[np.int64]
+_COLUMNS = ("offset", "nbytes", "crc32c")
+
+# What a damaged file makes of the reader: Arrow's own errors, our window's, and those of names and values.
+_UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    UnicodeDecodeError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRows:
+    """Rows [first_row, first_row + len(keys)) of one index. places: int64 [rows, fields, 3], offset, nbytes and CRC-32C
+    of each field, fields by name; offset, nbytes, crc32c: field -> int64 [rows], those columns of it."""
+
+    first_row: int
+    keys: list[str]
+    places: Int64s
+    offset: dict[str, Int64s]
+    nbytes: dict[str, Int64s]
+    crc32c: dict[str, Int64s]
+
+    def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
+        """Where a field of row `first_row + local` lies in the shard at `path`."""
+        return FieldAddress(
+            field=field,
+            group=group,
+            path=path,
+            offset=int(self.offset[field][local]),
+            nbytes=int(self.nbytes[field][local]),
+            crc32c=int(self.crc32c[field][local]),
+        )
+
+
+def index_bytes(keys: list[str], fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
+    """The index file. `fields[f]` is int64 [rows, 3]: offset, nbytes, crc32c of field f in each row; pages: what
+    `page_hashes.hash_pages` gives of the shard."""
+    columns: dict[str, pa.Array] = {"key": pa.array(keys, pa.string())}
+    encoding = {"key": "DELTA_BYTE_ARRAY"}
+    for field in sorted(fields):
+        for position, what in enumerate(_COLUMNS):
+            columns[f"{field}_{what}"] = pa.array(np.ascontiguousarray(fields[field][:, position]))
+            encoding[f"{field}_{what}"] = "DELTA_BINARY_PACKED"
+    return hashed_table_bytes(
+        pa.table(columns),
+        "index",
+        row_group_rows=ROW_GROUP_ROWS,
+        front=pages,
+        facts={"page_bytes": str(PAGE_BYTES)},
+        use_dictionary=False,
+        column_encoding=encoding,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPlace:
+    """Where an index lies, and what its bytes are held against before Parquet reads them: a damaged footer can crash a
+    reader. footer_crc32c, footer_sha256: of the last `footer_nbytes`; pages_nbytes: of the hashes in front. Indexes of
+    earlier releases have neither hashes nor a footer_sha256 ("")."""
+
+    path: str
+    nbytes: int
+    crc32c: int
+    footer_crc32c: int
+    footer_sha256: str = ""
+    pages_nbytes: int = 0
+
+    @staticmethod
+    def of(shard: Mapping[str, Any]) -> "IndexPlace":
+        """From a row of the shards table."""
+        return IndexPlace(
+            path=shard["index_path"],
+            nbytes=shard["index_nbytes"],
+            crc32c=shard["index_crc32c"],
+            footer_crc32c=shard["index_footer_crc32c"],
+            footer_sha256=shard.get("index_footer_sha256") or "",
+            pages_nbytes=shard.get("index_pages_nbytes") or 0,
+        )
+
+    @staticmethod
+    def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
+        """Of the bytes that are to lie at `path`, so many of them the hashes of pages."""
+        footer = data[len(data) - footer_nbytes(data) :]
+        return IndexPlace(
+            path=path,
+            nbytes=len(data),
+            crc32c=crc32c(data),
+            footer_crc32c=crc32c(footer),
+            footer_sha256=hashlib.sha256(footer).hexdigest(),
+            pages_nbytes=pages_nbytes,
+        )
+
+    def row(self) -> dict[str, Any]:
+        """What a row of the shards table says of it."""
+        return {
+            "index_path": self.path,
+            "index_nbytes": self.nbytes,
+            "index_crc32c": self.crc32c,
+            "index_footer_crc32c": self.footer_crc32c,
+            "index_footer_sha256": self.footer_sha256,
+            "index_pages_nbytes": self.pages_nbytes,
+        }
+
+    @property
+    def start(self) -> int:
+        """The first byte that whoever asks for all rows reads: behind the hashes of pages, or where Parquet begins to
+        look for the footer."""
+        behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
+        return max(0, min(behind, self.nbytes - TAIL_BYTES))
+
+
+class IndexFile:
+    """An open index: reads what is asked for, keeps nothing but the footer, or what is small. Thread-safe.
+
+    whole: all rows are wanted, so that they are read at once, however many.
+    """
+
+    def __init__(self, store: Store, place: IndexPlace, *, whole: bool = False) -> None:
+        self._store, self._path, self._nbytes, self._place = store, place.path, place.nbytes, place
+        self._etag: str | None = None
+        whole = whole or place.nbytes - place.start <= WHOLE_BELOW_BYTES
+        reader, held, self._hashes = sound(partial(self._open, whole))
+        rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
+        # Rows are found by their number divided by the row group's size, so every group but the last is full.
+        if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or any(n > ROW_GROUP_ROWS for n in rows[-1:]):
+            raise Corrupt(
+                f"{self.name} has row groups of {sorted(set(rows))} rows; all but the last have {ROW_GROUP_ROWS}"
+            )
+        self._metadata = reader.metadata
+        self._facts = reader.schema_arrow.metadata or {}
+        self._held = held if whole else b""
+        self.held_bytes = len(held) if whole else 4 * footer_nbytes(held)  # about what its parsed form takes
+        self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+        self.n_rows = int(self._first_row[-1])
+
+    @property
+    def name(self) -> str:
+        return f"{self._store.url}/{self._path}"
+
+    def row_group_of(self, row: int) -> int:
+        """Which row group holds a row."""
+        return int(np.searchsorted(self._first_row, row, side="right")) - 1
+
+    def read_row_group(self, group: int) -> IndexRows:
+        """One row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice."""
+        return sound(partial(self._read_row_group, group))
+
+    def column(self, name: str) -> Int64s:
+        """One column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
+        try:
+            reader = pq.ParquetFile(
+                Window(self._nbytes, self._place.start, self._held), page_checksum_verification=True
+            )
+            return integers(reader.read(columns=[name])[name])
+        except _UNREADABLE as error:
+            raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
+
+    def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
+        """The hashes of the pages of a shard of so many bytes; None of an earlier release's. Raises: Corrupt when they
+        are not those that the footer names, after reading them twice."""
+        if self._hashes is None or not self._hashes.front_nbytes:
+            return None
+        return sound(partial(self._read_page_hashes, self._hashes, shard_nbytes))
+
+    def _read_page_hashes(self, hashes: PartHashes, shard_nbytes: int) -> PageHashes:
+        data = self._read(MAGIC_BYTES, hashes.front_nbytes)
+        self._check_sha256("its hashes of pages have", data, hashes.front, "its footer")
+        return PageHashes.of(data, int(self._facts[b"penstock.page_bytes"]), shard_nbytes, self.name)
+
+    def _read_row_group(self, group: int) -> IndexRows:
+        if self._held:
+            first, held = self._place.start, self._held
+        else:
+            first, end = row_group_extent(self._metadata, group)
+            held = self._read(first, end - first)
+            self._check_row_group(self._hashes, group, held)
+        try:
+            reader = pq.ParquetFile(
+                Window(self._nbytes, first, held), metadata=self._metadata, page_checksum_verification=True
+            )
+            rows = _rows(reader.read_row_group(group), int(self._first_row[group]))
+        except _UNREADABLE as error:
+            raise Corrupt(f"{self.name}, row group {group}: {error}; restore it from a mirror") from error
+        expected = int(self._first_row[group + 1]) - rows.first_row
+        if len(rows.keys) != expected:
+            raise Corrupt(
+                f"{self.name}, row group {group} has {len(rows.keys)} rows, its footer says {expected}"
+            )
+        return rows
+
+    def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
+        """The footer, what was read to have it, and what it says of the rest. Raises: Corrupt; FormatTooNew."""
+        held = self._read_whole() if whole else self._read_footer()
+        start = self._nbytes - len(held)
+        try:
+            reader = pq.ParquetFile(Window(self._nbytes, start, held))
+            check_schema_version(reader.schema_arrow, self.name)
+            hashes = part_hashes(reader.metadata) if self._place.footer_sha256 else None
+            for group in range(reader.metadata.num_row_groups) if whole else ():
+                first, end = row_group_extent(reader.metadata, group)
+                self._check_row_group(hashes, group, held[first - start : end - start])
+        except _UNREADABLE as error:
+            raise Corrupt(
+                f"{self.name} is not a readable index: {error}; restore it from a mirror"
+            ) from error
+        return reader, held, hashes
+
+    def _read_whole(self) -> bytes:
+        """What is behind the hashes of pages."""
+        held = self._read(self._place.start, self._nbytes - self._place.start)
+        if self._place.footer_sha256:
+            self._check_footer(held)
+        else:
+            self._check("", crc32c(held), self._place.crc32c)
+        return held
+
+    def _read_footer(self) -> bytes:
+        """The last bytes, the whole footer among them."""
+        held = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
+        footer = footer_nbytes(held)
+        # About 110 bytes per column and row group: at 100,000 rows the footer is larger than the tail.
+        if TAIL_BYTES < footer <= self._nbytes:
+            held = self._read(self._nbytes - footer, footer - TAIL_BYTES) + held
+        self._check_footer(held)
+        return held
+
+    def _check_footer(self, held: bytes) -> None:
+        footer = held[-footer_nbytes(held) :]
+        if self._place.footer_sha256:
+            self._check_sha256("its footer has", footer, self._place.footer_sha256, "the shards table")
+        else:
+            self._check("the footer's ", crc32c(footer), self._place.footer_crc32c)
+
+    def _check_row_group(self, hashes: PartHashes | None, group: int, data: bytes) -> None:
+        if hashes is not None:
+            self._check_sha256(f"row group {group} has", data, hashes.row_groups[group], "its footer")
+
+    def _check_sha256(self, what: str, data: bytes, expected: str, said_by: str) -> None:
+        found = hashlib.sha256(data).hexdigest()
+        if found != expected:
+            raise Corrupt(
+                f"{self.name}: {what} SHA-256 {found}, {said_by} says {expected}: it was replaced or damaged; restore "
+                "it from a mirror"
+            )
+
+    def _check(self, what: str, found: int, expected: int) -> None:
+        if found != expected:
+            raise Corrupt(
+                f"{self.name}: {what or 'its '}CRC-32C is {found:08x}, the shards table says {expected:08x}; restore "
+                "it from a mirror"
+            )
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        blob = self._store.get_range(self._path, offset, nbytes, etag=self._etag)
+        self._etag = blob.etag
+        return blob.data
+
+
+def _rows(table: pa.Table, first_row: int) -> IndexRows:
+    fields = sorted(name.removesuffix("_offset") for name in table.column_names if name.endswith("_offset"))
+
+    def column(field: str, what: str) -> Int64s:
+        found = table[f"{field}_{what}"]
+        if found.type != pa.int64() or found.null_count:
+            raise TypeError(f"column {field}_{what} is not int64 without nulls")
+        return integers(found)
+
+    places = np.empty((table.num_rows, len(fields), 3), np.int64)
+    for number, field in enumerate(fields):
+        for what, name in enumerate(_COLUMNS):
+            places[:, number, what] = column(field, name)
+    columns = [
+        {field: places[:, number, what] for number, field in enumerate(fields)}
+        for what in range(len(_COLUMNS))
+    ]
+    return IndexRows(first_row, table["key"].to_pylist(), places, *columns)

@@ -1,0 +1,137 @@
+"""Which keys a dataset has ever had, as sorted tables of 63-bit hashes: what a publish asks, and not the keys.
+
+One int64 column, ascending, in row groups whose smallest value is in the footer: a key that is not there costs the row
+group that its hash would be in, whatever the table holds. A hash that is there proves nothing: the keys are compared.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import Corrupt, PenstockError
+from ...storage import Span, Store
+from ..tables.hashed_parquet import chunk_start, footer_nbytes, hashed_table_bytes, part_hashes
+from ..tables.parquet import READ_AHEAD, TableFile, check_schema_version, get_table, integers, put_named
+from ..writing.spill import key_hash
+from .index import TAIL_BYTES, Window
+from .shard import crc32c
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+KIND = "key-hashes"
+ROW_GROUP_ROWS = 4096
+WHOLE_BELOW_BYTES = 256 * 2**10
+"""A smaller table is read whole, in one request; of a larger one the footer and the row groups that may have a key."""
+MAX_GAP_BYTES = 128 * 2**10
+"""Row groups that lie closer are read together: a round trip costs more than these bytes."""
+
+
+def hashes_of(keys: Iterable[str]) -> Int64s:
+    """int64 [n], 0 to 2^63 - 1, in the order of the keys: the first 8 bytes of `key_hash`, without the last bit."""
+    data = b"".join(key_hash(key)[:8] for key in keys)
+    return (np.frombuffer(data, "<u8") >> 1).astype(np.int64)
+
+
+def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
+    """Write a table of these hashes, in any order, under `prefix`. Returns what a manifest says of it."""
+    data = hashed_table_bytes(
+        pa.table({"hash": pa.array(np.sort(hashes))}),
+        KIND,
+        row_group_rows=ROW_GROUP_ROWS,
+        use_dictionary=False,
+        column_encoding={"hash": "DELTA_BINARY_PACKED"},
+    )
+    footer = data[len(data) - footer_nbytes(data) :]
+    body = put_named(store, prefix, KIND, data, len(hashes)).to_json()
+    sha256 = hashlib.sha256(footer).hexdigest()
+    return {**body, "footer_nbytes": len(footer), "footer_crc32c": crc32c(footer), "footer_sha256": sha256}
+
+
+def covered(manifest: Mapping[str, Any]) -> bool:
+    """Whether the manifest's tables of hashes are of all its keys: those of older releases have none."""
+    return sum(int(file["n_rows"]) for file in manifest.get("key_hashes", ())) == int(manifest["n_rows"])
+
+
+def known(store: Store, files: Sequence[Mapping[str, Any]], hashes: Int64s) -> list[Bools]:
+    """Per table, bool [n]: which of these hashes, ascending, it has.
+
+    A small table costs a request; a large one a request for its footer and one per stretch of row groups that a hash
+    falls into. `READ_AHEAD` tables at a time. Raises: Corrupt; ObjectNotFound; FormatTooNew.
+    """
+    with ThreadPoolExecutor(
+        max(1, min(len(files), READ_AHEAD)), thread_name_prefix="penstock-hashes"
+    ) as pool:
+        return list(pool.map(lambda file: _known(store, file, hashes), files))
+
+
+def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
+    if file["nbytes"] <= WHOLE_BELOW_BYTES:
+        return _among(hashes, integers(get_table(store, TableFile.from_json(dict(file)))["hash"]))
+    name, path = f"{store.url}/{file['path']}", file["path"]
+    start = file["nbytes"] - max(file["footer_nbytes"], TAIL_BYTES)
+    blob = store.get_range(path, start, file["nbytes"] - start)
+    _check_footer(blob.data[-file["footer_nbytes"] :], file, name)
+    found = np.zeros(len(hashes), bool)
+    try:
+        reader = pq.ParquetFile(Window(file["nbytes"], start, blob.data))
+        check_schema_version(reader.schema_arrow, name)
+        hashes_of_groups = part_hashes(reader.metadata).row_groups if "footer_sha256" in file else None
+        columns = [reader.metadata.row_group(g).column(0) for g in range(reader.metadata.num_row_groups)]
+        groups = _groups(np.array([column.statistics.min for column in columns], np.int64), hashes)
+        spans = [Span(chunk_start(columns[g]), columns[g].total_compressed_size) for g in groups]
+        blobs = store.get_ranges(path, spans, etag=blob.etag, max_gap=MAX_GAP_BYTES) if spans else []
+        for group, span, piece in zip(groups, spans, blobs, strict=True):
+            if hashes_of_groups:
+                _check(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
+            window = Window(file["nbytes"], span.offset, piece.data)
+            some = pq.ParquetFile(window, metadata=reader.metadata, page_checksum_verification=True)
+            found |= _among(hashes, integers(some.read_row_group(group)["hash"]))
+    except PenstockError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{name} is not a readable table of hashes: {error}; restore it from a mirror"
+        ) from error
+    return found
+
+
+def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
+    """Tables of earlier releases have a CRC-32C alone. Raises: Corrupt."""
+    if "footer_sha256" in file:
+        _check("its footer", footer, file["footer_sha256"], "the manifest", name)
+    elif (found := crc32c(footer)) != file["footer_crc32c"]:
+        raise Corrupt(
+            f"{name}: the footer's CRC-32C is {found:08x}, the manifest says {file['footer_crc32c']:08x}; restore it "
+            "from a mirror"
+        )
+
+
+def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None:
+    found = hashlib.sha256(data).hexdigest()
+    if found != wanted:
+        raise Corrupt(
+            f"{name}: {what} has SHA-256 {found}, {said_by} says {wanted}; restore it from a mirror"
+        )
+
+
+def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
+    """Numbers of the row groups that one of the hashes may be in, ascending. One that begins a group may also end the
+    group before it, but then it is in both."""
+    at = np.searchsorted(smallest, hashes, side="right") - 1
+    found: list[int] = np.unique(at[at >= 0]).tolist()
+    return found
+
+
+def _among(hashes: Int64s, table: Int64s) -> Bools:
+    """bool [n]: which of the hashes are in the table; both ascending."""
+    if not len(table):
+        return np.zeros(len(hashes), bool)
+    at = np.minimum(np.searchsorted(table, hashes), len(table) - 1)
+    same: Bools = table[at] == hashes
+    return same

@@ -1,0 +1,221 @@
+"""The parts of a version in order: which part and row an ordinal is, and where each group's shard lies.
+
+Arrays, not objects: of a million shards 25 MB and their tables' bytes, some 150 MB; names of parts, 45 MB, are decoded
+when all of them are asked for. Finding n ordinals costs O(n log parts).
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import Corrupt, FieldNotFound, InvalidRuntime
+from ..tables.parquet import changes, codes, integers, taken, text
+from .bitmap import SelectTable, unpack
+from .shard_rows import ShardRows
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+MISSING = -1
+
+EXCLUSIONS_SCHEMA = pa.schema(
+    [("part", pa.string()), ("bitmap", pa.binary()), ("n_rows", pa.int64()), ("reason", pa.string())]
+)
+
+
+class PartsTable:
+    """Built once per open version from its `shards` and `exclusions` tables; read-only, thread-safe."""
+
+    def __init__(self, shards: ShardRows, exclusions: Sequence[pa.Table], name: str) -> None:
+        self._shards, self._name = shards, name
+        self.groups, group, rows = _groups_and_rows(shards)
+        part, self._shard_rows = _parts(shards, group, len(self.groups))
+        self.n_rows = rows if part is None else rows[self._shard_rows]
+        if part is not None and not np.array_equal(self.n_rows[part], rows):
+            bad = self.id(int(part[np.flatnonzero(self.n_rows[part] != rows)[0]]))
+            raise Corrupt(f"{name}: the shards of part {bad} do not have the same number of rows")
+        self._shard_of = {
+            name: self._positions(part, np.flatnonzero(group == code))
+            for code, name in enumerate(self.groups)
+        }
+        self.live_rows = self._live_rows(exclusions)
+        self.n_live = self.n_rows
+        if self.live_rows:
+            self.n_live = self.n_rows.copy()
+            self.n_live[list(self.live_rows)] = [len(table) for table in self.live_rows.values()]
+        self.first_ordinal = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.n_live, out=self.first_ordinal[1:])
+
+    def __len__(self) -> int:
+        return len(self.n_rows)
+
+    @cached_property
+    def ids(self) -> pa.Array:
+        """The names of all parts, in order: 45 bytes each, decoded at first use."""
+        names = self._shards.columns("part")["part"].combine_chunks()
+        return names if self._shard_rows is None else taken(names, self._shard_rows)
+
+    def id(self, position: int) -> str:
+        """The name of one part."""
+        at = position if self._shard_rows is None else int(self._shard_rows[position])
+        name: str = self._shards.value("part", at)
+        return name
+
+    def _positions(self, part: Int64s | None, mine: Int64s) -> Int64s:
+        if part is None:
+            return mine
+        positions = np.full(len(self), MISSING, np.int64)
+        positions[part[mine]] = mine
+        return positions
+
+    def _live_rows(self, exclusions: Sequence[pa.Table]) -> dict[int, SelectTable]:
+        excluded: dict[int, Bools] = {}
+        for table in exclusions:
+            for position, row in zip(self.positions(table["part"]).tolist(), table.to_pylist(), strict=True):
+                gone = unpack(row["bitmap"], row["n_rows"])
+                excluded[position] = excluded.get(position, np.zeros(row["n_rows"], bool)) | gone
+        return {
+            position: SelectTable(np.packbits(~gone, bitorder="little").tobytes(), len(gone))
+            for position, gone in excluded.items()
+        }
+
+    def positions(self, parts: pa.Array | pa.ChunkedArray | Sequence[str]) -> Int64s:
+        """Where these parts stand in the version's order. Raises: Corrupt for an unknown part."""
+        wanted = (
+            parts if isinstance(parts, pa.ChunkedArray) else pa.chunked_array([pa.array(parts, pa.string())])
+        )
+        found = pc.index_in(wanted, value_set=self.ids)
+        if found.null_count:
+            unknown = wanted.filter(found.is_null())[0].as_py()
+            raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
+        return integers(found)
+
+    def position(self, part: str) -> int:
+        """Where a part stands in the version's order. Raises: Corrupt for an unknown part."""
+        return int(self.positions([part])[0])
+
+    def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
+        """(part position, row in the part) of live ordinals; int64 arrays of the same length.
+
+        Raises: InvalidRuntime for an ordinal that the version does not have.
+        """
+        out_of_range = (ordinals < 0) | (ordinals >= self.first_ordinal[-1])
+        if out_of_range.any():
+            raise InvalidRuntime(
+                f"{self._name} has no ordinal {int(ordinals[out_of_range][0])}; its samples are 0 to "
+                f"{int(self.first_ordinal[-1]) - 1}"
+            )
+        return locate(self.first_ordinal, self.live_rows, ordinals)
+
+    def live_members(self, position: int) -> Bools:
+        """bool [n_rows] of one part: which rows are live."""
+        if position not in self.live_rows:
+            return np.ones(int(self.n_rows[position]), bool)
+        return unpack(self.live_rows[position].packed(), int(self.n_rows[position]))
+
+    @property
+    def with_exclusions(self) -> list[int]:
+        """Positions of the parts of which rows are excluded, ascending."""
+        return sorted(self.live_rows)
+
+    @property
+    def has_exclusions(self) -> bool:
+        return bool(self.live_rows)
+
+    def has_group(self, group: str) -> Bools:
+        """bool [parts]: which parts have a shard of this group."""
+        if group not in self._shard_of:
+            return np.zeros(len(self), bool)
+        present: Bools = self._shard_of[group] != MISSING
+        return present
+
+    def shard(self, group: str, position: int) -> dict[str, Any]:
+        """The `shards` row of one part's group. Raises: FieldNotFound when the part has no such group."""
+        at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
+        if at == MISSING:
+            raise FieldNotFound(
+                f"{self._name}: part {self.id(position)} has no group {group!r}; select its fields with "
+                "where_present=True to leave such parts out, or add the group with root.add_group"
+            )
+        return self._shards.row(at)
+
+    def shard_content(self, path: str) -> tuple[str, int] | None:
+        """(SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
+        row = self.shard_at(path)
+        return None if row is None else (row["sha256"], row["nbytes"])
+
+    def shard_at(self, path: str) -> dict[str, Any] | None:
+        """The `shards` row of the shard at a path; None when the version has no such shard. O(shards)."""
+        wanted, before = text(path), 0
+        for table in self._shards.tables("path"):
+            at = pc.index(table["path"], wanted).as_py()
+            if at >= 0:
+                return self._shards.row(before + at)
+            before += table.num_rows
+        return None
+
+    def shard_nbytes(self, group: str) -> list[int]:
+        """The size of every shard of a group."""
+        mine = self._shard_of.get(group, np.empty(0, np.int64))
+        found: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[mine[mine != MISSING]].tolist()
+        return found
+
+    def shard_rows(self) -> pa.Table:
+        """The `shards` table itself, in the manifest's order: 300 bytes per shard."""
+        return self._shards.columns()
+
+
+def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
+    """(the groups, in the order of their first shard; int64 [shards], the number of each one's group; int64 [shards],
+    how many rows each has). A row group's names are in memory at a time."""
+    number: dict[str, int] = {}
+    group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
+    for table in shards.tables("group", "n_rows"):
+        names, own = codes(table["group"])
+        to = np.array([number.setdefault(name, len(number)) for name in names.to_pylist()], np.int64)
+        here = slice(at, at := at + table.num_rows)
+        group[here], rows[here] = to[own], integers(table["n_rows"])
+    return list(number), group, rows
+
+
+def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
+    """(int64 [shards], the position of each one's part; int64 [parts], the first shard of each); None, None where every
+    shard is a part's only one.
+
+    Shards of a part stand side by side, unless a group was added later; where each such run of shards has one group in
+    common no part comes twice, and no names need to be kept.
+    """
+    if n_groups <= 1:
+        return None, None
+    begins, at, last = np.empty(len(shards), bool), 0, None
+    for table in shards.tables("part"):
+        names = table["part"].combine_chunks()
+        here = slice(at, at := at + len(names))
+        begins[here] = changes(names)
+        begins[here.start] = names[0].as_py() != last
+        last = names[-1].as_py()
+    number, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
+    runs = np.arange(len(first))
+    if any(np.array_equal(number[group == one], runs) for one in range(n_groups)):
+        return number, first
+    names, number = codes(shards.columns("part")["part"])
+    first = np.full(len(names), len(number), np.int64)
+    np.minimum.at(first, number, np.arange(len(number)))
+    return number, first
+
+
+def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:
+    """(part position, row in the part) of ordinals, int64 arrays of one length. first: int64 [parts + 1], ascending,
+    the ordinal that each part begins with, and in the end their number; live_rows: of the parts with exclusions.
+    O(n log parts), and O(n) for each part with exclusions that occurs."""
+    part = np.searchsorted(first, ordinals, side="right") - 1
+    row = ordinals - first[part]
+    for position in sorted(set(part.tolist())) if live_rows else ():
+        if position in live_rows:
+            mine = np.flatnonzero(part == position)
+            row[mine] = live_rows[position].select(row[mine])
+    return part, row

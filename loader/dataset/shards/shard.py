@@ -1,0 +1,113 @@
+"""A shard: one POSIX tar with one group of fields of one part, the same samples giving the same bytes.
+
+Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). A name that ustar cannot hold - over 100
+bytes without a `/` that splits it into 155 + 100 - gets a pax extended header before it, which tarfile,
+GNU tar, bsdtar and webdataset read.
+"""
+
+import hashlib
+from typing import BinaryIO
+
+import numpy as np
+from google_crc32c import value as _crc32c
+
+from ...errors import FieldTooLarge
+from ..tables.names import member_name
+
+BLOCK_BYTES = 512
+MAX_FIELD_BYTES = 4 * 2**30
+"""A field above 4 GiB is refused: no decoder here takes it in one piece and one range read cannot serve it."""
+
+END_BYTES = 3 * BLOCK_BYTES
+"""At most so many bytes at the end of a shard are of no sample: what fills its last block, and two that end it."""
+
+_END = bytes(2 * BLOCK_BYTES)
+
+
+def crc32c(data: bytes | bytearray | memoryview) -> int:
+    """CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. (The C library refuses memoryviews.)"""
+    return int(_crc32c(data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)))
+
+
+def check_field_bytes(key: str, field: str, nbytes: int) -> None:
+    """Raises: FieldTooLarge above `MAX_FIELD_BYTES`."""
+    if nbytes > MAX_FIELD_BYTES:
+        raise FieldTooLarge(
+            f"field {field!r} of sample {key!r} is {nbytes} bytes; at most {MAX_FIELD_BYTES} (4 GiB) are accepted. "
+            "Cut the sample into shorter units (clips, segments, episodes)"
+        )
+
+
+class ShardWriter:
+    """Writes members to a local file object and knows each payload's offset; the caller owns the file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.nbytes = 0
+
+    def add(self, key: str, field: str, data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
+        """Append one member. Returns (offset of the payload, its bytes, its CRC-32C)."""
+        nbytes = memoryview(data).nbytes
+        self._write(member_header(member_name(key, field), nbytes))
+        offset = self.nbytes
+        self._write(data)
+        self._write(bytes(-nbytes % BLOCK_BYTES))
+        return offset, nbytes, crc32c(data)
+
+    def finish(self) -> str:
+        """Write the end of the archive. Returns the SHA-256 of the whole file, hex."""
+        self._write(_END)
+        self._file.flush()
+        return self._sha256.hexdigest()
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        self._file.write(data)
+        self._sha256.update(data)
+        self.nbytes += memoryview(data).nbytes
+
+
+def member_header(name: str, nbytes: int) -> bytes:
+    """The header block(s) before a member's payload."""
+    raw = name.encode()
+    split = _split(raw)
+    if split is not None:
+        return _block(split[1], split[0], nbytes, b"0")
+    record = _pax_record(b"path", raw)
+    padded = record + bytes(-len(record) % BLOCK_BYTES)
+    stub = hashlib.sha256(raw).hexdigest().encode()
+    return _block(b"pax/" + stub, b"", len(record), b"x") + padded + _block(stub, b"", nbytes, b"0")
+
+
+def _split(raw: bytes) -> tuple[bytes, bytes] | None:
+    """(prefix, name) as ustar holds them, or None when it cannot."""
+    if len(raw) <= 100:
+        return b"", raw
+    cut = raw.find(b"/", len(raw) - 101)
+    if 0 < cut <= 155 and cut + 1 < len(raw):
+        return raw[:cut], raw[cut + 1 :]
+    return None
+
+
+def _pax_record(keyword: bytes, value: bytes) -> bytes:
+    body = b" " + keyword + b"=" + value + b"\n"
+    length = len(body)
+    while len(str(length)) + len(body) != length:
+        length = len(str(length)) + len(body)
+    return str(length).encode() + body
+
+
+def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
+    block = bytearray(BLOCK_BYTES)
+    block[0 : len(name)] = name
+    block[100:108] = b"0000644\0"
+    block[108:116] = b"0000000\0"
+    block[116:124] = b"0000000\0"
+    block[124:136] = b"%011o\0" % nbytes
+    block[136:148] = b"%011o\0" % 0
+    block[148:156] = b"        "
+    block[156:157] = kind
+    block[257:265] = b"ustar\x0000"
+    block[345 : 345 + len(prefix)] = prefix
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)

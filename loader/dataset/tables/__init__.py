@@ -1,0 +1,1 @@
+"""Parquet tables of a dataset: columns, names, statistics, manifests, annotations, references."""

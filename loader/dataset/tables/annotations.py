@@ -1,0 +1,187 @@
+"""Columns of the samples table as annotations left them.
+
+A samples file with an `author` is an annotation: it names single samples by (part, row) and says something of some
+of its columns. A null says nothing; a column that `annotated_removed` names has its value taken away. Of all that
+was said of one cell the last counts, in the manifest's order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...storage import Store
+from .parquet import TableFile, get_tables
+
+if TYPE_CHECKING:
+    import polars
+
+BY, AT_US, REMOVED = "annotated_by", "annotated_at_us", "annotated_removed"
+EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
+"""Of an annotation's file, beside part, row and its columns: who and when, where that differs from row to row, and the
+names of the columns that the row takes the value of away."""
+
+PLACE = ("part", "row")
+Entry = Mapping[str, Any]
+"""A samples file, as a manifest names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """One annotation of a version. name: of its column group; author, at_us: who and when (UTC microseconds), where its
+    rows do not say otherwise; n_samples: of which it says something."""
+
+    name: str
+    author: str
+    at_us: int
+    columns: tuple[str, ...]
+    n_samples: int
+
+
+def annotations(entries: Sequence[Entry]) -> list[Annotation]:
+    """Those of a manifest's samples files, in its order."""
+    together: dict[tuple[str, str, int], list[Entry]] = {}
+    for entry in entries:
+        if is_annotation(entry):
+            together.setdefault((entry["group"], entry["author"], entry["at_us"]), []).append(entry)
+    return [
+        Annotation(
+            name=files[0]["group"],
+            author=files[0]["author"],
+            at_us=files[0]["at_us"],
+            columns=tuple(sorted({name for entry in files for name in entry["columns"]})),
+            n_samples=sum(entry["n_rows"] for entry in files),
+        )
+        for files in together.values()
+    ]
+
+
+def is_annotation(entry: Entry) -> bool:
+    """Whether a samples file was added to samples that were there."""
+    return "author" in entry
+
+
+def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotations: bool) -> list[Entry]:
+    """Those annotations, or all other files, that have one of these columns (None: any)."""
+    return [
+        entry
+        for entry in entries
+        if is_annotation(entry) is annotations
+        and (names is None or not set(names).isdisjoint(entry["columns"]))
+    ]
+
+
+def with_edits(
+    store: Store, entries: Sequence[Entry], frame: "polars.DataFrame", names: Sequence[str] | None
+) -> "polars.DataFrame":
+    """A frame with part and row in which these columns (None: all) have what annotations said of them.
+
+    Columns of one set of files are joined together. O(rows + cells annotated) time and memory.
+    """
+    import polars as pl
+
+    together: dict[tuple[int, ...], list[str]] = {}
+    files = files_of(entries, names, annotations=True)
+    for name in dict.fromkeys(name for entry in files for name in entry["columns"]):
+        if names is None or name in names:
+            which = tuple(i for i, entry in enumerate(files) if name in entry["columns"])
+            together.setdefault(which, []).append(name)
+    for which, columns in together.items():
+        edits = last_said(store, [files[i] for i in which], columns).rename({c: _new(c) for c in columns})
+        frame = frame.join(edits, on=PLACE, how="left", maintain_order="left")
+        for name in columns:
+            there = pl.col(name) if name in frame.columns else None
+            frame = frame.with_columns(pl.when(_said(name)).then(_new(name)).otherwise(there).alias(name))
+        frame = frame.drop([mark for name in columns for mark in (_new(name), _said(name))])
+    return frame
+
+
+def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
+    """part, row and one column, a row per cell that any file of it has, with the last that was said of it."""
+    files = [entry for entry in entries if name in entry["columns"]]
+    if not files:
+        return _nothing(name)
+    return last_said(store, files, [name]).drop(_said(name))
+
+
+def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
+    """Every edit of a column, oldest first: part, row, the column, removed, annotation, annotated_by, annotated_at
+    (UTC). Of these facts one that is called as the column is `edit_<fact>`."""
+    import polars as pl
+
+    def fact(what: str) -> str:
+        return f"edit_{what}" if what == name else what
+
+    files = files_of(entries, [name], annotations=True)
+    found = []
+    for entry, frame in zip(files, _frames(store, files, [name]), strict=True):
+        given = {
+            column: pl.col(column) if column in frame.columns else pl.lit(None) for column in (BY, AT_US)
+        }
+        found.append(
+            frame.filter(_says(frame, name)).select(
+                *PLACE,
+                name,
+                pl.col(name).is_null().alias(fact("removed")),
+                pl.lit(entry["group"]).alias(fact("annotation")),
+                pl.coalesce(given[BY], pl.lit(entry["author"])).alias(BY),
+                pl.coalesce(given[AT_US], pl.lit(entry["at_us"]))
+                .cast(pl.Datetime("us", "UTC"))
+                .alias(fact("annotated_at")),
+            )
+        )
+    return pl.concat([_nothing(name), *found], how="diagonal_relaxed")
+
+
+def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
+    """part, row, each column and, as `<column> said`, whether anything was said of it; one row per sample."""
+    import polars as pl
+
+    layers = [
+        frame.select(
+            *PLACE,
+            *(e for n in names if n in frame.columns for e in (pl.col(n), _says(frame, n).alias(_said(n)))),
+        )
+        for frame in _frames(store, files, names)
+    ]
+    if len(layers) == 1:
+        return layers[0]
+    # Rows of a group keep their order, which is the manifest's.
+    return (
+        pl.concat(layers, how="diagonal_relaxed")
+        .group_by(PLACE)
+        .agg(*(e for n in names for e in (pl.col(n).filter(pl.col(_said(n))).last(), pl.col(_said(n)).any())))
+    )
+
+
+def _frames(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "list[polars.DataFrame]":
+    import polars as pl
+
+    wanted = [*PLACE, *names, *sorted(EDIT_COLUMNS)]
+    tables = get_tables(store, [TableFile.from_json(dict(entry)) for entry in files], wanted)
+    frames = [pl.DataFrame(table) for table in tables]
+    # What came with the samples may have columns of these names, which say nothing of the others there.
+    return [
+        frame if is_annotation(entry) else frame.drop(EDIT_COLUMNS - {*names}, strict=False)
+        for entry, frame in zip(files, frames, strict=True)
+    ]
+
+
+def _nothing(name: str) -> "polars.DataFrame":
+    import polars as pl
+
+    return pl.DataFrame(schema={"part": pl.String, "row": pl.Int64, name: pl.Null})
+
+
+def _says(frame: "polars.DataFrame", name: str) -> "polars.Expr":
+    import polars as pl
+
+    value = pl.col(name).is_not_null()
+    return value | pl.col(REMOVED).list.contains(name).fill_null(False) if REMOVED in frame.columns else value
+
+
+def _said(name: str) -> str:
+    return f"{name} said"  # a blank is in no column's name
+
+
+def _new(name: str) -> str:
+    return f"{name} new"

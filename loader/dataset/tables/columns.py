@@ -1,0 +1,229 @@
+"""The samples table: which columns it has, how values become columns, how runs of parts are joined.
+
+Two column groups are written with every part run: `keys` (identity and provenance) and `metadata` (what a user
+may filter on). Later annotations are further column groups of the same shape.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import FieldMismatch, InvalidField
+from .names import check_column
+
+SOURCE_COLUMNS = (
+    "source_key",
+    "unit_id",
+    "raw_uri",
+    "raw_key",
+    "raw_etag",
+    "raw_sha256",
+    "raw_start",
+    "raw_end",
+    "subject",
+    "split",
+    "run_id",
+    "asset_key",
+    "partition",
+    "code_version",
+)
+"""Provenance that `source=` may carry, all strings; `loader.explain` follows it back to the raw object."""
+
+KEY_COLUMNS = ("part", "row", "key", *SOURCE_COLUMNS)
+RESERVED_COLUMNS = frozenset((*KEY_COLUMNS, "ordinal"))
+
+KEYS_SCHEMA = pa.schema(
+    [
+        ("part", pa.string()),
+        ("row", pa.int64()),
+        ("key", pa.string()),
+        *((name, pa.string()) for name in SOURCE_COLUMNS),
+    ]
+)
+
+
+def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as plain Python values: None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
+
+    Raises: InvalidField naming the sample, the column and what is accepted.
+    """
+    row = {}
+    for name, value in metadata.items():
+        check_column(name, RESERVED_COLUMNS)
+        row[name] = _plain(key, name, value)
+    return row
+
+
+def check_source(key: str, source: Mapping[str, Any]) -> dict[str, str]:
+    """Provenance as strings. Raises: InvalidField for a name outside `SOURCE_COLUMNS`."""
+    unknown = sorted(set(source) - set(SOURCE_COLUMNS))
+    if unknown:
+        raise InvalidField(
+            f"source of sample {key!r} has {unknown}; accepted: {', '.join(SOURCE_COLUMNS)}. "
+            "Other facts go into metadata="
+        )
+    return {
+        name: _text(key, f"source {name!r}", str(value))
+        for name, value in source.items()
+        if value is not None
+    }
+
+
+def _plain(key: str, name: str, value: Any) -> Any:
+    # Subclasses (numpy's, enums, pandas' Timestamp) become the plain kind: a column holds one.
+    if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
+        value = value.item()
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return _text(key, f"metadata {name!r}", str.__str__(value))
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return int(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        at = value.astimezone(UTC)
+        return datetime(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond, UTC)
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(key, name, item) for item in value]
+    raise InvalidField(
+        f"metadata {name!r} of sample {key!r} is {value!r} ({type(value).__name__}); accepted: None, bool, int of 64 "
+        "bits, float, str, a datetime with a time zone, or a list of these"
+    )
+
+
+def _text(key: str, what: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidField(
+            f"{what} of sample {key!r} is {value!r}, which is not UTF-8 text ({error.reason}); percent-escape it "
+            "(loader.escape_key), or decode file names with errors='replace'"
+        ) from error
+    return value
+
+
+def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
+    """part, row and one column per metadata name that any row has (absent = null), names sorted.
+
+    Raises: FieldMismatch when one column holds values of different kinds; the first odd sample is named.
+    """
+    names = sorted({name for row in rows for name in row})
+    columns: dict[str, pa.Array] = {
+        "part": pa.array([part] * len(rows), pa.string()),
+        "row": pa.array(np.arange(len(rows), dtype=np.int64)),
+    }
+    for name in names:
+        columns[name] = column_of(name, [row.get(name) for row in rows], keys)
+    return pa.table(columns)
+
+
+def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
+    """Plain Python values of one kind as an Arrow column; int and float together are float64.
+
+    keys: of the rows, for the message. Raises: FieldMismatch when the values are of different kinds, and for an int
+    beside floats that float64 does not hold.
+    """
+    kinds: dict[str, int] = {}
+    for position, value in enumerate(values):
+        if value is not None:
+            kinds.setdefault(type(value).__name__, position)
+    if set(kinds) == {"int", "float"}:
+        floats = [None if value is None else float(value) for value in values]
+        for key, value, held in zip(keys, values, floats, strict=True):
+            if isinstance(value, int) and held != value:
+                raise FieldMismatch(
+                    f"metadata column {name!r} is {value} in sample {key!r} and a float in sample "
+                    f"{keys[kinds['float']]!r}; a column of both is float64, which does not hold {value}: give whole "
+                    "numbers alone, or text"
+                )
+        return pa.array(floats, pa.float64())
+    if len(kinds) > 1:
+        examples = ", ".join(f"{kind} in sample {keys[at]!r}" for kind, at in kinds.items())
+        raise FieldMismatch(
+            f"metadata column {name!r} holds different kinds: {examples}; use one kind per column"
+        )
+    try:
+        array = pa.array(values, pa.timestamp("us", "UTC") if "datetime" in kinds else None)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise FieldMismatch(f"metadata column {name!r}: {error}; use one kind of value per column") from error
+    return array
+
+
+def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
+    """The `keys` column group of one part; provenance columns that no sample has are null."""
+    columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)}
+    arrays = [
+        pa.array(
+            columns[field.name] if field.name in columns else [s.get(field.name) for s in sources], field.type
+        )
+        for field in KEYS_SCHEMA
+    ]
+    return pa.table(arrays, schema=KEYS_SCHEMA)
+
+
+def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
+    """Tables of several parts as one: missing columns become null, int meets float as float.
+
+    Raises: FieldMismatch when a column's types do not go together.
+    """
+    try:
+        return pa.concat_tables(list(tables), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise FieldMismatch(f"{what}: parts disagree about a column's type: {error}") from error
+
+
+def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
+    """The table with the column types that the dataset already has: null fits all, int meets float as float.
+
+    earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch for any other change.
+    """
+    for name, kind in earlier.items():
+        if name not in table.column_names:
+            continue
+        have = str(table.schema.field(name).type)
+        if fits(kind, have):
+            continue
+        problem = f"a {have} is not a {kind}"
+        if _becomes(have, kind):
+            try:
+                position = table.schema.get_field_index(name)
+                table = table.set_column(position, name, table[name].cast(type_named(kind), safe=True))
+                continue
+            except pa.ArrowException as error:
+                problem = str(error)
+        raise FieldMismatch(
+            f"column {name!r} is {have} here and {kind} in the dataset so far ({problem}); convert it, or use another "
+            "column name: a column's type does not change"
+        )
+    return table
+
+
+def fits(weak: str, kind: str) -> bool:
+    """Whether values of type `weak` are values of type `kind` as they are: the same, or null and [] only so far."""
+    inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
+    return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
+
+
+def _becomes(have: str, wanted: str) -> bool:
+    inner, of = _LIST.fullmatch(have), _LIST.fullmatch(wanted)
+    if inner and of:
+        return _becomes(inner[1], of[1])
+    return fits(have, wanted) or (have, wanted) == ("int64", "double")
+
+
+def type_named(name: str) -> pa.DataType:
+    """The Arrow type that `str()` of it gave; a list has the item name that Parquet gives it. Raises: ValueError."""
+    if inner := _LIST.fullmatch(name):
+        return pa.list_(pa.field("element", type_named(inner[1])))
+    simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}
+    return simple[name] if name in simple else pa.type_for_alias(name)
+
+
+_LIST = re.compile(r"list<(?:element|item): (.*)>")

@@ -1,0 +1,213 @@
+"""The manifest: what a version consists of, and the sha256 that is its identity.
+
+    id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
+
+A change (new parts, a group for existing parts, exclusions) only appends file names to its parent's lists, so a
+version costs what is new, and the same change can be laid on a newer parent by writing one small manifest.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ...errors import Corrupt, FieldMismatch, FormatTooNew
+from ...storage import Store
+from ...storage.second_read import sound
+from ..log.state import VersionRecord
+from .annotations import is_annotation
+from .columns import fits
+from .parquet import TableFile
+
+FORMAT = 1
+NEWEST_FORMAT = 2
+"""Of a manifest with annotations: a reader that knows none would see what they override."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesFile:
+    """One column group of the samples table over one run of parts. columns: name -> Arrow type.
+
+    author, at_us: of an annotation, which is of samples that were there, and overrides what was said of them before.
+    """
+
+    file: TableFile
+    group: str
+    columns: Mapping[str, str]
+    author: str = ""
+    at_us: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        body = {**self.file.to_json(), "group": self.group, "columns": sorted(self.columns)}
+        return {**body, "author": self.author, "at_us": self.at_us} if self.author else body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupExtent:
+    """What a change adds to a group: payload bytes per field, and how many parts and rows have it now."""
+
+    field_nbytes: Mapping[str, int]
+    n_parts: int
+    n_rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a transaction adds to its parent."""
+
+    shards: TableFile | None = None
+    samples: tuple[SamplesFile, ...] = ()
+    stats: TableFile | None = None
+    exclusions: TableFile | None = None
+    key_hashes: Mapping[str, Any] | None = None
+    groups: Mapping[str, GroupExtent] = field(default_factory=dict)
+    n_parts: int = 0
+    n_rows: int = 0
+    n_excluded: int = 0
+
+
+def version_id(data: bytes) -> str:
+    """The identity of the version whose canonical manifest these bytes are."""
+    return "v-" + hashlib.sha256(data).hexdigest()
+
+
+def child(
+    parent: Mapping[str, Any] | None,
+    change: Change,
+    *,
+    dataset: str,
+    parent_id: str | None,
+    txn: str,
+    denies: int,
+    producer: Mapping[str, Any],
+    created_us: int | None = None,
+) -> dict[str, Any]:
+    """The manifest of `change` laid on `parent`. Raises: FieldMismatch when a group's fields or a column differ."""
+    base: Mapping[str, Any] = parent or _EMPTY
+    samples = [*base["samples"], *(file.to_json() for file in change.samples)]
+    return {
+        "format": NEWEST_FORMAT if any(map(is_annotation, samples)) else FORMAT,
+        "dataset": dataset,
+        "parent": parent_id,
+        "txn": txn,
+        "created_us": time.time_ns() // 1000 if created_us is None else created_us,
+        "denies": denies,
+        "producer": dict(producer),
+        "n_parts": base["n_parts"] + change.n_parts,
+        "n_rows": base["n_rows"] + change.n_rows,
+        "n_live": base["n_live"] + change.n_rows - change.n_excluded,
+        "groups": _groups(base["groups"], change.groups),
+        "columns": merged_columns(base["columns"], change.samples),
+        "shards": [*base["shards"], *_json(change.shards)],
+        "samples": samples,
+        "stats": [*base["stats"], *_json(change.stats)],
+        "exclusions": [*base["exclusions"], *_json(change.exclusions)],
+        "key_hashes": [
+            *base.get("key_hashes", ()),
+            *([dict(change.key_hashes)] if change.key_hashes else ()),
+        ],
+    }
+
+
+_EMPTY: Mapping[str, Any] = {
+    "n_parts": 0,
+    "n_rows": 0,
+    "n_live": 0,
+    "groups": {},
+    "columns": {},
+    "shards": [],
+    "samples": [],
+    "stats": [],
+    "exclusions": [],
+}
+
+
+def _json(file: TableFile | None) -> list[dict[str, Any]]:
+    return [file.to_json()] if file else []
+
+
+def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[str, Any]:
+    merged = {name: dict(group) for name, group in base.items()}
+    owner = {name: group for group, body in base.items() for name in body["field_nbytes"]}
+    for group, extent in added.items():
+        for name in extent.field_nbytes:
+            if owner.setdefault(name, group) != group:
+                raise FieldMismatch(
+                    f"field {name!r} would be in group {group!r} and is already in group {owner[name]!r}; a field has "
+                    "one group in a dataset: use the same group, or another field name"
+                )
+        old = merged.get(group)
+        if old is None:
+            old = {
+                "field_nbytes": dict.fromkeys(extent.field_nbytes, 0),
+                "n_parts": 0,
+                "n_rows": 0,
+                "nbytes": 0,
+            }
+        if set(old["field_nbytes"]) != set(extent.field_nbytes):
+            raise FieldMismatch(
+                f"group {group!r} has fields {sorted(old['field_nbytes'])} in the dataset and "
+                f"{sorted(extent.field_nbytes)} in these parts; all parts of a group have the same fields: write the "
+                "others as a group of their own"
+            )
+        merged[group] = {
+            "field_nbytes": {f: n + extent.field_nbytes[f] for f, n in old["field_nbytes"].items()},
+            "n_parts": old["n_parts"] + extent.n_parts,
+            "n_rows": old["n_rows"] + extent.n_rows,
+            "nbytes": old["nbytes"] + extent.nbytes,
+        }
+    return merged
+
+
+def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
+    """A manifest's columns with those of more files. Raises: FieldMismatch for another type."""
+    merged = dict(base)
+    for file in added:
+        for name, kind in file.columns.items():
+            old = merged.setdefault(name, {"type": kind, "group": file.group})
+            if fits(kind, old["type"]):
+                continue
+            if fits(old["type"], kind):
+                merged[name] = {**old, "type": kind}
+            else:
+                raise FieldMismatch(
+                    f"column {name!r} is {kind} in this change and {old['type']} in the dataset; a column's type does "
+                    "not change: convert the values, or use another name"
+                )
+    return merged
+
+
+def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
+    """The manifest that a commit names. Raises: Corrupt when its bytes are not those committed; FormatTooNew."""
+    body: dict[str, Any] = json.loads(sound(partial(_manifest_bytes, store, path, sha256)))
+    if body["format"] > NEWEST_FORMAT:
+        raise FormatTooNew(
+            f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "
+            "Upgrade: pip install -U penstock"
+        )
+    return body
+
+
+def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
+    """What a commit says of its version that the version's manifest does not say, in words; empty where they agree."""
+    return [
+        f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
+        "entry was edited; restore it from a mirror"
+        for name in ("dataset", "parent", "txn", "denies")
+        if manifest.get(name) != getattr(record, name)
+    ]
+
+
+def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
+    data = store.get(path).data
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise Corrupt(
+            f"{store.url}/{path} has sha256 {found}, its commit says {sha256}: the manifest was edited or damaged. "
+            "Restore it from a mirror; nothing was read from it"
+        )
+    return data

@@ -1,0 +1,125 @@
+"""What may be a sample key, a field name or a column name: everything here becomes a tar member or a column."""
+
+import re
+
+from ...errors import InvalidField, InvalidKey
+from ...modalities import check_field as _check_field
+from ...storage.keys import is_text
+
+MAX_MEMBER_BYTES = 150
+"""Longest `<key>.<field>` in UTF-8 bytes; leaves room in every tool's 255-byte file names."""
+
+COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+GROUP = re.compile(r"[a-z0-9][a-z0-9_]{0,63}\Z")
+_HIDDEN = re.compile("__[^/]*__(/|$)")
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+
+
+def check_key(key: object) -> str:
+    """The key, if it can be a WebDataset key that every tar tool extracts safely.
+
+    Raises: InvalidKey naming the key, the rule it breaks and what to do.
+    """
+    if not isinstance(key, str):
+        raise InvalidKey(f"key {key!r} is a {type(key).__name__}; a key is a str such as 'ep_31/0120'")
+    if problem := _key_problem(key):
+        raise InvalidKey(
+            f"key {key!r} {problem}; accepted: UTF-8 words separated by '/', without '.' in the last one, e.g. "
+            "'ep_31/0120'. Percent-escape what you must keep (loader.escape_key) and pass the original as "
+            "source={'source_key': ...}"
+        )
+    return key
+
+
+def _key_problem(key: str) -> str | None:
+    if not key:
+        return "is empty"
+    if key.startswith("/"):
+        return "starts with '/'"
+    words = key.split("/")
+    if any(word in ("", ".", "..") for word in words):
+        return "has an empty, '.' or '..' component"
+    if "." in words[-1]:
+        return "has a '.' in its last component, where the field name begins"
+    if _CONTROL.search(key):
+        return "contains a control character"
+    return None if is_text(key) else "is not encodable as UTF-8"
+
+
+def check_field(field: object) -> str:
+    """The field name: what a decoder takes, and not one of the names that WebDataset uses itself (`__key__`).
+
+    Raises: InvalidField.
+    """
+    name = _check_field(field)
+    if name.startswith("__"):
+        raise InvalidField(
+            f"field name {name!r} begins with '__', which readers keep for their own; rename it"
+        )
+    return name
+
+
+def escape_key(text: str) -> str:
+    """A valid key from any text: '%', '.', control characters and empty components are percent-escaped.
+
+    Different texts give different keys. `urllib.parse.unquote` gives the text back, except that an empty
+    component is written as a lone "%". Raises: InvalidKey for half of a character (a lone surrogate that stands for no
+    byte of a file name).
+    """
+    words = []
+    for word in text.split("/"):
+        escaped = _UNSAFE.sub(_percent, word)
+        words.append(escaped or "%")
+    return "/".join(words)
+
+
+_UNSAFE = re.compile("[%.\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def _percent(match: re.Match[str]) -> str:
+    try:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise InvalidKey(
+            f"{match.string!r} has {match[0]!r}, half of a character, which no file name has; replace it, e.g. by "
+            "text.encode('utf-8', 'replace').decode()"
+        ) from None
+
+
+def member_name(key: str, field: str) -> str:
+    """`<key>.<field>`. Raises: InvalidKey when it is longer than `MAX_MEMBER_BYTES`, or hidden from webdataset."""
+    name = f"{key}.{field}"
+    nbytes = len(name.encode())
+    if nbytes > MAX_MEMBER_BYTES:
+        raise InvalidKey(
+            f"key {key!r} with field {field!r} is {nbytes} bytes; at most {MAX_MEMBER_BYTES} are accepted. "
+            "Use a shorter key (a hash, say) and pass the long one as source={'source_key': ...}"
+        )
+    if _HIDDEN.match(name):
+        raise InvalidKey(
+            f"key {key!r} with field {field!r} begins with '__...__', which webdataset skips as its own; rename it"
+        )
+    return name
+
+
+def check_group(group: str) -> str:
+    """The group name. Raises: InvalidField."""
+    if not isinstance(group, str) or not GROUP.match(group):
+        raise InvalidField(
+            f"group {group!r} is not accepted; use lower-case letters, digits and '_', e.g. 'latents'"
+        )
+    return group
+
+
+def check_column(name: object, taken: frozenset[str]) -> str:
+    """A metadata column name. Raises: InvalidField when it is malformed or one of `taken`."""
+    if not isinstance(name, str) or not COLUMN.match(name):
+        raise InvalidField(
+            f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
+        )
+    if name in taken:
+        raise InvalidField(f"metadata column {name!r} is reserved; choose another name than {sorted(taken)}")
+    return name
+
+
+__all__ = ["check_column", "check_field", "check_group", "check_key", "escape_key", "member_name"]

@@ -1,0 +1,164 @@
+"""Statistics of a run of samples, one row per column, that merge without a rescan: what drift checks read.
+
+A version's statistics are the sum over its runs: counts, sums and histogram bins add; minima, maxima and the
+bottom-k sketches merge. Exclusions are not subtracted; `n_rows` of a run says what was counted. An annotation that
+changes a column that was there cannot add: its row is of the whole column, and stands for all rows before it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..writing.spill import key_hash
+
+BINS_PER_DECADE = 8
+BOTTOM_K = 256
+MAX_CATEGORIES = 1000
+
+STATS_SCHEMA = pa.schema(
+    [
+        ("column", pa.string()),
+        ("type", pa.string()),
+        ("n", pa.int64()),
+        ("nulls", pa.int64()),
+        ("nans", pa.int64()),
+        ("zeros", pa.int64()),
+        ("min", pa.float64()),
+        ("max", pa.float64()),
+        ("sum", pa.float64()),
+        ("sum_squares", pa.float64()),
+        ("histogram", pa.map_(pa.int64(), pa.int64())),
+        ("categories", pa.map_(pa.string(), pa.int64())),
+        ("categories_complete", pa.bool_()),
+        ("bottom_k", pa.list_(pa.int64())),
+    ]
+)
+
+WHOLE = "whole"
+WHOLE_SCHEMA = STATS_SCHEMA.append(pa.field(WHOLE, pa.bool_()))
+"""Of an annotation: a row with `whole` is of all cells of its column, those counted before it too."""
+
+
+def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row"})) -> pa.Table:
+    """One row per column of `table` but `skip`."""
+    rows = [_stats_row(name, table[name].combine_chunks()) for name in table.column_names if name not in skip]
+    return pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
+
+
+def _stats_row(name: str, values: pa.ChunkedArray) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "column": name,
+        "type": str(values.type),
+        "n": len(values),
+        "nulls": values.null_count,
+    }
+    if name == "key":
+        return row | {"bottom_k": bottom_k(values.to_pylist())}
+    if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
+        return row | _numeric(values)
+    if pa.types.is_null(values.type):
+        return row  # it says nothing of its column, not even of what kind it is: neutral in `merge`
+    if pa.types.is_string(values.type) or pa.types.is_boolean(values.type):
+        return row | _categorical(values)
+    return row
+
+
+def _numeric(values: pa.ChunkedArray) -> dict[str, Any]:
+    numbers = values.drop_null().to_numpy().astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    bins, counts = np.unique(log_bins(finite), return_counts=True)
+    return {
+        "nans": int(np.isnan(numbers).sum()),
+        "zeros": int((numbers == 0).sum()),
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
+        "sum": float(finite.sum()),
+        "sum_squares": float(np.square(finite).sum()),
+        "histogram": list(zip(bins.tolist(), counts.tolist(), strict=True)),
+    }
+
+
+def log_bins(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The bin of each finite value: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
+
+    Logarithmic bins need no range agreed beforehand, so histograms of different runs add.
+    """
+    magnitude = np.zeros(len(values), np.int64)
+    nonzero = values != 0
+    exponent = np.floor(np.log10(np.abs(values[nonzero])) * BINS_PER_DECADE)
+    magnitude[nonzero] = np.clip(exponent + 1000, 1, 4000).astype(np.int64)
+    signed: np.ndarray[Any, np.dtype[np.int64]] = magnitude * np.sign(values).astype(np.int64)
+    return signed
+
+
+def _categorical(values: pa.ChunkedArray) -> dict[str, Any]:
+    counted = pc.value_counts(values.drop_null())
+    pairs = [(str(item["values"].as_py()), item["counts"].as_py()) for item in counted[: MAX_CATEGORIES + 1]]
+    complete = len(counted) <= MAX_CATEGORIES
+    return {"categories": sorted(pairs) if complete else [], "categories_complete": complete}
+
+
+def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
+    """The k smallest 63-bit key hashes: a uniform sample of the keys whose union estimates overlap of versions."""
+    hashed = (int.from_bytes(key_hash(key)[:8], "little") >> 1 for key in keys)
+    return sorted(set(hashed))[:k]
+
+
+def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """column -> statistics of all runs together, as plain Python; `mean` is added where there is a sum.
+
+    rows: in the manifest's order, which says what a row of a whole column stands for. Categories that any run had too
+    many of are None in the merged row.
+    """
+    merged: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        name, adds = row["column"], not row.get(WHOLE)
+        merged[name] = _merged(merged[name], row) if adds and name in merged else _plain_row(row)
+    for row in merged.values():
+        numbers = row["n"] - row["nulls"] - (row["nans"] or 0)
+        row["mean"] = row["sum"] / numbers if row["sum"] is not None and numbers else None
+    return merged
+
+
+def merge_to_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a stats table that stand for all of these: merged with others they give what these would."""
+    out = []
+    for row in merge(rows).values():
+        pairs = {name: list(row[name].items()) if row[name] else None for name in ("histogram", "categories")}
+        out.append({**{name: row[name] for name in STATS_SCHEMA.names}, **pairs})
+    return out
+
+
+def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    out = {name: value for name, value in row.items() if name != WHOLE}
+    out["histogram"] = dict(row["histogram"] or ())
+    complete = row["categories_complete"]
+    out["categories"] = dict(row["categories"] or ()) if complete else None
+    return out
+
+
+def _merged(a: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    b = _plain_row(row)
+    out = {**a, "type": b["type"] if a["type"] == "null" else a["type"]}
+    for name in ("n", "nulls", "nans", "zeros", "sum", "sum_squares"):
+        out[name] = a[name] if b[name] is None else b[name] if a[name] is None else a[name] + b[name]
+    for name, better in (("min", min), ("max", max)):
+        known = [value for value in (a[name], b[name]) if value is not None]
+        out[name] = better(known) if known else None
+    complete = [known for known in (a["categories_complete"], b["categories_complete"]) if known is not None]
+    out["categories_complete"] = all(complete) if complete else None
+    out["histogram"] = _added(a["histogram"], b["histogram"])
+    if "null" in (a["type"], row["type"]):
+        out["categories"] = b["categories"] if a["type"] == "null" else a["categories"]
+    else:
+        both = a["categories"] is not None and b["categories"] is not None
+        out["categories"] = _added(a["categories"], b["categories"]) if both else None
+    out["bottom_k"] = sorted({*(a["bottom_k"] or ()), *(b["bottom_k"] or ())})[:BOTTOM_K] or None
+    return out
+
+
+def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
+    return {key: a.get(key, 0) + b.get(key, 0) for key in sorted({*a, *b})}

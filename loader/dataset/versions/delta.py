@@ -1,0 +1,95 @@
+"""What a view of a later version has that the same view of an earlier one has not, and which samples were excluded.
+
+A version only appends to its parent's parts, so the samples that both have keep their order and the new ones follow.
+"""
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import InvalidPlan
+from ...order.sources.views import Delta
+from ..tables.parquet import TableFile, get_tables
+
+if TYPE_CHECKING:
+    from .version import Version
+    from .view import View
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
+    """What `view` has that `old`, of an earlier version, has not.
+
+    compare: whether views with a predicate are compared sample by sample; False for a plan that was made with them.
+    Reads manifests alone, unless tables were merged or samples excluded since (then both versions' tables of parts), or
+    the views have a predicate (then their select tables). Raises: InvalidPlan where the version does not go on from the
+    earlier one, or the views differ in fields, predicate, or in what they select of the samples that both have.
+    """
+    was, now = old.version, view.version
+    if was.dataset != now.dataset or was.id == now.id:
+        raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
+    if wrong := _rewritten(was, now):
+        raise InvalidPlan(
+            f"{now.name} does not go on from {was.name}: its {wrong} are not those of {was.name} and more. "
+            "A version with rewritten parts, or of another line, needs a new plan"
+        )
+    if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
+        raise InvalidPlan(
+            f"the view of {now.name} has the fields {sorted(view.fields)}, that of {was.name} {sorted(old.fields)}; "
+            f"batches hold samples of both: select({', '.join(map(repr, old.fields))})"
+        )
+    if view.predicate != old.predicate:
+        raise InvalidPlan(
+            f"the view of {now.name} is where {view.predicate!r}, that of {was.name} where {old.predicate!r}: the same "
+            "predicate is needed, for it decides about the samples that both have"
+        )
+    removed = _removed(was, now)
+    first = len(was) - len(removed)
+    if compare and (view.is_filtered or old.is_filtered):
+        kept = np.ones(len(was), bool)
+        kept[removed] = False
+        if not np.array_equal(old.members()[kept], view.members()[:first]):
+            raise InvalidPlan(
+                f"of the samples that {was.name} and {now.name} share, their views do not select the same ones: a "
+                "group or column was added to old parts. Make a new plan"
+            )
+    new = view.from_first(first)
+    return Delta(view=new if len(new) else None, first=first, removed=removed)
+
+
+def _rewritten(was: "Version", now: "Version") -> str | None:
+    """Which table of the later version does not hold all rows of the earlier one's, in their order. Lists of files that
+    begin alike are alike; where tables were merged since, the rows of both are compared."""
+    for name in ("shards", "exclusions"):
+        before, after = was.manifest[name], now.manifest[name]
+        if after[: len(before)] != before and not _begins_with(was, before, after):
+            return name
+    return None
+
+
+def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+    old, new = (
+        list(get_tables(version.store, [TableFile.from_json(file) for file in files[same:]]))
+        for files in (before, after)
+    )
+    if not old or not new:
+        return not old
+    rows = pa.concat_tables(old)
+    return bool(pa.concat_tables(new).slice(0, len(rows)).equals(rows))
+
+
+def _removed(was: "Version", now: "Version") -> Int64s:
+    """Live ordinals of a version (int64, ascending) that are not live in a later one."""
+    if was.manifest["exclusions"] == now.manifest["exclusions"]:
+        return np.zeros(0, np.int64)
+    gone = [np.zeros(0, np.int64)]
+    for part in now.parts.with_exclusions:
+        if part < len(was.parts):
+            before = was.parts.live_members(part)
+            rows = before & ~now.parts.live_members(part)
+            gone.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
+    return np.concatenate(gone)

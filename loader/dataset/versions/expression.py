@@ -1,0 +1,130 @@
+"""SQL expressions on the samples table, from text to polars: operators, columns and functions of a row's values.
+
+Expressions stand in plans and views of a root, so they are data of whoever wrote there. polars' parser takes queries
+inside of one, and reads the files and addresses that these name while it parses. So a text is looked at before polars
+sees it, and only calls of what is listed here are let through.
+"""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from ...errors import FieldNotFound
+
+if TYPE_CHECKING:
+    import polars
+
+MAX_WORDS = 5000
+"""Words and operators: from some 6,000 on polars overflows its stack, which ends the process."""
+
+_FUNCTIONS = """
+abs acos acosd asin asind atan atan2 atan2d atand cbrt ceil ceiling cos cosd cot cotd degrees div exp floor ln log log10
+log1p log2 mod pi pow power radians round sign sin sind sqrt tan tand trunc truncate
+coalesce greatest if ifnull least nullif
+date date_part date_trunc datetime day dayofmonth dayofweek dayofyear hour minute month now quarter second
+strftime strptime time timestamp week year
+bit_and bit_count bit_length bit_not bit_or bit_xor bitcount char_length character_length concat concat_ws ends_with
+initcap left length lower lpad ltrim normalize octet_length regexp_like regexp_replace replace reverse right
+rpad rtrim split_part starts_with string_to_array strpos substr upper
+array_contains array_dot_product array_get array_inner_product array_length array_lower array_mean array_reverse
+array_sum array_to_string array_unique array_upper
+approx_quantile array_agg avg corr count covar covar_pop covar_samp first last listagg max median min quantile_cont
+quantile_disc stddev stddev_samp stdev stdev_samp string_agg sum var var_samp variance
+cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
+"""
+"""What polars 1.30 to 2.1 calls by name and gives one value per row or group."""
+
+_WORDS = """
+all and any as between by case cast distinct div else escape extract filter from group ilike in is like not on or over
+placing position regexp rlike safe_cast similar some substring then to trim try_cast when where xor
+"""
+"""What else a bracket may follow, with a syntax of its own."""
+
+_TYPES = """
+binary char character datetime dec decimal double float int integer numeric real string text time timestamp varbinary
+varchar varying
+"""
+
+_CALLED = frozenset((_FUNCTIONS + _WORDS + _TYPES).upper().split())
+_TAKES_FROM = frozenset(("EXTRACT", "SUBSTR", "SUBSTRING", "TRIM"))
+_BEGINS_A_QUERY = frozenset(("FROM", "SELECT", "TABLE", "VALUES", "WITH"))
+
+# Names are read first, as polars does: a quote in them opens no text. What would be read differently by another
+# dialect of SQL (comments, texts with a prefix or between dollars) is `odd`. Possessive: linear, whatever the text.
+_TOKEN = re.compile(
+    r"""(?P<blank>\s++)
+    | (?P<odd> -- | /\* | [$\#\\] | \w++' | U&['"] )
+    | (?P<text> '(?:[^']|'')*+' )
+    | (?P<name> "(?:[^"]|"")*+" | `(?:[^`]|``)*+` )
+    | (?P<open_quote> ['"`] )
+    | (?P<number> [0-9]++ )
+    | (?P<word> \w++ )
+    | (?P<bracket> [()] )
+    | (?P<operator> . )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
+    """The polars expression of an SQL expression; nothing is read and nobody is asked.
+
+    what: was asked, for messages. Raises: FieldNotFound for what is no expression of columns, or no SQL.
+    """
+    if refused := _refused(text) or _otherwise_read(pl, text):
+        raise FieldNotFound(
+            f"{what} is refused: {refused}. An expression is made of columns, operators and functions of their values, "
+            "such as \"width >= 256 AND licence = 'cc-by'\""
+        )
+    try:
+        out: polars.Expr = pl.sql_expr(text)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError) as error:
+        raise FieldNotFound(
+            f"{what} is not an SQL expression: {error}; write e.g. \"width >= 256 AND licence = 'cc-by'\""
+        ) from error
+    return out
+
+
+def _refused(text: object) -> str | None:
+    """Why polars must not see this text, None where it may."""
+    if not isinstance(text, str):
+        return f"{text!r} is no text"
+    # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
+    tokens = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(text.upper())]
+    before, heads, n_words = ("", ""), [""], 0
+    for kind, token in tokens:
+        if kind == "blank":
+            continue
+        if kind == "odd":
+            return f"{token!r} outside of a text; write neither comments nor prefixes of texts"
+        if kind == "open_quote":
+            return f"the quote {token} is never closed"
+        if kind == "word" and (why := _bad_word(token, before, heads[-1])):
+            return why
+        if token == "(" and before[0] in ("word", "name") and before[1] not in _CALLED:
+            return f"{before[1].lower()}(...) is no function that may be called"
+        if token == "(":
+            heads.append(before[1])
+        elif token == ")" and len(heads) > 1:
+            heads.pop()
+        n_words += kind in ("word", "operator") and token != ","
+        before = (str(kind), token)
+    if n_words > MAX_WORDS:
+        return f"{n_words} words and operators, where at most {MAX_WORDS} are taken; write column IN (...) for many"
+    return None
+
+
+def _otherwise_read(pl: Any, text: object) -> str | None:
+    """Why this polars may take for no text what is one here: a backslash before a quote may end it or not."""
+    if isinstance(text, str) and "\\'" in text:
+        try:
+            pl.sql_expr("'\\'")
+        except pl.exceptions.PolarsError:
+            return f"polars {pl.__version__} reads a backslash before a quote in its own way; write none"
+    return None
+
+
+def _bad_word(word: str, before: tuple[str, str], head: str) -> str | None:
+    """head: what stands before the innermost bracket that is open."""
+    asks = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")
+    if word == "FROM" and not asks:
+        asks = before[1] != "DISTINCT" and head not in _TAKES_FROM
+    return f"{word} begins a query; a column of that name stands in double quotes" if asks else None

@@ -1,0 +1,252 @@
+"""A view of documents, packed: how long they are, and the table of their sequences, made once and kept in the root.
+
+    packs/<hash>.parquet        sequence, document, start, length; a row per piece
+
+The hash is of the question: view, field, length, and where lengths come from. The SHA-256 of the rows is in the file
+and in every plan made with it, so a table that was changed is noticed.
+
+How many bytes a field has in every live sample: from the indexes alone.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
+from ...json_text import parse_json
+from ...modalities.array import layout_of
+from ...modalities.fields import last_word
+from ...order.random.canonical import content_hash
+from ...order.sources.best_fit import PackTable, pack_documents
+from ...order.sources.packed_view import PackedView
+from ...order.sources.packing import PackBy
+from ..reading.read import read_fields
+from ..shards.index import IndexFile, IndexPlace
+from ..tables.parquet import READ_AHEAD, parse_stored, table_bytes, table_facts
+from .document_checksums import PieceChecks, keep_checks, load_checks
+from .samples_table import live_values
+
+if TYPE_CHECKING:
+    from .version import Version
+    from .view import View
+
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
+    """int64 per part of the version, in order: a value per live sample, -1 in parts that lack the field's group.
+    Reads every index of the group whole, a few at a time. Raises: Corrupt; ObjectNotFound."""
+    group, parts = version.group_of(field), version.parts
+    present = parts.has_group(group)
+
+    def of_part(position: int) -> Int64s:
+        live = parts.live_members(position)
+        if not present[position]:
+            return np.full(int(live.sum()), -1, np.int64)
+        place = IndexPlace.of(parts.shard(group, position))
+        index = IndexFile(version.store, place, whole=True)
+        sizes = index.column(f"{field}_nbytes")
+        if len(sizes) != len(live):
+            raise Corrupt(
+                f"{index.name} has {len(sizes)} rows, its part has {len(live)}; restore it from a mirror"
+            )
+        return sizes[live]
+
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
+        for first in range(0, len(parts), READ_AHEAD):
+            yield from pool.map(of_part, range(first, min(first + READ_AHEAD, len(parts))))
+
+
+logger = logging.getLogger(__name__)
+
+PACKING = 1  # of the rule that makes a table: another one gives other tables other names
+COLUMNS = ("sequence", "document", "start", "length")
+
+
+def packed(view: "View", asked: PackBy) -> PackedView:
+    """The view's packed sequences. Costs, once per root, the indexes of the field's group, one document for the dtype
+    of all, and about a microsecond per document; then reading the table.
+
+    Raises: InvalidPlan for a view of other fields, or documents that are no rows of tokens; Corrupt.
+    """
+    for field in asked.fields:
+        if last_word(field) != "npy":
+            raise InvalidPlan(f"pack: {field!r}: an .npy field is needed, of one dimension")
+    if set(view.fields) != set(asked.fields):
+        words = ", ".join(map(repr, asked.fields))
+        raise InvalidPlan(
+            f"pack of {words} from a view with the fields {list(view.fields)}: a sequence has only what there is of "
+            f"each token of its documents; pass version.select({words}), and name fields with a value per token in "
+            "pack(beside=)"
+        )
+    dtypes, table = _load(view, asked) or _made(view, asked)
+    made = PackedView(view, asked, dtypes, table)
+    if asked.checksums and checks_of(made) is None:
+        keep_checks(view, made, _path(view, asked))
+    return made
+
+
+def checks_of(packed: PackedView) -> PieceChecks | None:
+    """The checksums of the pieces of split documents, where the root has them. One request. Raises: Corrupt."""
+    from .view import View
+
+    documents = packed.documents
+    return load_checks(documents, _path(documents, packed.asked)) if isinstance(documents, View) else None
+
+
+def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
+    """The dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed` does."""
+    first = _Stored(view, asked)
+    documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
+    tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
+    if (tokens < 0).any():
+        raise InvalidPlan(_no_count(view, asked, documents[tokens < 0], tokens[tokens < 0]))
+    return _kept(view, asked, first.dtypes, pack_documents(documents, tokens, asked.length))
+
+
+class _Stored:
+    """How the fields of documents are stored: as the view's first one says, which is read for it."""
+
+    def __init__(self, view: "View", asked: PackBy) -> None:
+        self._version, self._field = view.version, asked.field
+        if not len(view):
+            raise InvalidPlan("pack: the view has no samples")
+        where = view.version_ordinals(np.zeros(1, np.int64))
+        (address,) = view.version.address(where, asked.fields)
+        (found,) = read_fields(view.version.shard_store, [address])
+        stored = {field: layout_of(found[field]) for field in asked.fields}
+        for field, one in stored.items():
+            if len(one.shape) != 1:
+                raise InvalidPlan(
+                    f"pack: {address.describe(field)} is {one.dtype} {list(one.shape)}; one dimension is needed"
+                )
+        tokens = stored[asked.field]
+        self.dtypes = {field: one.dtype.str for field, one in stored.items()}
+        self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
+
+    def counts(self) -> Int64s:
+        """int64 per live sample of the version: its tokens; negative where its bytes do not come out."""
+        nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
+        count, rest = np.divmod(nbytes - self._start, self._itemsize)
+        count[rest != 0] = -1
+        return count
+
+
+def _counted(view: "View", asked: PackBy) -> Int64s:
+    """int64 per live sample of the version: the column of lengths, -1 where it is null. Raises: InvalidPlan."""
+    assert asked.lengths is not None
+    values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
+    if not values.dtype.is_integer():
+        raise InvalidPlan(f"pack(lengths={asked.lengths!r}) is {values.dtype}; whole numbers are needed")
+    counts: Int64s = values.fill_null(-1).to_numpy().astype(np.int64)
+    return counts
+
+
+def _no_count(view: "View", asked: PackBy, documents: Int64s, found: Int64s) -> str:
+    (first,) = view.version.keys(documents[:1])
+    if asked.lengths:
+        return (
+            f"pack(lengths={asked.lengths!r}): {len(documents)} documents have no number of tokens, such as {first!r}; "
+            f'leave them out with where("{asked.lengths} >= 0")'
+        )
+    return (
+        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, have bytes that are not those of an "
+        "array like the first one's; store all in one dtype, or name a column with pack(lengths=)"
+    )
+
+
+def _path(view: "View", asked: PackBy) -> str:
+    question = {
+        "packing": PACKING,
+        "view": view.id,
+        "field": asked.field,
+        "length": asked.length,
+        "lengths": asked.lengths,
+        **({"beside": asked.fields[1:]} if asked.beside else {}),
+    }
+    return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
+
+
+def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
+    """As `_made`; None where the root has no such table. Raises: Corrupt."""
+    store, path = view.version.store, _path(view, asked)
+    try:
+        data = store.get(path).data
+    except ObjectNotFound:
+        return None
+    name = f"{store.url}/{path}"
+    table = parse_stored(data, path, name)
+    try:
+        columns = [table[column].to_numpy() for column in COLUMNS]
+    except KeyError as error:
+        raise Corrupt(
+            f"{name} is no table of packed sequences: {error}; delete it, it is made again"
+        ) from error
+    _check(name, columns, len(view.version), asked.length)
+    found, facts = PackTable(*columns), table_facts(table)
+    said = facts.get("content_sha256")
+    dtypes = _dtypes(asked, facts)
+    if found.sha256 != said or dtypes is None:
+        raise Corrupt(
+            f"{name}: the sha256 of its rows is {found.sha256}, it says {said!r}: it was damaged or edited; "
+            "delete it, it is made again"
+        )
+    return dtypes, found
+
+
+def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
+    """The dtypes as a table tells them."""
+    beside = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
+    return {"dtype": dtypes[asked.field], **beside}
+
+
+def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
+    """What `_facts` told; None where it did not."""
+    try:
+        told = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
+        return dict(zip(asked.fields, told, strict=True))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
+    """Raises: Corrupt for rows that no packing gives."""
+    sequence, document, start, taken = columns
+    ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
+    whole = ascends and all(column.dtype == np.int64 for column in columns)
+    if whole and len(sequence):
+        whole = bool(
+            (document >= 0).all()
+            and (document < documents).all()
+            and (start >= 0).all()
+            and (taken > 0).all()
+            and int(np.bincount(sequence, taken).max()) <= length
+        )
+    if not whole:
+        raise Corrupt(f"{name} is no table of packed sequences; delete it, it is made again")
+
+
+def _kept(
+    view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
+) -> tuple[dict[str, str], PackTable]:
+    """What was stored: ours, or what another process stored meanwhile."""
+    store, path = view.version.store, _path(view, asked)
+    rows = table.rows(0, table.n_pieces)
+    columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})
+    try:
+        facts = {"path": path, "content_sha256": table.sha256, **_facts(asked, dtypes)}
+        store.put_if_absent(path, table_bytes(columns, "pack", facts=facts))
+    except AlreadyExists:
+        saved = _load(view, asked)
+        return (dtypes, table) if saved is None else saved
+    except Forbidden:
+        logger.warning("the root is read-only here: %s was not saved, each process packs the documents", path)
+    except StoreError as error:
+        logger.warning("%s was not saved (%s); each process packs the documents", path, error)
+    return dtypes, table

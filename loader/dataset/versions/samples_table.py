@@ -1,0 +1,191 @@
+"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added.
+
+Samples by their keys: a scan of a version's key column, for the few times that keys are given.
+"""
+
+import io
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import Corrupt, FieldNotFound, MissingDependency
+from ...storage.keys import is_text
+from ..tables.annotations import edits_of, files_of, with_edits
+from ..tables.parquet import TableFile, get_table_bytes, get_tables
+from .expression import parse_expression
+
+if TYPE_CHECKING:
+    import polars
+
+    from .version import Version
+
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
+    """Part id -> row -> key of those of these keys that are live. Reads the key column of every run."""
+    rows: dict[str, dict[int, str]] = {}
+    wanted = pa.array(sorted(filter(is_text, keys)), pa.string())
+    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    for table in get_tables(version.store, files, ["part", "row", "key"]):
+        mine = table.filter(pc.is_in(table["key"], value_set=wanted))
+        for position, at in zip(
+            version.parts.positions(mine["part"]).tolist(), mine.to_pylist(), strict=True
+        ):
+            if version.parts.live_members(position)[at["row"]]:
+                rows.setdefault(at["part"], {})[at["row"]] = at["key"]
+    return rows
+
+
+def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
+    """int64 ordinal of each key's live sample, -1 where there is none. Costs what `live_rows` does."""
+    found: dict[str, int] = {}
+    parts = version.parts
+    for part, members in live_rows(version, frozenset(keys)).items() if keys else ():
+        position = parts.position(part)
+        live_before = np.cumsum(parts.live_members(position)) - 1
+        for row, key in members.items():
+            found[key] = int(parts.first_ordinal[position] + live_before[row])
+    return np.array([found.get(key, -1) for key in keys], np.int64)
+
+
+logger = logging.getLogger(__name__)
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def import_polars() -> Any:
+    """polars, at the first use of a samples table. Raises: MissingDependency."""
+    try:
+        import polars
+    except ImportError as error:
+        raise MissingDependency(
+            "samples tables and where() need polars: pip install 'penstock[tables]'"
+        ) from error
+    return polars
+
+
+def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
+    """ordinal, part, row, key, ... in the version's order; only the files that hold `columns` are opened, and of these
+    only the columns are decoded. A column is what its last annotation says."""
+    pl = import_polars()
+    entries = version.manifest["samples"]
+    frame = _in_order(version, _read_group(pl, version, "keys", columns))
+    for group in sorted(
+        {entry["group"] for entry in files_of(entries, columns, annotations=False)} - {"keys"}
+    ):
+        extra = _read_group(pl, version, group, columns)
+        frame = frame.join(extra, on=["part", "row"], how="left", maintain_order="left")
+    frame = with_edits(version.store, entries, frame, columns)
+    if version.parts.has_exclusions:
+        live = np.concatenate([version.parts.live_members(p) for p in range(len(version.parts))])
+        frame = frame.filter(pl.Series("live", live))
+    frame = frame.with_row_index("ordinal").with_columns(pl.col("ordinal").cast(pl.Int64))
+    lazy: polars.LazyFrame = frame.lazy()
+    return lazy if columns is None else lazy.select(["ordinal", *columns])
+
+
+def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
+    """Every edit of a column of live samples: see `Version.edits`."""
+    import_polars()
+    if column not in _columns(version):
+        raise FieldNotFound(
+            f"{version.name} has no column {column!r}; it has {', '.join(sorted(_columns(version)))}"
+        )
+    where = scan_samples(version, ["part", "row", "key"])
+    edits = edits_of(version.store, version.manifest["samples"], column)
+    shown = [name for name in edits.columns if name not in ("part", "row")]
+    joined = edits.lazy().join(where, on=["part", "row"], how="inner", maintain_order="left")
+    return joined.select("ordinal", "key", *shown)
+
+
+def _columns(version: "Version") -> dict[str, Any]:
+    columns: dict[str, Any] = version.manifest["columns"]
+    return columns
+
+
+def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] | None) -> Any:
+    """All runs of one column group, in the manifest's order: part, row, and these of its columns or all."""
+    entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
+    files = entries if group == "keys" else files_of(entries, columns, annotations=False)
+    runs = []
+    for file in files:
+        data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(file))))
+        some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
+        runs.append(pl.read_parquet(data, columns=some))
+    return pl.concat(runs, how="diagonal_relaxed")
+
+
+def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
+    """The rows of the keys tables by part and row, as ordinals count them. Earlier releases merged some out of it.
+
+    Raises: Corrupt where they are not each row of each part once."""
+    parts, runs = version.parts, keys["part"].rle().struct
+    start = np.cumsum(parts.n_rows) - parts.n_rows
+    position = parts.positions(runs.field("value").to_list())
+    place = np.repeat(start[position], runs.field("len").to_numpy()) + keys["row"].to_numpy()
+    whole = np.arange(int(parts.n_rows.sum()))
+    if np.array_equal(place, whole):
+        return keys
+    order = np.argsort(place, kind="stable")
+    if not np.array_equal(place[order], whole):
+        raise Corrupt(
+            f"{version.name}: its keys tables have {len(keys)} rows, which are not the {len(whole)} of its parts, each "
+            f"once; run penstock verify {version.name}, and restore what it names from a mirror"
+        )
+    logger.warning(
+        "%s: an earlier release left its keys tables out of the order of the parts; they are put in order as they are "
+        "read. Delete views/ of the root: views of it that were stored then are of other samples, and are made again",
+        version.name,
+    )
+    return keys[order]
+
+
+def live_where(version: "Version", predicate: str) -> Bools:
+    """bool [len(version)]: for which live ordinals an SQL expression is true (null counts as false).
+
+    Raises: FieldNotFound for a column the samples table does not have; ValueError from a malformed expression
+    is reported as FieldNotFound too, with the parser's words.
+    """
+    found = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
+    members: Bools = found.to_series().to_numpy().astype(bool)
+    return members
+
+
+def live_values(
+    version: "Version", expressions: Sequence[str], what: str, *, as_truth: bool = False
+) -> "polars.DataFrame":
+    """A column, named "0", "1", ..., per SQL expression on the samples table, a row per live ordinal.
+
+    what: was asked, for messages. as_truth: each as a bool, null as False. Raises: FieldNotFound as `live_where` does.
+    """
+    pl = import_polars()
+    columns = [parse_expression(pl, one, what) for one in expressions]
+    names = sorted({name for one in columns for name in one.meta.root_names()})
+    if as_truth:
+        columns = [one.cast(pl.Boolean).fill_null(False) for one in columns]
+    known = {*_columns(version), "part", "row"}
+    if unknown := [name for name in names if name not in known]:
+        raise FieldNotFound(
+            f"{what} names {unknown}; the samples table of {version.name} has {', '.join(sorted(known))}"
+        )
+    try:
+        # A constant, such as "1 = 1", is one row: the ordinals beside it make it as many as there are samples.
+        frame: polars.DataFrame = (
+            scan_samples(version, names)
+            .select("ordinal", *(one.alias(str(i)) for i, one in enumerate(columns)))
+            .drop("ordinal")
+            .collect()
+        )
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise FieldNotFound(f"{what} cannot be evaluated on {version.name}: {error}") from error
+    if frame.height != len(version):
+        raise Corrupt(
+            f"{version.name}: {what} gave {frame.height} rows for {len(version)} samples; run penstock verify"
+        )
+    return frame

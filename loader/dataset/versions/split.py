@@ -1,0 +1,152 @@
+"""A view split into buckets: one view per value of an expression, or per range of a number.
+
+A bucket is the view narrowed by a predicate, so it is stored, opened again and named as any other view. The samples
+table is read once, for the values; the predicates are evaluated on these.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import InvalidPlan
+from ...order.mixing.interleave import MAX_BUCKETS
+from ...order.sources.bucket import edge_ranges
+from ..shards.bitmap import Bools
+from .expression import parse_expression
+from .samples_table import import_polars, live_values
+
+if TYPE_CHECKING:
+    import polars
+
+    from .view import View
+
+_SHOWN = 5
+
+Comparisons = tuple[str, ...]
+"""What a bucket's values are compared with, in SQL: ">= 0", "< 12.5". All must hold."""
+
+
+def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
+    """label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
+
+    by: an SQL expression on the samples table. edges: None, and its values are the labels; or ascending decimal numbers
+    (the last may be "inf") and the labels are ranges, `0..12.5`, of low <= value < high.
+    Costs a scan of the columns that `by` names; keeps len(version) / 8 bytes per bucket.
+    Raises: InvalidPlan for samples without a bucket, which it names, and for values that make none; FieldNotFound.
+    """
+    what = f"bucket({by!r})"
+    members = view.members()
+    values = live_values(view.version, [by], what).to_series()
+    wanted = _by_value(values, by, members) if edges is None else _by_edge(values, by, edges)
+    known = members & _is_known(values)
+    parts = {label: known & held for label, held in _holds(values, wanted).items()}
+    without = members & ~np.logical_or.reduce([np.zeros_like(members), *parts.values()])
+    if without.any():
+        raise InvalidPlan(_without_bucket(view, by, edges, values, without))
+    return {
+        label: view.narrowed(_predicate(f"({by})", wanted[label]), part)
+        for label, part in sorted(parts.items())
+        if part.any()
+    }
+
+
+def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: str) -> str | None:
+    """The predicate of the view that `split(view, by, edges)` made this part of. Raises: InvalidPlan where none did."""
+    if edges is None:
+        literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
+        literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}
+        asked = [_predicate(f"({by})", (f"= {one}",)) for one in sorted(literals)]
+    else:
+        asked = [_predicate(f"({by})", one) for at, one in _ranges(edges).items() if at == label]
+    for one in asked:
+        if part.predicate == one:
+            return None
+        if part.predicate is not None and part.predicate.endswith(f") AND ({one})"):
+            return part.predicate.removesuffix(f") AND ({one})").removeprefix("(")
+    raise InvalidPlan(f"the view where {part.predicate!r} is not the bucket {label!r} of {by!r}")
+
+
+def _predicate(value: str, comparisons: Comparisons) -> str:
+    return " AND ".join(f"{value} {one}" for one in comparisons)
+
+
+def _holds(values: "polars.Series", wanted: Mapping[str, Comparisons]) -> dict[str, Bools]:
+    """label -> bool per value: what its predicate gives for it, null as False."""
+    pl = import_polars()
+    truths = [
+        parse_expression(pl, _predicate('"value"', one), f"bucket {label!r}")
+        .cast(pl.Boolean)
+        .fill_null(False)
+        for label, one in wanted.items()
+    ]
+    found = values.alias("value").to_frame().select(one.alias(str(i)) for i, one in enumerate(truths))
+    return {
+        label: column.to_numpy().astype(bool)
+        for label, column in zip(wanted, found.get_columns(), strict=True)
+    }
+
+
+def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Comparisons]:
+    """label -> comparison, of every value that a member has. Raises: InvalidPlan."""
+    pl = import_polars()
+    if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
+        raise InvalidPlan(
+            f"bucket({by!r}): its values are {values.dtype}; strings, whole numbers and booleans are labels as "
+            "they are, of other numbers pass edges=, such as bucket('duration_s', edges=[0, 2, 5, 10])"
+        )
+    found = values.filter(pl.Series(members)).drop_nulls().unique().sort().to_list()
+    if len(found) > MAX_BUCKETS:
+        raise InvalidPlan(
+            f"bucket({by!r}): {len(found)} different values, such as {found[:_SHOWN]}; at most {MAX_BUCKETS} are "
+            "buckets. Of numbers pass edges="
+        )
+    return {str(value): (f"= {_literal(value)}",) for value in found}
+
+
+def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, Comparisons]:
+    """label -> comparisons, of every range. Raises: InvalidPlan."""
+    if not values.dtype.is_numeric():
+        raise InvalidPlan(
+            f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
+            "value is a bucket"
+        )
+    return _ranges(edges)
+
+
+def _ranges(edges: Sequence[str]) -> dict[str, Comparisons]:
+    return {
+        label: (f">= {low}",) if high == "inf" else (f">= {low}", f"< {high}")
+        for label, (low, high) in edge_ranges(edges).items()
+    }
+
+
+def _literal(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def _is_known(values: "polars.Series") -> Bools:
+    """bool: neither null nor NaN, which polars takes for larger than every number."""
+    known = values.is_not_nan().fill_null(False) if values.dtype.is_float() else values.is_not_null()
+    out: Bools = known.to_numpy().astype(bool)
+    return out
+
+
+def _without_bucket(
+    view: "View", by: str, edges: Sequence[str] | None, values: "polars.Series", without: Bools
+) -> str:
+    ordinals = np.flatnonzero(without)
+    first = ordinals[:_SHOWN]
+    shown = ", ".join(
+        f"{key!r} ({values[int(at)]!r})" for key, at in zip(view.version.keys(first), first, strict=True)
+    )
+    more = ", ..." if len(ordinals) > _SHOWN else ""
+    ranges = "" if edges is None else f" in {edges[0]} to {edges[-1]}"
+    keep = f"{by} IS NOT NULL" if edges is None else f"{by} >= {edges[0]} AND ..."
+    return (
+        f"{len(ordinals)} of {len(view)} samples have no bucket: {by} has no value{ranges} for {shown}{more}. "
+        f'Leave them out with where("{keep}")' + (", or widen the edges" if edges is not None else "")
+    )

@@ -1,0 +1,259 @@
+"""An open version: immutable, thread-safe, picklable. Nothing but the manifest, and the tables of its parts where they
+are small, is read until it is needed."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
+from ...storage import RangeReader, Store
+from ...storage.fetch_together import Together
+from ...storage.shared.fork import lock
+from ..reading.lookup import Lookup, Map, Stretch
+from ..reading.places import SamplePlaces
+from ..reading.verified_store import VerifiedStore
+from ..shards.address import SampleAddress
+from ..shards.index import ROW_GROUP_ROWS, IndexPlace
+from ..shards.index_cache import IndexCache
+from ..shards.page_hashes import PageHashes
+from ..shards.parts_table import PartsTable
+from ..shards.shard_rows import ShardRows
+from ..tables.annotations import Annotation, annotations
+from ..tables.parquet import TableFile, get_table, get_table_bytes
+
+if TYPE_CHECKING:
+    import polars
+
+    from .view import View
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Verify = Literal["crc32c", "sha256"]
+"""What the bytes of samples are held against: each field's CRC-32C, or that and the SHA-256 of the shard's pages."""
+PREPARED_BYTES = 2**20
+"""Tables of parts that are read when a version is opened, at most: some 5,000 shards."""
+KEPT_SHARDS = 4096
+"""SamplePlaces of shards that a version keeps at hand, some hundred bytes each."""
+
+
+class Version:
+    """One published version. Get one with `root.open(ref)`.
+
+    id: "v-" + sha256 of the manifest; name: "photos@3"; fields: every field name, sorted; manifest: the parsed
+    manifest; verify: as the root that it was opened with has it; len(): live samples.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        dataset: str,
+        number: int,
+        id: str,
+        manifest: dict[str, Any],
+        verify: Verify = "crc32c",
+    ) -> None:
+        self.store, self.verify = store, verify
+        self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
+        self.reader: object = None  # whoever opened it and holds its lease; kept alive with it, not pickled
+        self._lock = lock()
+        self._parts: PartsTable | None = None
+        self._indexes: IndexCache | None = None
+        self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}
+        self._verified: VerifiedStore | None = None
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.store, self.dataset, self.number, self.id, self.manifest, self.verify)
+
+    def __repr__(self) -> str:
+        return f"Version({self.name!r}, {len(self)} samples, {self.id[:14]})"
+
+    def __len__(self) -> int:
+        return int(self.manifest["n_live"])
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset}@{self.number}"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(
+            sorted(field for group in self.manifest["groups"].values() for field in group["field_nbytes"])
+        )
+
+    @property
+    def parts(self) -> PartsTable:
+        """The parts, read at first use. Raises: Corrupt when a table is not the one the manifest names."""
+        with self._lock:
+            if self._parts is None:
+                self._parts = self._read_parts()
+            return self._parts
+
+    def prepare(self) -> None:
+        """Read the parts now, where their tables are small: who opens a version mostly goes on to read samples."""
+        if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
+            with suppress(PenstockError):  # whoever needs them meets it
+                self.parts  # noqa: B018
+
+    def _parts_files(self) -> list[TableFile]:
+        """The tables that say what the parts are: of shards, then of exclusions."""
+        return [
+            TableFile.from_json(file) for file in (*self.manifest["shards"], *self.manifest["exclusions"])
+        ]
+
+    def _read_parts(self) -> PartsTable:
+        files, n_shards = self._parts_files(), len(self.manifest["shards"])
+        with Together(self.store, [file.path for file in files[1:]]) as store:
+            shards = [(f"{store.url}/{file.path}", get_table_bytes(store, file)) for file in files[:n_shards]]
+            exclusions = [get_table(store, file) for file in files[n_shards:]]
+        parts = PartsTable(ShardRows(shards), exclusions, self.name)
+        if int(parts.first_ordinal[-1]) != len(self):
+            raise Corrupt(
+                f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest says "
+                f"{len(self)}; run penstock verify {self.name}"
+            )
+        return parts
+
+    @property
+    def shard_store(self) -> RangeReader:
+        """Where shards are read: the store, or with verify="sha256" what holds their pages against their hashes."""
+        if self.verify == "crc32c":
+            return self.store
+        with self._lock:
+            if self._verified is None:
+                self._verified = VerifiedStore(self.store, self._page_hashes)
+            return self._verified
+
+    def _page_hashes(self, path: str) -> PageHashes:
+        """Of one of its shards. Raises: Corrupt; ObjectNotFound; InvalidRuntime for one of an earlier release."""
+        shard = self.parts.shard_at(path)
+        if shard is None:
+            raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
+        found = self.indexes.page_hashes(IndexPlace.of(shard), shard["nbytes"])
+        if found is None:
+            raise InvalidRuntime(
+                f"{self.store.url}/{path}, a shard of {self.name}, was written by a release that kept no hashes of "
+                'pages: verify="sha256" cannot prove it. Write its samples again, or open the root with '
+                f'verify="crc32c" and run penstock verify {self.name} --full'
+            )
+        return found
+
+    @property
+    def indexes(self) -> IndexCache:
+        with self._lock:
+            if self._indexes is None:
+                self._indexes = IndexCache(self.store)
+            return self._indexes
+
+    def group_of(self, field: str) -> str:
+        """The group that holds a field. Raises: FieldNotFound naming the fields there are."""
+        for group, body in self.manifest["groups"].items():
+            if field in body["field_nbytes"]:
+                return str(group)
+        raise FieldNotFound(f"{self.name} has no field {field!r}; it has {', '.join(self.fields)}")
+
+    def select(self, *fields: str, where_present: bool = False) -> "View":
+        """A view of these fields: only their bytes are fetched. Without names, of every field.
+
+        where_present: leave out samples of parts that do not have these fields; otherwise such a field is
+        refused. Raises: FieldNotFound.
+        """
+        from .view import View
+
+        return View(self, fields or self.fields, None, where_present)
+
+    def where(self, predicate: str) -> "View":
+        """A view of the samples for which an SQL expression over the samples table is true."""
+        return self.select().where(predicate)
+
+    def samples(self) -> "polars.LazyFrame":
+        """The samples table: `ordinal` (the live sample's number), keys, provenance, metadata columns."""
+        from .samples_table import scan_samples
+
+        return scan_samples(self)
+
+    @property
+    def annotations(self) -> list[Annotation]:
+        """What was annotated since the samples were written, oldest first."""
+        return annotations(self.manifest["samples"])
+
+    def edits(self, column: str) -> "polars.LazyFrame":
+        """Every edit of a column of live samples, oldest first: `ordinal`, `key`, the column's value, `removed`,
+        `annotation`, `annotated_by`, `annotated_at`; of a column of one of these names the fact is `edit_<name>`.
+        Raises: FieldNotFound for a column that is not in the table."""
+        from .samples_table import scan_edits
+
+        return scan_edits(self, column)
+
+    def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
+        """Where these fields of these live ordinals lie, in the order given; see `places`."""
+        ordinals = np.asarray(ordinals, np.int64)
+        if not fields:
+            return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
+        return self.places(ordinals, fields, run).addresses()
+
+    def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
+        """Where these fields, at least one, of these live ordinals lie, in the order given: see `Lookup.places`."""
+        only = np.zeros(len(ordinals), np.int64)
+        return Lookup([self], fields).places(only, ordinals, run)
+
+    def keys(self, ordinals: Int64s) -> list[str]:
+        """The keys of live ordinals, in the order given."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
+            found = self._key_addresses(np.asarray(ordinals, np.int64), pool.map)
+        return [address.key for address in found]
+
+    def _key_addresses(self, ordinals: Int64s, run: Map) -> list[SampleAddress]:
+        # Keys are in every group's index: take, per sample, a group that its part has.
+        part, _ = self.parts.locate(ordinals)
+        out: list[SampleAddress | None] = [None] * len(ordinals)
+        left = np.ones(len(ordinals), bool)
+        for group, body in self.manifest["groups"].items():
+            mine = np.flatnonzero(left & self.parts.has_group(group)[part])
+            if len(mine):
+                left[mine] = False
+                field = next(iter(body["field_nbytes"]))
+                for i, address in zip(mine.tolist(), self.address(ordinals[mine], [field], run), strict=True):
+                    out[i] = address
+        return [address for address in out if address is not None]
+
+    def held(self, group: str, part: int, number: int) -> Stretch | None:
+        """A stretch of a part's index, if it is in memory; as `stretch`."""
+        place, path = self._shard(group, part)
+        found = self.indexes.held(place, number * ROW_GROUP_ROWS)
+        return None if found is None else self._checked(group, place, Stretch(found, path))
+
+    def stretch(self, group: str, part: int, number: int) -> Stretch:
+        """Stretch `number`, of 2,048 rows, of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
+        place, path = self._shard(group, part)
+        return self._checked(group, place, Stretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path))
+
+    def _checked(self, group: str, place: IndexPlace, found: Stretch) -> Stretch:
+        fields = self.manifest["groups"][group]["field_nbytes"].keys()
+        if found.rows.offset.keys() != fields:
+            raise Corrupt(
+                f"{self.store.url}/{place.path} has fields {sorted(found.rows.offset)}, the manifest of {self.name} "
+                f"says {sorted(fields)}; restore it from a mirror"
+            )
+        return found
+
+    def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
+        """Where a shard's index lies, and the shard. Arrow takes 20 us to tell, so those asked for last are kept."""
+        found = self._shards.get((group, part))
+        if found is None:
+            shard = self.parts.shard(group, part)
+            found = IndexPlace.of(shard), shard["path"]
+            if len(self._shards) >= KEPT_SHARDS:
+                self._shards.clear()
+            self._shards[group, part] = found
+        return found
+
+
+def _rebuild(
+    store: Store, dataset: str, number: int, id: str, manifest: dict[str, Any], verify: Verify
+) -> Version:
+    return Version(store, dataset=dataset, number=number, id=id, manifest=manifest, verify=verify)

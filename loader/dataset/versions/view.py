@@ -1,0 +1,292 @@
+"""A view: a version, the fields to fetch and an optional predicate. What a plan orders (layer L0)."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ...order.sources.views import Delta
+from ...storage.second_read import sound
+from ...storage.shared.fork import lock
+from ..log.entries import canonical
+from ..shards.bitmap import Bools, SelectTable, pack, unpack
+from ..shards.shard import crc32c
+from ..tables.parquet import parse_stored, table_bytes
+from .samples_table import live_ordinals
+
+if TYPE_CHECKING:
+    from ...order.sources.packed_view import PackedView
+    from ...order.sources.packing import PackBy
+    from .version import Version
+
+logger = logging.getLogger(__name__)
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+CHUNK_BITS = 2**20
+"""Ordinals per row of a stored view: 128 KiB of bitmap."""
+
+
+class View:
+    """Immutable; `select` and `where` give narrower views. Pickles as its version, fields and predicate.
+
+    first: samples before this live ordinal of the version are left out (see `since`)."""
+
+    def __init__(
+        self,
+        version: "Version",
+        fields: Sequence[str],
+        predicate: str | None,
+        where_present: bool = False,
+        first: int = 0,
+    ) -> None:
+        self.version, self.predicate, self.where_present = version, predicate, where_present
+        self.first = first
+        if not_names := [field for field in fields if not isinstance(field, str)]:
+            raise FieldNotFound(
+                f"select({not_names[0]!r}): names of fields are needed, each an argument: select('jpg', 'cls')"
+            )
+        self.fields = tuple(dict.fromkeys(fields))
+        self._groups = sorted({version.group_of(field) for field in self.fields})
+        self._lock = lock()
+        self._members: SelectTable | None = None
+        self._partial = [
+            group for group in self._groups if self._coverage(group) < version.manifest["n_parts"]
+        ]
+        if self._partial and not where_present:
+            raise FieldNotFound(self._missing_share())
+
+    def __reduce__(self) -> Any:
+        return View, (self.version, self.fields, self.predicate, self.where_present, self.first)
+
+    def __repr__(self) -> str:
+        where = f" where {self.predicate}" if self.predicate else ""
+        return f"View({self.version.name!r}: {', '.join(self.fields)}{where})"
+
+    def select(self, *fields: str, where_present: bool = False) -> "View":
+        """The same samples with these fields. Raises: FieldNotFound."""
+        present = where_present or self.where_present
+        return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
+
+    def where(self, predicate: str) -> "View":
+        """The samples of this view for which an SQL expression is true too."""
+        both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
+        return View(self.version, self.fields, both, self.where_present, self.first)
+
+    def of_version(self, version: "Version") -> "View":
+        """The same fields and predicate of another version. Raises: FieldNotFound."""
+        return View(version, self.fields, self.predicate, self.where_present)
+
+    def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
+        """The view that this one is a bucket of, by the predicate that `split` gave it. Raises: InvalidPlan."""
+        from .split import whole_predicate
+
+        return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
+
+    def since(self, old: "View", *, compare: bool = True) -> Delta:
+        """What is new in this view, of a later version, and what was removed. See `dataset.delta.delta_of`."""
+        from .delta import delta_of
+
+        return delta_of(self, old, compare)
+
+    def from_first(self, first: int) -> "View":
+        """The samples of this view from a live ordinal of the version on."""
+        view = View(self.version, self.fields, self.predicate, self.where_present, first)
+        if self.is_filtered:
+            view._members = self._table
+        return view
+
+    def narrowed(self, predicate: str, members: Bools) -> "View":
+        """`where(predicate)` for a caller who has evaluated it: members is bool [len(version)], of the result."""
+        view = self.where(predicate)
+        if self.first:
+            return view  # its table is that of all of the version's samples, which members is not
+        saved = view._load()
+        view._members = view._kept(members) if saved is None else saved
+        return view
+
+    def members(self) -> Bools:
+        """bool [len(version)]: which live ordinals of the version are in the view."""
+        n = len(self.version)
+        members = unpack(self._table.packed(), n) if self.is_filtered else np.ones(n, bool)
+        members[: self.first] = False
+        return members
+
+    def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
+        """label -> the samples of one bucket, as `loader.bucket(by, edges=)` says. See `dataset.split.split`."""
+        from .split import split
+
+        return split(self, by, edges)
+
+    def packed(self, asked: "PackBy") -> "PackedView":
+        """The packed sequences of this view's documents, as `loader.pack()` asks. See `dataset.pack.packed`."""
+        from .pack import packed
+
+        return packed(self, asked)
+
+    def __len__(self) -> int:
+        return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped
+
+    @property
+    def id(self) -> str:
+        """The content hash of L0: of the version and of what narrows it, not of the fields."""
+        return self._id({"first": self.first} if self.first else {})
+
+    @property
+    def identity(self) -> str:
+        """The version id: with the version ordinal, what digests are made of."""
+        return self.version.id
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        """Mean payload bytes of the selected fields of one sample, rounded up."""
+        total = 0
+        for group in self._groups:
+            body = self.version.manifest["groups"][group]
+            chosen = sum(n for field, n in body["field_nbytes"].items() if field in self.fields)
+            total += -(-chosen // max(body["n_rows"], 1))
+        return total
+
+    def spec(self) -> dict[str, Any]:
+        """What a plan stores to open the view again: plain JSON."""
+        return {
+            "kind": "version",
+            "version": self.version.id,
+            "fields": list(self.fields),
+            "where": self.predicate,
+            "where_present": self.where_present,
+            "n": len(self),
+            "id": self.id,
+            **({"first": self.first} if self.first else {}),
+        }
+
+    def version_ordinals(self, x: Int64s) -> Int64s:
+        """int64 view ordinals -> int64 live ordinals of the version."""
+        x = x + self._skipped if self.first else x
+        return self._table.select(x) if self.is_filtered else x
+
+    def keys(self, version_ordinals: Int64s) -> list[str]:
+        """Sample keys of live ordinals of the version."""
+        return self.version.keys(version_ordinals)
+
+    def ordinals(self, keys: Sequence[str]) -> Int64s:
+        """int64 live ordinals of the version for sample keys, -1 where it has none. Reads its key column."""
+        return live_ordinals(self.version, keys)
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves out samples of its version by a predicate, or because they lack a field."""
+        return self.predicate is not None or bool(self._partial)
+
+    @property
+    def _skipped(self) -> int:
+        """Samples of the view as it would be without `first`, that precede it."""
+        return self._table.rank(self.first) if self.first and self.is_filtered else self.first
+
+    def _id(self, more: dict[str, Any]) -> str:
+        body = {"version": self.version.id, "where": self.predicate, "groups": self._partial, **more}
+        return "w-" + hashlib.sha256(canonical(body)).hexdigest()
+
+    def _coverage(self, group: str) -> int:
+        return int(self.version.manifest["groups"][group]["n_parts"])
+
+    def _missing_share(self) -> str:
+        total = self.version.manifest["n_rows"]
+        shares = []
+        for group in self._partial:
+            missing = total - self.version.manifest["groups"][group]["n_rows"]
+            fields = [field for field in self.fields if self.version.group_of(field) == group]
+            shares.append(f"{', '.join(fields)} (group {group!r}) for {missing} of {total} samples")
+        return (
+            f"{self.version.name} lacks {'; '.join(shares)}. Select with where_present=True to leave those samples "
+            "out, or add the group for them with root.add_group"
+        )
+
+    @property
+    def _table(self) -> SelectTable:
+        with self._lock:
+            if self._members is None:
+                saved = self._load()
+                self._members = self._make() if saved is None else saved
+            return self._members
+
+    @property
+    def _path(self) -> str:
+        return f"views/{self._id({}).removeprefix('w-')}.parquet"  # whatever `first` is, it is one table
+
+    def _load(self) -> SelectTable | None:
+        return sound(self._read_table)
+
+    def _read_table(self) -> SelectTable | None:
+        try:
+            data = self.version.store.get(self._path).data
+        except ObjectNotFound:
+            return None
+        name = f"{self.version.store.url}/{self._path}"
+        table = parse_stored(data, self._path, name)
+        try:
+            first, rows = table["first_ordinal"].to_pylist(), table["bits"].to_pylist()
+            sums = table["crc32c"].to_pylist() if "crc32c" in table.column_names else map(crc32c, rows)
+            wrong = [at for at, row, crc in zip(first, rows, sums, strict=True) if crc32c(row) != crc]
+            bits = b"".join(rows)
+        except (KeyError, TypeError) as error:
+            raise Corrupt(f"{name} is not a view: {error}; delete it, it is made again") from error
+        if first != [i * CHUNK_BITS for i in range(len(first))] or len(bits) != -(-len(self.version) // 8):
+            raise Corrupt(
+                f"{name} has {len(bits)} bytes of bits in rows from {first[:3]}; {self.version.name} with "
+                f"{len(self.version)} samples needs {-(-len(self.version) // 8)}. Delete it, it is made again"
+            )
+        if wrong:
+            raise Corrupt(
+                f"{name}: the bits from ordinal {wrong[0]} on are damaged. Delete it, it is made again"
+            )
+        return SelectTable(bits, len(self.version))
+
+    def _make(self) -> SelectTable:
+        members = np.ones(len(self.version), bool)
+        if self.predicate is not None:
+            from .samples_table import live_where
+
+            members &= live_where(self.version, self.predicate)
+        parts = self.version.parts
+        for group in self._partial:
+            members &= np.repeat(parts.has_group(group), parts.n_live)
+        return self._kept(members)
+
+    def _kept(self, members: Bools) -> SelectTable:
+        table = SelectTable(pack(members), len(self.version))
+        try:
+            self._save(pack(members))
+        except AlreadyExists:
+            # Another process was quicker, and its polars or ours says something else: all ranks follow the first.
+            saved = self._load()
+            return table if saved is None else saved
+        return table
+
+    def _save(self, packed: bytes) -> None:
+        """Store the select table for the other ranks; a root that we may not write only costs them the scan.
+
+        Raises: AlreadyExists when another process stored other bytes."""
+        step = CHUNK_BITS // 8
+        chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
+        table = pa.table(
+            {
+                "first_ordinal": [i * CHUNK_BITS for i in range(len(chunks))],
+                "bits": pa.array(chunks, pa.binary()),
+                "crc32c": pa.array(map(crc32c, chunks), pa.int64()),
+            }
+        )
+        try:
+            data = table_bytes(table, "view", facts={"path": self._path})
+            self.version.store.put_if_absent(self._path, data)
+        except AlreadyExists:
+            raise
+        except Forbidden:
+            logger.warning(
+                "the root is read-only here: view %s was not saved, each process scans the samples", self.id
+            )
+        except StoreError as error:
+            logger.warning("view %s was not saved (%s); each process scans the samples", self.id, error)

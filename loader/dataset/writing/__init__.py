@@ -1,0 +1,1 @@
+"""Files of a change before it is published: parts, groups, exclusions, redactions."""

@@ -1,0 +1,151 @@
+"""Exclusions: a version without some samples, as one small table of bitmaps.
+
+What a change of published parts asks of the version that it is laid on, which may be another than it began from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, VersionNotFound
+from ...storage import Store
+from ...storage.keys import is_text
+from ..shards.bitmap import pack
+from ..shards.parts_table import EXCLUSIONS_SCHEMA
+from ..tables.manifest import Change
+from ..tables.parquet import TableFile, put_table
+from ..versions.samples_table import live_rows
+from ..versions.version import Version
+
+
+def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
+    """The version, itself. Raises: Conflict where there is none any more, or where it has not all of these parts: what
+    is said of others would be in its tables, and nobody would find it there."""
+    if parent is None:
+        raise Conflict("every version of the dataset was retired meanwhile; begin again")
+    there = set(parent.parts.ids.to_pylist())
+    for part in parts:
+        if part not in there:
+            raise Conflict(
+                f"part {part} is no longer in {parent.name}, the newest version; begin again from it"
+            )
+    return parent
+
+
+Rows = dict[str, list[int]]
+"""Part id -> rows of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """Live samples of a version that its successor leaves out for better ones. rows: (part id, reason) -> rows of
+    it; n_rows: of each of these parts."""
+
+    rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
+    n_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def n_samples(self) -> int:
+        return sum(len(rows) for rows in self.rows.values())
+
+    def still_live(self) -> "StillLive":
+        """The check that nobody excluded one of them meanwhile."""
+        by_part: Rows = {}
+        for (part, _), rows in self.rows.items():
+            by_part.setdefault(part, []).extend(rows)
+        return StillLive(by_part)
+
+
+NOTHING_SUPERSEDED = Superseded()
+
+
+def check_reason(verb: str, of: str, reason: str) -> None:
+    """Raises: InvalidSample for a reason that is no UTF-8 text, or empty."""
+    if not reason or not is_text(reason):
+        raise InvalidSample(
+            f"{verb} gives no reason for {of}, got {reason!r}; a reader of the version will see it: pass UTF-8 text"
+        )
+
+
+def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
+    """Upload the bitmaps of these keys. Raises: VersionNotFound for keys that are not live in the version;
+    EmptyVersion without keys; InvalidKey for one str, whose letters would be taken for keys, or a key that is none."""
+    if isinstance(keys, str):
+        raise InvalidKey(f"exclude takes a list of keys, got the str {keys!r}; pass [{keys!r}]")
+    keys = list(keys)
+    if not keys:
+        raise EmptyVersion("exclude was given no keys; name at least one")
+    if strange := [key for key in keys if not isinstance(key, str)]:
+        raise InvalidKey(
+            f"exclude takes keys, which are text, got the {type(strange[0]).__name__} {strange[0]!r}"
+        )
+    rows = {part: list(members) for part, members in _find(version, frozenset(keys)).items()}
+    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in rows}
+    file = put_exclusions(version.store, prefix, {(part, reason): rows[part] for part in rows}, n_rows)
+    return Change(exclusions=file, n_excluded=sum(len(members) for members in rows.values())), rows
+
+
+def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
+    """Where these keys (-> reason) are. Costs a scan of the version's keys, and nothing without keys.
+
+    Raises: VersionNotFound for a key that is not live in the version; InvalidSample without a reason.
+    """
+    if not reasons:
+        return NOTHING_SUPERSEDED
+    if version is None:
+        raise VersionNotFound(
+            f"there is no version yet, so nothing in it to supersede: {sorted(reasons)[0]!r}"
+        )
+    for key, reason in sorted(reasons.items()):
+        check_reason("supersede", repr(key), reason)
+    rows: dict[tuple[str, str], list[int]] = {}
+    for part, members in _find(version, frozenset(reasons)).items():
+        for row, key in members.items():
+            rows.setdefault((part, reasons[key]), []).append(row)
+    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
+    return Superseded(rows=rows, n_rows=n_rows)
+
+
+def put_exclusions(
+    store: Store, prefix: str, rows: Mapping[tuple[str, str], Sequence[int]], n_rows: Mapping[str, int]
+) -> TableFile:
+    """The exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
+    table = []
+    for (part, reason), members in sorted(rows.items()):
+        gone = np.zeros(n_rows[part], bool)
+        gone[list(members)] = True
+        table.append({"part": part, "bitmap": pack(gone), "n_rows": len(gone), "reason": reason})
+    made = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
+    return put_table(store, f"{prefix}/exclusions.parquet", made, "exclusions")
+
+
+def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
+    """Part id -> row -> key of these keys. Raises: VersionNotFound for a key that is not live in the version."""
+    rows = live_rows(version, keys)
+    found = {key for members in rows.values() for key in members.values()}
+    if missing := sorted(keys - found):
+        raise VersionNotFound(
+            f"{version.name} has no live sample {missing[0]!r}"
+            + (f" (nor {len(missing) - 1} others of these keys)" if len(missing) > 1 else "")
+            + "; nothing was excluded. List keys with version.samples()"
+        )
+    return rows
+
+
+class StillLive:
+    """Checks that the rows to exclude are still live in the newest version."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __call__(self, parent: Version | None) -> None:
+        """Raises: Conflict."""
+        parent = still_there(parent, self._rows)
+        for part, rows in self._rows.items():
+            live = parent.parts.live_members(parent.parts.position(part))
+            if not live[rows].all():
+                raise Conflict(
+                    f"a sample of part {part} was excluded by somebody else in {parent.name}; open it and retry"
+                )

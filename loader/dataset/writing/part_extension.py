@@ -1,0 +1,168 @@
+"""A part that is not published yet: its samples read back, and fields and columns added to them.
+
+A pipeline's stages build a part one after the other: the first writes the media, later ones add a group of
+features or columns of scores. Shards are never rewritten; each stage hands on a `Part` that names more of them.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...errors import Conflict, FieldMismatch, FieldNotFound
+from ...storage import Store
+from ..reading.read import read_fields
+from ..shards.address import SampleAddress
+from ..shards.index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
+from ..shards.part import Part, ShardFile
+from ..tables.columns import check_metadata, metadata_table
+from ..tables.parquet import get_table, put_table
+from .part_writer import PartWriter, check_case, group_chooser, make_sample
+
+BLOCK_ROWS = 64
+"""Samples whose fields are fetched together."""
+
+
+def read_part(
+    store: Store, part: Part, fields: Sequence[str], rows: range | None = None
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """(key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
+
+    Raises: FieldNotFound when the part has no such field; Corrupt; ObjectNotFound.
+    """
+    shards = {field: _shard_with(part, field) for field in fields}
+    keyed = next(iter(shards.values()), part.shards[0])
+    indexes = {s.path: IndexFile(store, _place(s)) for s in [keyed, *shards.values()]}
+    pins: dict[str, str] = {}
+    wanted = range(part.n_rows) if rows is None else rows
+    for first in range(wanted.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, wanted.stop, ROW_GROUP_ROWS):
+        index = {path: file.read_row_group(file.row_group_of(first)) for path, file in indexes.items()}
+        low, high = max(wanted.start - first, 0), min(wanted.stop - first, ROW_GROUP_ROWS)
+        for start in range(low, high, BLOCK_ROWS):
+            block = range(start, min(start + BLOCK_ROWS, high))
+            addresses = [_address(part, index, keyed, shards, local) for local in block]
+            found = read_fields(store, addresses, pins=pins)
+            yield from zip((address.key for address in addresses), found, strict=True)
+
+
+def part_address(store: Store, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
+    """The place of a row's fields, of a part that need not be published. Reads a row group of their shards' indexes.
+    Raises: FieldNotFound; Corrupt; ObjectNotFound."""
+    shards = {field: _shard_with(part, field) for field in fields}
+    keyed = next(iter(shards.values()), part.shards[0])
+    files = {shard.path: IndexFile(store, _place(shard)) for shard in (keyed, *shards.values())}
+    index = {path: file.read_row_group(file.row_group_of(row)) for path, file in files.items()}
+    return _address(part, index, keyed, shards, row - index[keyed.path].first_row)
+
+
+def add_part_group(
+    store: Store, part: Part, group: str, samples: Iterable[Mapping[str, Any]], *, txn: str | None = None
+) -> Part:
+    """The part with one more shard: `samples` gives the new fields of each of its samples, in its order.
+
+    txn: the transaction that the shard is written with, where it is not the part's own: that one is committed.
+
+    Raises: Conflict when the part has the group or one of the fields; FieldMismatch when there are more or fewer
+    samples than the part has; InvalidSample.
+    """
+    if any(shard.group == group for shard in part.shards):
+        raise Conflict(f"part {part.id} has group {group!r} already; choose another name")
+    name = part.id.removeprefix(f"{part.txn}-")
+    writer = PartWriter(
+        store,
+        txn=txn or part.txn,
+        attempt=secrets.token_hex(8),
+        name=name,
+        group_of=group_chooser(group, None),
+    )
+    writer.id = part.id
+    try:
+        keys = (key for key, _ in read_part(store, part, []))
+        for key, fields in _paired(part, keys, samples):
+            taken = [field for field in fields for shard in part.shards if field in shard.field_nbytes]
+            if taken:
+                raise Conflict(
+                    f"part {part.id} has field {taken[0]!r} already, in another group; choose another name"
+                )
+            check_case(
+                [*(field for shard in part.shards for field in shard.field_nbytes), *fields],
+                f"part {part.id}",
+            )
+            writer.add(make_sample(key, fields))
+        return replace(part, shards=(*part.shards, *writer.finish(with_samples=False).shards))
+    finally:
+        writer.close()
+
+
+def add_part_columns(store: Store, part: Part, columns: Iterable[Mapping[str, Any]]) -> Part:
+    """The part with more metadata columns: `columns` gives name -> value of each of its samples, in its order.
+
+    Raises: Conflict when the part has such a column; FieldMismatch for another number of samples; InvalidField.
+    """
+    if part.samples is None:
+        raise FieldMismatch(
+            f"part {part.id} has no samples table; columns are added to parts made by write_part"
+        )
+    table = get_table(store, part.samples)
+    keys: list[str] = table["key"].to_pylist()
+    rows = [check_metadata(key, row) for key, row in _paired(part, keys, columns)]
+    added = metadata_table(rows, part.id, keys)
+    for name in added.column_names[2:]:
+        if name in table.column_names:
+            raise Conflict(f"part {part.id} has column {name!r} already; choose another name")
+        table = table.append_column(name, added[name])
+    path = f"{part.samples.path.rpartition('/')[0]}/{secrets.token_hex(8)}.samples.parquet"
+    return replace(part, samples=put_table(store, path, table, "part-samples"))
+
+
+def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
+    """The part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
+    rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
+    return rows
+
+
+def _paired(part: Part, keys: Iterable[str], rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    try:
+        yield from zip(keys, rows, strict=True)
+    except ValueError as error:
+        raise FieldMismatch(
+            f"part {part.id} has {part.n_rows} samples, {error}; give exactly one row per sample, in the part's order"
+        ) from error
+
+
+def _shard_with(part: Part, field: str) -> ShardFile:
+    for shard in part.shards:
+        if field in shard.field_nbytes:
+            return shard
+    there = sorted(field for shard in part.shards for field in shard.field_nbytes)
+    raise FieldNotFound(f"part {part.id} has no field {field!r}; it has {', '.join(there)}")
+
+
+def _place(shard: ShardFile) -> IndexPlace:
+    return IndexPlace(
+        path=shard.index_path,
+        nbytes=shard.index_nbytes,
+        crc32c=shard.index_crc32c,
+        footer_crc32c=shard.index_footer_crc32c,
+        footer_sha256=shard.index_footer_sha256 or "",
+        pages_nbytes=shard.index_pages_nbytes or 0,
+    )
+
+
+def _address(
+    part: Part, rows: Mapping[str, IndexRows], keyed: ShardFile, shards: Mapping[str, ShardFile], local: int
+) -> SampleAddress:
+    places = {
+        field: rows[shard.path].address(field, shard.group, shard.path, local)
+        for field, shard in shards.items()
+    }
+    index = rows[keyed.path]
+    return SampleAddress(
+        key=index.keys[local],
+        version="(unpublished)",
+        version_id="",
+        part=part.id,
+        row=index.first_row + local,
+        ordinal=-1,
+        fields=places,
+    )

@@ -1,0 +1,218 @@
+"""Samples redacted in the files that hold them: the same files once more, without these samples.
+
+Nothing moves: a redacted sample keeps its row, and its fields their offsets and lengths; their bytes are zeros, what
+tables say of it is null, and its key is another. The old files stay where they are until a collector takes them.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from google_crc32c import extend
+
+from ...errors import Corrupt
+from ...storage import Store
+from ...storage.disk.scratch import on_scratch
+from ..shards.index import IndexFile, IndexPlace, Int64s, index_bytes
+from ..shards.page_hashes import hash_pages
+from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
+from ..shards.shard import member_header
+from ..tables.manifest import SamplesFile
+from ..tables.names import member_name
+from ..tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
+from ..tables.stats import column_stats
+
+Redacted = Mapping[str, Mapping[int, str]]
+"""Part id -> row -> the key that it has from now on."""
+Shard = Mapping[str, Any]
+"""A row of the shards table."""
+
+_BLOCK = bytes(2**20)
+
+
+def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
+    """The row of the shard's redacted copy, which lies with its index under `prefix`; the row itself where there is
+    nothing to redact. rows: row -> its new key, of as many bytes.
+
+    Reads and writes the shard once, from front to back, through a local temporary file. Raises: Corrupt when its bytes
+    are not those that the shards table names; StoreError.
+    """
+    keys, places = shard_index(store, shard)
+    patches: list[tuple[int, bytes | int]] = []
+    for row, key in sorted(rows.items()):
+        for field, table in places.items():
+            offset, nbytes, crc = table[row].tolist()
+            if keys[row] != key:
+                header = member_header(member_name(key, field), nbytes)
+                patches.append((offset - len(header), header))
+            if crc != crc_of_zeros(nbytes):
+                patches.append((offset, nbytes))
+                table[row, 2] = crc_of_zeros(nbytes)
+        keys[row] = key
+    if not patches:
+        return dict(shard)
+    stem = f"{prefix}/{shard['group']}-{shard['part']}"
+    sha256, pages = _copy(store, shard, f"{stem}.tar", sorted(patches, key=lambda patch: patch[0]))
+    index = index_bytes(keys, places, pages)
+    place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
+    store.put_if_absent(place.path, index)
+    return {
+        **shard,
+        "path": f"{stem}.tar",
+        "sha256": sha256,
+        **place.row(),
+    }
+
+
+def redact_shards(store: Store, prefix: str, file: TableFile, rows: Redacted) -> TableFile:
+    """A shards table whose shards of these parts are redacted; the file itself where it has none of them."""
+    table = get_table(store, file)
+    shards = table.to_pylist()
+    mine = [at for at, shard in enumerate(shards) if rows.get(shard["part"])]
+    for at in mine:
+        shards[at] = redact_shard(store, prefix, shards[at], rows[shards[at]["part"]])
+    if not mine:
+        return file
+    return put_named_table(
+        store, prefix, pa.Table.from_pylist(shards, SHARDS_SCHEMA), "shards", SHARDS_ROW_GROUP_ROWS
+    )
+
+
+def redact_samples(
+    store: Store, prefix: str, files: Sequence[SamplesFile], rows: Redacted
+) -> tuple[SamplesFile, ...]:
+    """Samples files in which everything but the key of these rows is null, each itself where it has none of them."""
+    out = []
+    for file in files:
+        table = get_table(store, file.file)
+        gone = rows_of(table, rows)
+        new = redact_rows(table, gone)
+        if new is not table:
+            file = replace(file, file=put_named_table(store, prefix, new, table_facts(table)["table"]))
+        out.append(file)
+    return tuple(out)
+
+
+def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
+    """Which rows of a table with `part` and `row` are redacted -> their new keys."""
+    if not rows:
+        return {}
+    found = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+    return {at: rows[part][row] for at, (part, row) in enumerate(found) if row in rows.get(part, ())}
+
+
+def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
+    """The table with nulls in these rows, but for part, row and the key, which is the one given."""
+    mask = np.zeros(table.num_rows, bool)
+    mask[list(gone)] = True
+    for position, name in enumerate(table.column_names) if gone else ():
+        if name in ("part", "row"):
+            continue
+        values = table[name].to_pylist() if name == "key" else _without(table[name], mask)
+        for at, key in gone.items() if name == "key" else ():
+            values[at] = key
+        field = table.schema.field(name)
+        table = table.set_column(position, field, pa.chunked_array([pa.array(values, field.type)]))
+    return table
+
+
+def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> TableFile:
+    """The statistics of a run, made again of its samples files."""
+    made = [column_stats(table) for table in get_tables(store, samples)]
+    return put_named_table(store, prefix, pa.concat_tables(made), "stats")
+
+
+@lru_cache(maxsize=4096)
+def crc_of_zeros(nbytes: int) -> int:
+    """The CRC-32C of so many zeros. O(nbytes), kept for the next field of that length."""
+    crc = 0
+    for start in range(0, nbytes, len(_BLOCK)):
+        crc = extend(crc, _BLOCK[: nbytes - start])
+    return int(crc)
+
+
+def _without(column: pa.ChunkedArray, mask: "np.ndarray[Any, np.dtype[np.bool_]]") -> pa.Array:
+    # Taking by an index that is null gives null, for every type that there is.
+    at = pa.array(np.arange(len(mask)), mask=mask)
+    return column.combine_chunks().take(at)
+
+
+def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
+    """All keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable. Raises: Corrupt."""
+    index = IndexFile(store, IndexPlace.of(shard))
+    keys: list[str] = []
+    places: list[Int64s] = []
+    fields: list[str] = []
+    while len(keys) < index.n_rows:
+        rows = index.read_row_group(index.row_group_of(len(keys)))
+        keys += rows.keys
+        places.append(rows.places)
+        fields = list(rows.offset)
+    whole = np.concatenate(places)
+    return keys, {field: whole[:, number].copy() for number, field in enumerate(fields)}
+
+
+def _copy(
+    store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
+) -> tuple[str, bytes]:
+    """The shard with what patches say: (offset, bytes) to write, or (offset, so many zeros). Returns its SHA-256, and
+    the hashes of its pages."""
+    again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
+    with (
+        on_scratch(None, meanwhile, room_for="the largest shard", again=again),
+        tempfile.NamedTemporaryFile(prefix="penstock-redact-", suffix=".tar") as out,
+    ):
+        with store.open_stream(shard["path"]) as source:
+            sha256 = _patched(source, out.write, patches, shard, f"{store.url}/{shard['path']}")
+        out.flush()
+        store.put_file(path, out.name)
+        return sha256, hash_pages(out.name)
+
+
+def _patched(
+    source: BinaryIO,
+    out: Callable[[bytes], object],
+    patches: Sequence[tuple[int, bytes | int]],
+    shard: Shard,
+    name: str,
+) -> str:
+    was, now = hashlib.sha256(), hashlib.sha256()
+
+    def write(data: bytes) -> None:
+        now.update(data)
+        out(data)
+
+    at = 0
+    for offset, what in patches:
+        for block in _blocks(source, offset - at, was.update):
+            write(block)
+        nbytes = what if isinstance(what, int) else len(what)
+        for block in _blocks(source, nbytes, was.update):
+            if isinstance(what, int):
+                write(_BLOCK[: len(block)])
+        if not isinstance(what, int):
+            write(what)
+        at = offset + nbytes
+    for block in _blocks(source, int(shard["nbytes"]) - at, was.update):
+        write(block)
+    if was.hexdigest() != shard["sha256"]:
+        raise Corrupt(
+            f"{name} has sha256 {was.hexdigest()}, the shards table says {shard['sha256']}: it was damaged. Restore it "
+            "from a mirror; nothing was redacted"
+        )
+    return now.hexdigest()
+
+
+def _blocks(source: BinaryIO, nbytes: int, seen: Callable[[bytes], None]) -> Iterator[bytes]:
+    while nbytes > 0:
+        block = source.read(min(nbytes, len(_BLOCK)))
+        if not block:
+            return  # too short: its hash will say so
+        seen(block)
+        nbytes -= len(block)
+        yield block

@@ -1,0 +1,179 @@
+"""From parts to one run: the shards, samples and stats tables that a change adds to a dataset."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
+from ...storage import Store
+from ..shards.key_hashes import hashes_of, put_hashes
+from ..shards.part import SHARDS_ROW_GROUP_ROWS, Part, shards_table
+from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
+from ..tables.manifest import Change, GroupExtent, SamplesFile
+from ..tables.parquet import get_tables, put_table
+from ..tables.stats import column_stats
+from .exclude import NOTHING_SUPERSEDED, Superseded, put_exclusions
+from .spill import duplicate
+
+
+def check_parts(parts: Sequence[Part]) -> str:
+    """The transaction that all parts belong to.
+
+    Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for parts of several transactions, or whose
+    files were written with another.
+    """
+    if not parts:
+        raise EmptyVersion("there is nothing to publish: no parts were given")
+    txns = sorted({part.txn for part in parts})
+    if len(txns) > 1:
+        raise InvalidSample(
+            f"these parts belong to {len(txns)} transactions ({', '.join(txns[:3])}); publish each with its own, or "
+            "write them all with the txn of one root.begin()"
+        )
+    seen: set[str] = set()
+    for part in parts:
+        if not _is_written_by(part):  # what waits for a gate waits under whatever name
+            raise InvalidSample(f"part {part.id} was not written with transaction {part.txn}")
+        if part.id in seen:
+            raise Conflict(f"part {part.id} was given twice; publish one attempt of each part")
+        seen.add(part.id)
+    if not sum(part.n_rows for part in parts):
+        raise EmptyVersion("there is nothing to publish: the parts have no samples")
+    return txns[0]
+
+
+def _is_written_by(part: Part) -> bool:
+    """Whether all files of a part lie where its transaction writes, and are of this part."""
+    paths = [path for shard in part.shards for path in (shard.path, shard.index_path)]
+    paths += [part.samples.path] if part.samples else []
+    return all(path.startswith(f"data/{part.txn}/") for path in paths) and all(
+        shard.part == part.id for shard in part.shards
+    )
+
+
+def write_run(
+    store: Store,
+    prefix: str,
+    parts: Sequence[Part],
+    earlier: Mapping[str, str],
+    exclude: Mapping[str, str],
+    superseded: Superseded = NOTHING_SUPERSEDED,
+) -> tuple[Change, list[str]]:
+    """Upload the run's tables under `prefix`. Returns the change and the live keys that it adds.
+
+    earlier: column -> type that the dataset already has; exclude: key -> reason; superseded: samples of earlier parts
+    that are left out from now on. Costs a request per new part and
+    six more at most, whatever the dataset holds. Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to
+    exclude that no part has; Corrupt.
+    """
+    rows = _without_empty(fit_types(_samples(store, parts), earlier))
+    keys: list[str] = rows["key"].to_pylist()
+    _check_unique(keys)
+    files = []
+    for group, names in (
+        ("keys", [name for name in rows.column_names if name in KEY_COLUMNS]),
+        ("metadata", ["part", "row", *(name for name in rows.column_names if name not in KEY_COLUMNS)]),
+    ):
+        table = rows.select(names)
+        if group == "metadata" and len(names) == 2:
+            continue
+        file = put_table(store, f"{prefix}/samples-{group}-0.parquet", table, f"samples-{group}")
+        kinds = {field.name: str(field.type) for field in table.schema if field.name not in ("part", "row")}
+        files.append(SamplesFile(file=file, group=group, columns=kinds))
+    shards = [shard for part in parts for shard in part.shards]
+    gone = {**_excluded(rows, exclude), **superseded.rows}
+    n_rows = {**{part.id: part.n_rows for part in parts}, **superseded.n_rows}
+    change = Change(
+        shards=put_table(
+            store, f"{prefix}/shards.parquet", shards_table(shards), "shards", SHARDS_ROW_GROUP_ROWS
+        ),
+        samples=tuple(files),
+        stats=put_table(store, f"{prefix}/stats.parquet", column_stats(rows), "stats"),
+        key_hashes=put_hashes(store, prefix, hashes_of(keys)),
+        groups=extents(parts),
+        n_parts=len(parts),
+        n_rows=len(keys),
+        exclusions=put_exclusions(store, prefix, gone, n_rows) if gone else None,
+        n_excluded=len(exclude) + superseded.n_samples,
+    )
+    return change, [key for key in keys if key not in exclude]
+
+
+def _excluded(rows: pa.Table, exclude: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
+    """(part id, reason) -> rows."""
+    gone: dict[tuple[str, str], list[int]] = {}
+    left = dict(exclude)
+    for at, key in enumerate(rows["key"].to_pylist() if exclude else ()):
+        if key in left:
+            gone.setdefault((rows["part"][at].as_py(), left.pop(key)), []).append(rows["row"][at].as_py())
+    if left:
+        raise InvalidKey(
+            f"exclude names {sorted(left)[0]!r}, which none of these parts has; pass keys of the parts"
+        )
+    return gone
+
+
+def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
+    """Upload the shards table of groups added to parts that exist."""
+    shards = [shard for part in parts for shard in part.shards]
+    return Change(
+        shards=put_table(
+            store, f"{prefix}/shards.parquet", shards_table(shards), "shards", SHARDS_ROW_GROUP_ROWS
+        ),
+        groups=extents(parts),
+    )
+
+
+def _samples(store: Store, parts: Sequence[Part]) -> pa.Table:
+    files = []
+    for part in parts:
+        if part.samples is None:
+            raise InvalidSample(
+                f"part {part.id} has no samples table; root.publish takes parts made by write_part"
+            )
+        files.append(part.samples)
+    tables = []
+    for part, table in zip(parts, get_tables(store, files), strict=True):
+        if table.num_rows != part.n_rows or any(shard.n_rows != part.n_rows for shard in part.shards):
+            raise FieldMismatch(
+                f"part {part.id} says {part.n_rows} rows; its samples table has {table.num_rows}"
+            )
+        tables.append(table)
+    return concat(tables, "the samples table")
+
+
+def _without_empty(rows: pa.Table) -> pa.Table:
+    """Provenance that no sample of the run has takes no column."""
+    empty = [name for name in SOURCE_COLUMNS if rows[name].null_count == rows.num_rows]
+    return rows.drop_columns(empty)
+
+
+def _check_unique(keys: list[str]) -> None:
+    if len(set(keys)) == len(keys):
+        return
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            raise duplicate(key)
+        seen.add(key)
+
+
+def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
+    """What these parts add to each group. Raises: FieldMismatch when parts of one group differ in fields."""
+    out: dict[str, GroupExtent] = {}
+    for part in parts:
+        for shard in part.shards:
+            old = out.get(shard.group)
+            if old is not None and set(old.field_nbytes) != set(shard.field_nbytes):
+                raise FieldMismatch(
+                    f"group {shard.group!r} has fields {sorted(old.field_nbytes)} in the first part and "
+                    f"{sorted(shard.field_nbytes)} in part {part.id}; all parts of a group have the same fields"
+                )
+            have = old.field_nbytes if old else {}
+            out[shard.group] = GroupExtent(
+                field_nbytes={f: n + have.get(f, 0) for f, n in shard.field_nbytes.items()},
+                n_parts=(old.n_parts if old else 0) + 1,
+                n_rows=(old.n_rows if old else 0) + shard.n_rows,
+                nbytes=(old.nbytes if old else 0) + shard.nbytes,
+            )
+    return out

@@ -1,0 +1,170 @@
+"""Samples in hash order, in bounded memory: what makes a class-sorted import come out shuffled.
+
+Samples are held until `memory_bytes`, then appended to 256 bucket files by the first byte of their hash.
+Reading goes bucket by bucket: its headers (about 150 bytes a sample) are sorted in memory, payloads stay on
+disk until they are asked for. Two samples with one key have one hash, so duplicates meet here.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, BinaryIO
+
+from ...errors import DuplicateKey, StoreError
+from ...storage.disk.scratch import default_place, no_room
+
+Buffer = bytes | bytearray | memoryview
+_HEADER = struct.Struct("<16sIQ")
+BUCKETS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One sample on its way into a shard: encoded fields and its row of the samples table."""
+
+    key: str
+    fields: Mapping[str, Buffer]
+    metadata: Mapping[str, Any]
+    source: Mapping[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memoryview(data).nbytes for data in self.fields.values())
+
+
+def key_hash(key: str) -> bytes:
+    """The place of a key in the stored order: blake2b-128 of its UTF-8."""
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+
+
+class Spill:
+    """Collects samples, gives them back in hash order once, and leaves no file behind after `close`."""
+
+    def __init__(self, memory_bytes: int = 256 * 2**20, directory: str | None = None) -> None:
+        self._memory_bytes, self._parent = memory_bytes, directory
+        self._held: dict[bytes, Sample] = {}
+        self._held_bytes = 0
+        self._directory: str | None = None
+        self._files: dict[int, BinaryIO] = {}
+        self.n_samples = 0
+
+    def add(self, sample: Sample) -> None:
+        """Take one sample; its buffers must not change until it was spilled or read.
+
+        Raises: DuplicateKey (at once while the other is in memory, else when read back); StoreError when the
+        spill directory is full.
+        """
+        hashed = key_hash(sample.key)
+        if hashed in self._held:
+            raise duplicate(sample.key)
+        self._held[hashed] = sample
+        self._held_bytes += sample.nbytes + 512
+        self.n_samples += 1
+        if self._held_bytes >= self._memory_bytes:
+            self._flush()
+
+    def drain(self) -> Iterator[Sample]:
+        """Every sample in hash order. Raises: DuplicateKey; StoreError."""
+        if self._directory is None:
+            for hashed in sorted(self._held):
+                yield self._held[hashed]
+            return
+        self._flush()
+        for bucket in range(BUCKETS):
+            if bucket in self._files:
+                yield from _read_bucket(self._files[bucket])
+
+    def close(self) -> None:
+        """Delete the spilled files."""
+        self._held.clear()
+        for file in self._files.values():
+            with contextlib.suppress(OSError):
+                file.close()  # a full disk fails the last flush; the file is deleted just below
+        self._files.clear()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _flush(self) -> None:
+        try:
+            if self._directory is None:
+                self._directory = tempfile.mkdtemp(prefix="penstock-spill-", dir=self._parent)
+            for hashed, sample in self._held.items():
+                self._write(hashed, sample)
+            for file in self._files.values():
+                file.flush()  # what does not fit on the disk shows here, not when it is read back
+        except OSError as error:
+            place = self._directory or self._parent or default_place()
+            raise scratch_error(f"sample {self.n_samples} was spilled", place, error) from error
+        self._held.clear()
+        self._held_bytes = 0
+
+    def _write(self, hashed: bytes, sample: Sample) -> None:
+        bucket = hashed[0]
+        if bucket not in self._files:
+            assert self._directory is not None
+            self._files[bucket] = open(os.path.join(self._directory, f"{bucket:02x}"), "w+b")  # noqa: SIM115
+        lengths = {field: memoryview(data).nbytes for field, data in sample.fields.items()}
+        row = [sample.key, list(lengths.items()), dict(sample.metadata), dict(sample.source)]
+        meta = json.dumps(row, ensure_ascii=False, default=_encode).encode("utf-8", "surrogatepass")
+        file = self._files[bucket]
+        file.write(_HEADER.pack(hashed, len(meta), sum(lengths.values())))
+        file.write(meta)
+        for data in sample.fields.values():
+            file.write(data)
+
+
+def _encode(value: object) -> dict[str, str]:
+    if isinstance(value, datetime):
+        return {"datetime": value.isoformat()}
+    raise TypeError(f"a {type(value).__name__} passed the writer's check")
+
+
+def _decoded(value: Any) -> Any:
+    """A metadata value, or the items of one. None of them is a dictionary but what `_encode` made."""
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return datetime.fromisoformat(value["datetime"]) if isinstance(value, dict) else value
+
+
+def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
+    headers: list[tuple[bytes, int, int, int]] = []
+    at, end = 0, file.seek(0, os.SEEK_END)
+    while at < end:
+        file.seek(at)
+        hashed, meta_nbytes, payload_nbytes = _HEADER.unpack(file.read(_HEADER.size))
+        at += _HEADER.size
+        headers.append((hashed, at, meta_nbytes, payload_nbytes))
+        at += meta_nbytes + payload_nbytes
+    headers.sort()
+    previous = b""
+    for hashed, offset, meta_nbytes, _ in headers:
+        file.seek(offset)
+        key, lengths, metadata, source = json.loads(file.read(meta_nbytes))
+        metadata = {name: _decoded(value) for name, value in metadata.items()}
+        if hashed == previous:
+            raise duplicate(key)
+        previous = hashed
+        fields = {field: file.read(nbytes) for field, nbytes in lengths}
+        yield Sample(key=key, fields=fields, metadata=metadata, source=source)
+
+
+def scratch_error(when: str, path: str, error: OSError) -> StoreError:
+    """The error for temporary space that is full or cannot be written, when a version was."""
+    meanwhile = f"when {when}; nothing was published"
+    return no_room(path, error, meanwhile, room_for="the whole import", again="write again")
+
+
+def duplicate(key: str, where: str = "this version") -> DuplicateKey:
+    """The error for a key that comes twice."""
+    return DuplicateKey(
+        f"key {key!r} comes twice in {where}; every sample of a version needs its own key. "
+        "Prefix it with its source (e.g. 'robots/ep_31'), or drop one of the two"
+    )

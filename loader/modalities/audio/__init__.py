@@ -1,0 +1,1 @@
+"""Sound on its timeline: decoding, downmix, resampling, padding."""

@@ -1,0 +1,186 @@
+"""Audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes decide which of them it is.
+
+Sample n is heard n / rate s after the first (`heard`): silence that an encoder put before and after the sound (MP3,
+AAC and Opus padding) is cut where the file says how long it is, gaps in the timestamps are filled with silence. A
+WAV, FLAC, M4A or MP3 that is shorter than its header says is refused; an Ogg, or an MP3 without a header of its
+length, cut between two frames cannot be told from a shorter one.
+"""
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+
+from ...errors import DecodeFailed
+from ..fields import Buffer
+from ..video.mp4 import check_complete
+from .downmix import UnknownLayout, mix_for
+from .padding import announced, ends_of, flac_samples
+from .resample import StrangeRate, resampled, window
+from .riff import check_wav
+from .timeline import BadSound, Ends, Floats, Heard
+
+if TYPE_CHECKING:
+    from .request import AudioDecoder
+
+# float32 samples above this are a mistake or an attack: 4 GiB is three hours of stereo at 48 kHz.
+MAX_AUDIO_BYTES = 2**32
+
+# Demuxers that may look at the bytes: playlists and the like, which open other files, are not among them.
+FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
+
+_PROBED_BYTES = 8_192
+"""Of a WAV: by itself FFmpeg looks through 5 MB of samples for a DTS stream: 44 ms for 20 s of sound."""
+
+
+def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
+    """The first audio stream as float32 [channels, samples] at its stored rate. O(samples).
+
+    Integer samples are divided by their full scale, so they lie in [-1, 1): exactly for up to 24 bits;
+    32-bit ones are rounded to float32. Float samples are kept as they are and may exceed 1, as may what a
+    lossy decoder computes.
+
+    Raises: DecodeFailed (no audio, damaged, truncated, a change of channels or rate midway, too long).
+    """
+    with _opened(data) as (container, stream):
+        samples, _ = _whole(container, stream, data)
+    return samples
+
+
+def read_sound(data: Buffer, wanted: "AudioDecoder", rng: np.random.Generator | None) -> np.ndarray:
+    """float32 [channels, samples]: the samples that `wanted` chooses, of its channels, at its rate.
+
+    Bit for bit those of the whole sound, mixed and resampled. A FLAC, and a WAV of PCM, is read from near the first
+    of them on, in O(samples asked for); others are decoded from their start.
+
+    Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).
+    """
+    with _opened(data) as (container, stream):
+        n_source = _told(container, stream, data)
+        whole: tuple[Floats, Heard] | None = None
+        if n_source is None:
+            whole = _whole(container, stream, data)
+            n_source = whole[0].shape[1]
+        source_hz = stream.rate if whole is None else whole[1].rate_hz
+        rate_hz = wanted.rate_hz or source_hz
+        first, stop, n_pad = wanted.place(round(n_source * rate_hz / source_hz), rate_hz, rng)
+        low, high = window(first, stop, source_hz, rate_hz, n_source)
+        if whole is None:
+            part, heard = _part(container, stream, low, high)
+        else:
+            part, heard = whole[0][:, low:high], whole[1]
+    begin = first - low * rate_hz // source_hz
+    try:
+        mixed = mix_for(heard.channels, heard.layout, wanted.channels)(part)
+        chosen = resampled(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
+    except (UnknownLayout, StrangeRate) as error:
+        raise DecodeFailed(f"audio: {error}") from error
+    return np.pad(chosen, ((0, 0), (0, n_pad))) if n_pad else np.ascontiguousarray(chosen)
+
+
+@contextmanager
+def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
+    """Raises: DecodeFailed, also for what goes wrong inside the block."""
+    try:
+        check_wav(data)
+        options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
+        if bytes(data[:4]) in (b"RIFF", b"RF64"):
+            options["probesize"] = str(_PROBED_BYTES)
+        with av.open(io.BytesIO(data), mode="r", options=options) as container:
+            if not container.streams.audio:
+                raise DecodeFailed(f"audio: no audio stream ({len(data)} bytes)")
+            stream = container.streams.audio[0]
+            codec = cast("av.AudioCodecContext | None", stream.codec_context)
+            if codec is None:
+                raise DecodeFailed("audio: the stream's codec is unknown or has no decoder here")
+            codec.thread_count = 1
+            if codec.name == "flac":
+                codec.options = {"err_detect": "crccheck+explode"}
+            yield container, stream
+    except DecodeFailed:
+        raise
+    except BadSound as bad:
+        raise DecodeFailed(f"audio: {bad.reason}") from bad
+    except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
+        raise DecodeFailed(f"audio: {type(error).__name__}: {error} ({len(data)} bytes)") from error
+
+
+def _whole(container: InputContainer, stream: av.AudioStream, data: Buffer) -> tuple[Floats, Heard]:
+    heard = Heard(ends_of(container, stream, data))
+    pieces: list[Floats] = []
+    nbytes = 0
+    for piece in _heard(heard, _frames(container, stream)):
+        nbytes += piece.nbytes
+        if nbytes > MAX_AUDIO_BYTES:
+            raise DecodeFailed(f"audio: too long: above {MAX_AUDIO_BYTES} bytes of samples")
+        pieces.append(piece)
+    if not pieces:
+        raise DecodeFailed("audio: no samples")
+    if heard.n_filled > heard.n_source:
+        raise DecodeFailed(
+            f"audio: {heard.n_source} samples are decoded, and {heard.n_filled} missing between them"
+        )
+    promise = announced(container.format.name, data)
+    if promise is not None and promise.n_samples - heard.n_source > promise.slack_s * heard.rate_hz:
+        raise DecodeFailed(
+            f"audio: {heard.n_source} samples, the {container.format.name} header says {promise.n_samples}"
+        )
+    if container.format.name.startswith("mov"):
+        check_complete(stream, len(data))
+    return np.concatenate(pieces, axis=1), heard
+
+
+def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:
+    """Samples [low, high) of a stream whose packets can be decoded one by one. Raises: DecodeFailed."""
+    assert stream.time_base is not None  # of a WAV or a FLAC
+    if low:
+        container.seek(int(low / stream.rate / stream.time_base), stream=stream)
+    heard = Heard(Ends())
+    pieces: list[Floats] = []
+    begin = 0
+    for frame in _frames(container, stream):
+        if frame.pts is None or frame.time_base is None:
+            raise DecodeFailed("audio: a frame without a timestamp")
+        if not heard.rate_hz:
+            begin = round(frame.pts * frame.time_base * frame.sample_rate)
+        pieces += heard.add(frame)
+        if begin + heard.n_source >= high:
+            break
+    pieces += heard.finish()
+    if begin > low or begin + heard.n_samples < high:
+        raise DecodeFailed(
+            f"audio: samples {low} to {high} are announced, {begin} to {begin + heard.n_samples} are there"
+        )
+    return np.concatenate(pieces, axis=1)[:, low - begin : high - begin], heard
+
+
+def _told(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
+    """How many samples there are, of a sound in which one can seek exactly. None: decode it to its end."""
+    name = container.format.name
+    if name == "flac":
+        return flac_samples(data)
+    if name == "wav" and stream.codec_context.name.startswith("pcm_") and check_wav(data):
+        return stream.duration  # in ticks of 1 / rate
+    return None
+
+
+def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
+    for frame in frames:
+        yield from heard.add(frame)
+    yield from heard.finish()
+
+
+def _frames(container: InputContainer, stream: av.AudioStream) -> Iterator[av.AudioFrame]:
+    """Raises: DecodeFailed for a damaged one."""
+    # check_wav has seen to these. One written to a pipe has no size, and its last packet counts as damaged.
+    may_be_damaged = container.format.name != "wav"
+    for packet in container.demux(stream):
+        for frame in packet.decode():
+            if may_be_damaged and (frame.is_corrupt or packet.is_corrupt):
+                raise DecodeFailed(f"audio: the frame at timestamp {frame.pts} is damaged")
+            yield frame

@@ -1,0 +1,100 @@
+"""Which channels a sound is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .timeline import Floats
+
+Channels = Literal["mono", "stereo", "keep", "first"]
+CHANNELS: tuple[Channels, ...] = ("mono", "stereo", "keep", "first")
+
+MAX_CHANNELS = 8
+"""What FLAC holds."""
+
+_HALF = 0.5**0.5  # -3 dB
+# Left and right share of every position. ITU-R BS.775-3, table 2: centre and surrounds at -3 dB, the low frequency
+# effects left out; a single rear channel is shared between both sides; positions beside the front pair count as it.
+_STEREO = {
+    "FL": (1.0, 0.0),
+    "FR": (0.0, 1.0),
+    "DL": (1.0, 0.0),  # already mixed down
+    "DR": (0.0, 1.0),
+    "FC": (_HALF, _HALF),
+    "LFE": (0.0, 0.0),
+    "BL": (_HALF, 0.0),
+    "BR": (0.0, _HALF),
+    "SL": (_HALF, 0.0),
+    "SR": (0.0, _HALF),
+    "BC": (0.5, 0.5),
+    "FLC": (1.0, 0.0),
+    "FRC": (0.0, 1.0),
+}
+_UNNAMED = {1: ("FC",), 2: ("FL", "FR")}
+"""What files mean that do not name their one or two channels."""
+
+
+class UnknownLayout(ValueError):
+    """Channels whose places are not told, or have no coefficient: mixing them would be a guess."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """matrix: coefficient of each source channel in each result, None where nothing is changed.
+
+    name: "" where nothing is changed, else what became what, such as "5.1 to mono". gain_db: by how much every
+    coefficient of the standard was lowered so that no input can exceed full scale.
+    """
+
+    matrix: tuple[tuple[float, ...], ...] | None
+    name: str
+    gain_db: float
+
+    def __call__(self, samples: Floats) -> Floats:
+        """float32 [channels, samples] -> [results, samples]. Added up one by one: the same on every processor."""
+        if self.matrix is None:
+            return samples
+        out = np.zeros((len(self.matrix), samples.shape[1]), np.float32)
+        for row, coefficients in zip(out, self.matrix, strict=True):
+            for channel, coefficient in zip(samples, coefficients, strict=True):
+                if coefficient:
+                    row += np.float32(coefficient) * channel
+        return out
+
+
+def mix_for(positions: tuple[str, ...], layout: str, wanted: Channels) -> Mix:
+    """How a sound with these channels (FFmpeg's names of places and layout) becomes what is wanted.
+
+    "mono", "stereo": by place; one channel becomes two equal ones. "first": the first channel alone. "keep": all.
+
+    Raises: UnknownLayout.
+    """
+    n = len(positions)
+    if wanted == "keep" or (n == 1 and wanted in ("mono", "first")):
+        return Mix(matrix=None, name="", gain_db=0.0)
+    if wanted == "first":
+        return Mix(matrix=((1.0, *[0.0] * (n - 1)),), name=f"first of {layout}", gain_db=0.0)
+    places = _UNNAMED.get(n, positions) if set(positions) == {"NONE"} else positions
+    strange = sorted(set(places) - set(_STEREO))
+    if strange:
+        what = "do not say their places" if strange == ["NONE"] else f"lie at {', '.join(strange)}"
+        raise UnknownLayout(
+            f"{n} channels ({layout}) that {what} cannot be mixed to {wanted}; accepted then: keep, first"
+        )
+    if places == ("FC",):
+        return Mix(matrix=((1.0,), (1.0,)), name="mono to stereo", gain_db=0.0)
+    left = [_STEREO[place][0] for place in places]
+    right = [_STEREO[place][1] for place in places]
+    if wanted == "stereo":
+        if places == ("FL", "FR"):
+            return Mix(matrix=None, name="", gain_db=0.0)
+        rows = [left, right]
+    else:
+        rows = [[_HALF * (one + other) for one, other in zip(left, right, strict=True)]]
+    most = max(sum(row) for row in rows)
+    if not most:
+        raise UnknownLayout(f"{layout} is low frequency effects alone; accepted then: keep, first")
+    scale = 1 / max(1.0, most)
+    matrix = tuple(tuple(coefficient * scale for coefficient in row) for row in rows)
+    return Mix(matrix=matrix, name=f"{layout} to {wanted}", gain_db=float(20 * np.log10(scale)))

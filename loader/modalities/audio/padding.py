@@ -1,0 +1,177 @@
+"""What a file says of where its sound ends, beside the packets: edit lists, iTunSMPB, the Xing header."""
+
+import re
+import struct
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..fields import Buffer
+from .timeline import Ends
+
+if TYPE_CHECKING:
+    from av import AudioStream
+    from av.container import InputContainer
+
+_SMPB = re.compile(r"\s*[0-9A-F]{8} ([0-9A-F]{8}) ([0-9A-F]{8}) ([0-9A-F]{16})\b", re.I)
+_AAC_FRAMES = (960, 1024, 1920, 2048)
+
+_XING_AT = {(True, False): 36, (True, True): 21, (False, False): 21, (False, True): 13}
+"""(MPEG-1, mono) -> bytes from a frame's start to its Xing header: 4 and the side information."""
+
+_MAX_BOXES = 10_000
+
+
+class Promise(NamedTuple):
+    """n_samples: per channel, that a header announces; slack_s: by how much fewer may be there."""
+
+    n_samples: int
+    slack_s: float
+
+
+def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
+    """For `Heard`. data: the file's bytes. Reads the boxes of an MP4's header, or the first frame of an MP3."""
+    if container.format.name == "mp3":
+        return Ends(n_samples=mp3_samples(data))
+    if container.format.name == "avi":
+        return Ends(untimed=True)
+    if container.format.name == "ogg":
+        return Ends(restarts=True)
+    if not container.format.name.startswith("mov"):
+        return Ends()
+    end = edit_end(data, stream.id)
+    if end is not None and end[1] * stream.rate > 1:
+        end = (
+            end[0] + end[1],
+            end[1],
+        )  # the movie's clock is coarser than the sound's: keep the tick it ends in
+    return Ends(
+        durations_count=True,
+        end=None if end is None else end[0],
+        n_samples=_smpb_samples(container.metadata.get("iTunSMPB", ""), stream.frames),
+    )
+
+
+def _smpb_samples(tag: str, n_packets: int) -> int | None:
+    """The length that iTunes' gapless tag says, where priming, sound and padding together are all packets."""
+    found = _SMPB.match(tag)
+    if found is None or not n_packets:
+        return None
+    priming, padding, n_samples = (int(word, 16) for word in found.groups())
+    per_packet, rest = divmod(priming + n_samples + padding, n_packets)
+    return n_samples if not rest and per_packet in _AAC_FRAMES else None
+
+
+def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
+    """(where a track's edit list ends, one tick of the clock that says so), in s of presentation time.
+
+    None without an edit list, for one that leaves its length open, and for fragmented files, whose list is
+    written before their length is known. O(boxes of the header).
+    """
+    found = _edits(data, track_id)
+    if found is None:
+        return None
+    timescale, durations = found
+    if not timescale or not durations or not all(durations):
+        return None
+    return Fraction(sum(durations), timescale), Fraction(1, timescale)
+
+
+def _edits(data: Buffer, track_id: int) -> tuple[int, list[int]] | None:
+    moov = next((span for name, *span in _boxes(data, 0, len(data)) if name == b"moov"), None)
+    if moov is None:
+        return None
+    inside = list(_boxes(data, *moov))
+    timescale = 0
+    for name, start, end in inside:
+        if name == b"mvex":
+            return None
+        if name == b"mvhd" and end - start >= 24:
+            timescale = _u32(data, start + (20 if data[start] == 1 else 12))
+    for name, start, end in inside:
+        if name != b"trak":
+            continue
+        parts = {part: (at, stop) for part, at, stop in _boxes(data, start, end)}
+        head = parts.get(b"tkhd")
+        if head is None or head[1] - head[0] < 24:
+            continue
+        if _u32(data, head[0] + (20 if data[head[0]] == 1 else 12)) == track_id and b"edts" in parts:
+            lists = [(at, stop) for part, at, stop in _boxes(data, *parts[b"edts"]) if part == b"elst"]
+            return (timescale, _durations(data, *lists[0])) if lists else None
+    return None
+
+
+def _durations(data: Buffer, start: int, end: int) -> list[int]:
+    form, step = (">Q", 20) if data[start] == 1 else (">I", 12)
+    count = min(_u32(data, start + 4), (end - start - 8) // step)
+    return [struct.unpack_from(form, data, start + 8 + step * n)[0] for n in range(count)]
+
+
+def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """(name, start, end) of the contents of every box in [at, end) that lies wholly inside."""
+    for _ in range(_MAX_BOXES):
+        if at + 8 > end:
+            return
+        size, name, head = _u32(data, at), bytes(data[at + 4 : at + 8]), 8
+        if size == 1 and at + 16 <= end:
+            size, head = struct.unpack_from(">Q", data, at + 8)[0], 16
+        elif size == 0:
+            size = end - at
+        if size < head or at + size > end:
+            return
+        yield name, at + head, at + size
+        at += size
+
+
+def _u32(data: Buffer, at: int) -> int:
+    number: int = struct.unpack_from(">I", data, at)[0]
+    return number
+
+
+def announced(container: str, data: Buffer) -> Promise | None:
+    """What the header of a FLAC or MP3 says of its length. container: FFmpeg's name of the format."""
+    n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
+    # Decoders of MP3 count their delay in one of two ways, and some writers the frame that holds the header.
+    return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
+
+
+def flac_samples(data: Buffer) -> int | None:
+    """The length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None where its writer did not know it."""
+    at = _behind_id3(data)
+    if bytes(data[at : at + 4]) != b"fLaC" or len(data) < at + 26:
+        return None
+    return int.from_bytes(data[at + 18 : at + 26], "big") & (2**36 - 1) or None
+
+
+def _behind_id3(data: Buffer) -> int:
+    at = 0
+    while bytes(data[at : at + 3]) == b"ID3" and at + 10 <= len(data):
+        size = sum((data[at + 6 + n] & 0x7F) << 7 * (3 - n) for n in range(4))
+        at += 10 + size + (10 if data[at + 5] & 0x10 else 0)
+    return at
+
+
+def mp3_samples(data: Buffer) -> int | None:
+    """How many samples per channel an MP3's Xing or Info header announces, after its gaplessness is applied.
+
+    None without one. LAME's rev1 tag, as FFmpeg applies it: 529 samples of the decoder's delay are added to the
+    encoder's in front, and taken from the padding behind.
+    """
+    at = _behind_id3(data)
+    head = bytes(data[at : at + 192])
+    if len(head) < 192 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:  # a frame of layer III
+        return None
+    is_mpeg1, is_mono = head[1] & 0x18 == 0x18, head[3] & 0xC0 == 0xC0
+    xing = _XING_AT[is_mpeg1, is_mono]
+    if head[xing : xing + 4] not in (b"Xing", b"Info"):
+        return None
+    flags = _u32(head, xing + 4)
+    if not flags & 1:
+        return None
+    n_samples = _u32(head, xing + 8) * (1152 if is_mpeg1 else 576)
+    lame = xing + 8 + sum(size for bit, size in ((1, 4), (2, 4), (4, 100), (8, 4)) if flags & bit)
+    if head[lame : lame + 4] in (b"LAME", b"Lavf", b"Lavc"):
+        gaps = int.from_bytes(head[lame + 21 : lame + 24], "big")
+        delay, padding = gaps >> 12, gaps & 0xFFF
+        n_samples -= delay + 529 + max(0, padding - 529)
+    return n_samples if n_samples > 0 else None

@@ -1,0 +1,117 @@
+"""Sound: which samples of it are wanted, in which channels and at which rate; `audio` reads them."""
+
+import operator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+from typing import SupportsIndex
+
+import numpy as np
+
+from ...errors import DecodeFailed, InvalidRuntime
+from ..fields import Buffer
+from ..lazy import load
+from .downmix import CHANNELS, Channels
+
+_RATES_HZ = (1_000, 384_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioDecoder:
+    """Decodes a stretch of a sound to float32 [channels, samples]; `loader.audio` makes one and says what its
+    arguments are."""
+
+    samples: int | None = None
+    seconds: Fraction | None = None
+    rate_hz: int | None = None
+    channels: Channels = "keep"
+    at: Fraction | None = None
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        if self.samples is not None and self.seconds is not None:
+            raise InvalidRuntime(
+                f"audio(samples={self.samples}, seconds={float(self.seconds)}): one of them says how long"
+            )
+        if (self.samples is not None and self.samples < 1) or (
+            self.seconds is not None and self.seconds <= 0
+        ):
+            raise InvalidRuntime(f"audio(samples={self.samples}, seconds={self.seconds}): above 0, or None")
+        if self.rate_hz is not None and not _RATES_HZ[0] <= self.rate_hz <= _RATES_HZ[1]:
+            raise InvalidRuntime(f"audio(rate_hz={self.rate_hz}): {_RATES_HZ[0]} to {_RATES_HZ[1]}, or None")
+        if self.channels not in CHANNELS:
+            raise InvalidRuntime(f"audio(channels={self.channels!r}): {', '.join(map(repr, CHANNELS))}")
+        if self.at is not None and self.at < 0:
+            raise InvalidRuntime(f"audio(at={float(self.at)}): seconds from 0, or None for a drawn place")
+        if self.pad and self.length(1) is None:
+            raise InvalidRuntime("audio(pad=True) needs samples or seconds: how long to make it")
+
+    def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
+        """The stretch. Raises: DecodeFailed (damaged, no sound, too short, channels that cannot be mixed);
+        MissingDependency (av)."""
+        sound: np.ndarray = load("audio.decode:read_sound")(data, self, rng)
+        return sound
+
+    def length(self, rate_hz: int) -> int | None:
+        """In samples at this rate; None for all there are."""
+        return self.samples if self.seconds is None else max(1, round(self.seconds * rate_hz))
+
+    def place(self, n_samples: int, rate_hz: int, rng: np.random.Generator | None) -> tuple[int, int, int]:
+        """(first sample, the one behind the last, silent ones to add) of a sound of `n_samples` at `rate_hz`.
+
+        Raises: DecodeFailed (too short, and `pad` is False).
+        """
+        length = self.length(rate_hz)
+        first = 0 if self.at is None else round(self.at * rate_hz)
+        if length is None:
+            length = n_samples - first
+        missing = first + length - n_samples
+        if (missing > 0 and not self.pad) or first >= n_samples:
+            raise DecodeFailed(
+                f"audio: {n_samples} samples at {rate_hz} Hz, but {max(length, 1)} from sample {first} on take "
+                f"{first + max(length, 1)}. Filter by length, ask for fewer with loader.audio, or for pad=True"
+            )
+        if self.at is None and rng is not None and missing < 0:
+            first = int(rng.integers(1 - missing))
+        return first, min(first + length, n_samples), max(0, missing)
+
+
+def audio(
+    samples: SupportsIndex | None = None,
+    *,
+    seconds: float | None = None,
+    rate_hz: SupportsIndex | None = None,
+    channels: Channels = "keep",
+    at: float | None = None,
+    pad: bool = False,
+) -> AudioDecoder:
+    """A decoder for a field of sound: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
+
+    samples, seconds: how long the stretch is, at the rate that comes out; neither for all that is there. rate_hz: what
+    it is resampled to (`audio.resample`), None for the stored rate. channels: "keep", "first", or "mono"
+    and "stereo", mixed by ITU-R BS.775 and never too loud. at: seconds at which it begins; None for a place drawn from
+    the sample's generator, uniformly over every sample from which it fits (the beginning where there is no generator).
+    pad: whether what is too short gets silence behind it; otherwise it is refused.
+
+    The samples are bit for bit those of the whole sound decoded, mixed, resampled and sliced.
+
+    Raises: InvalidRuntime.
+    """
+    for name, value in (("seconds", seconds), ("at", at)):
+        try:
+            known = value is None or isfinite(value)
+        except TypeError:
+            known = False
+        if not known:
+            raise InvalidRuntime(f"audio({name}={value!r}): a number of seconds, or None")
+    try:
+        return AudioDecoder(
+            samples=None if samples is None else operator.index(samples),
+            seconds=None if seconds is None else Fraction(seconds).limit_denominator(10**9),
+            rate_hz=None if rate_hz is None else operator.index(rate_hz),
+            channels=channels,
+            at=None if at is None else Fraction(at).limit_denominator(10**9),
+            pad=pad,
+        )
+    except TypeError as error:
+        raise InvalidRuntime(f"audio({samples!r}, rate_hz={rate_hz!r}): {error}") from error

@@ -1,0 +1,150 @@
+"""One resampler for all sound: FFmpeg's polyphase windowed sinc, with a longer filter than it has by default.
+
+The filter spans 128 samples of the lower of the two rates, a sinc cut off at 0.96 of the lower Nyquist frequency
+under a Kaiser window of beta 10. Measured (tests/modalities/test_resample.py): a tone up to 0.93 of the lower
+Nyquist frequency keeps its level to 0.2 dB; one above it comes out 58 dB lower, from 1.02 of it on 100 dB lower.
+FFmpeg's default filter (32 samples, 0.97) folds a tone just above back at -14 dB.
+
+Sample n of the result is heard at n / target_hz, for any n: the positions are exact rationals and do not drift. Before
+and behind the sound there is silence (FFmpeg would mirror it there). Blocks of any size give the same samples. All is
+computed in float32: bit for bit the same on one kind of processor.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from .timeline import Floats
+
+_FILTER_SAMPLES = 128
+_FILTER = f"filter_size={_FILTER_SAMPLES}:cutoff=0.96:kaiser_beta=10"
+_SHORT_FILTER = "filter_size=32:cutoff=0.97:kaiser_beta=9"
+_EXACT = "exact_rational=1:linear_interp=1:internal_sample_fmt=fltp"
+
+
+MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
+
+
+class StrangeRate(ValueError):
+    """A rate that no sound has: a damaged header, whose filter would be longer than memory."""
+
+
+class Resampler:
+    """float32 [channels, samples] in, the same at another rate out. Equal rates hand the samples through.
+
+    add() any number of blocks, then finish(): together they give round(n * target_hz / source_hz) samples.
+    short: FFmpeg's default filter, for measuring. n_out: samples given so far. O(samples). Raises: StrangeRate.
+    """
+
+    def __init__(self, source_hz: int, target_hz: int, n_channels: int, *, short: bool = False) -> None:
+        if not MIN_RATE_HZ <= source_hz <= MAX_RATE_HZ:
+            raise StrangeRate(f"{source_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz can be resampled")
+        self.n_out = self._n_in = self._n_pushed = 0
+        self._lead = self._n_early = 0  # silence in front, in samples in and out
+        self._options = f"{target_hz}:{_SHORT_FILTER if short else _FILTER}:{_EXACT}"
+        self._source_hz, self._target_hz, self._n_channels = source_hz, target_hz, n_channels
+        self._graph: Any = None
+
+    def add(self, samples: Floats) -> Iterator[Floats]:
+        self._n_in += samples.shape[1]
+        if self._source_hz == self._target_hz:
+            self.n_out += samples.shape[1]
+            yield samples
+            return
+        if self._graph is None:
+            self._graph = self._made()
+            self._lead = _reach(self._source_hz, self._target_hz)
+            self._n_early = self._lead * self._target_hz // self._source_hz
+            self._push(np.zeros((self._n_channels, self._lead), np.float32))
+        self._push(samples)
+        for piece in self._pulled():
+            self.n_out += piece.shape[1]
+            yield piece
+
+    def finish(self) -> Iterator[Floats]:
+        """The filter's rest."""
+        if self._graph is None:
+            return
+        self._push(np.zeros((self._n_channels, self._lead), np.float32))
+        n_out = round(Fraction(self._n_in * self._target_hz, self._source_hz))
+        for piece in self._pulled():
+            last = piece[:, : n_out - self.n_out]
+            self.n_out += last.shape[1]
+            if last.shape[1]:
+                yield last
+
+    def _made(self) -> Any:
+        import av.filter
+
+        graph = av.filter.Graph()
+        source = graph.add_abuffer(sample_rate=self._source_hz, format="flt", layout=self._layout())
+        resampled = graph.add("aresample", self._options)
+        packed, sink = graph.add("aformat", "sample_fmts=flt"), graph.add("abuffersink")
+        source.link_to(resampled)
+        resampled.link_to(packed)
+        packed.link_to(sink)
+        graph.configure()
+        return graph
+
+    def _layout(self) -> str:
+        return {1: "mono", 2: "stereo"}.get(self._n_channels, f"{self._n_channels} channels")
+
+    def _push(self, samples: Floats) -> None:
+        import av
+
+        packed = np.ascontiguousarray(samples.T, dtype=np.float32).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=self._layout())
+        frame.sample_rate, frame.pts = self._source_hz, self._n_pushed
+        frame.time_base = Fraction(1, self._source_hz)
+        self._n_pushed += samples.shape[1]
+        self._graph.push(frame)
+
+    def _pulled(self) -> Iterator[Floats]:
+        import av
+
+        while True:
+            try:
+                packed: Floats = self._graph.pull().to_ndarray()
+            except (av.error.BlockingIOError, av.error.EOFError):
+                return
+            piece = packed.reshape(-1, self._n_channels).T[:, self._n_early :]
+            self._n_early -= min(self._n_early, packed.shape[1] // self._n_channels)
+            if piece.shape[1]:
+                yield np.ascontiguousarray(piece)
+
+
+def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
+    """A whole sound at once: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
+    if source_hz == target_hz:
+        return samples
+    resampler = Resampler(source_hz, target_hz, samples.shape[0])
+    pieces = [*resampler.add(samples), *resampler.finish()] if samples.shape[1] else []
+    return np.concatenate(pieces, axis=1) if pieces else samples[:, :0]
+
+
+def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
+    """[low, high) of the n_source samples: those that samples [first, stop) of the resampled sound come from.
+
+    Resampled alone they give the same samples bit for bit, of which the first is number low * target_hz / source_hz
+    (a whole number) of the sound's.
+    """
+    if source_hz == target_hz:
+        return first, stop
+    reach = _reach(source_hz, target_hz)
+    low = max(0, (first * source_hz // target_hz - reach) // _period(source_hz, target_hz))
+    return low * _period(source_hz, target_hz), min(n_source, -(-stop * source_hz // target_hz) + reach)
+
+
+def _period(source_hz: int, target_hz: int) -> int:
+    """After so many samples the filter's phases repeat."""
+    return source_hz // gcd(source_hz, target_hz)
+
+
+def _reach(source_hz: int, target_hz: int) -> int:
+    """In samples of the source: more than the filter's half length on one side, in whole periods."""
+    period = _period(source_hz, target_hz)
+    length = 2 * _FILTER_SAMPLES * -(-source_hz // min(source_hz, target_hz))
+    return -(-length // period) * period

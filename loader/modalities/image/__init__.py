@@ -1,0 +1,1 @@
+"""Pictures: decoded to a shape, upright, cropped."""

@@ -1,0 +1,84 @@
+"""Which part of a picture is kept, and how large: arithmetic between upright and stored pixels."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...errors import DecodeFailed
+from .orientation import Turn
+
+Size = tuple[int, int]
+"""(height, width) in px."""
+
+Box = tuple[int, int, int, int]
+"""(top, left, height, width) in px."""
+
+
+class Layout(NamedTuple):
+    """In the stored orientation: cut `source` out of the picture, scale that to `scaled`, keep `kept` of it."""
+
+    source: Box
+    scaled: Size
+    kept: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """What is asked of every picture of a clip, in the upright orientation.
+
+    size: of the result, or None for the size there is. crop: None: all of the picture, stretched to `size`; "center" or
+    "random": the picture scaled so that it just covers `size`, and what stands out cut away; a Box of the unscaled
+    picture, which is scaled to `size`. place: where a random crop lies: 0 at the top and left, just under 1 at the
+    bottom and right; None: in the middle.
+    """
+
+    size: Size | None = None
+    crop: str | Box | None = None
+    place: tuple[float, float] | None = None
+
+    def layout(self, stored: Size, turn: Turn) -> Layout:
+        """For a picture of `stored` px that is to be turned. Raises: DecodeFailed (a box that is not inside)."""
+        whole = stored[::-1] if turn.transpose else stored
+        source: Box = (0, 0, *whole)
+        scaled = kept_size = self.size or whole
+        kept_at = (0, 0)
+        if isinstance(self.crop, tuple):
+            top, left, height, width = self.crop
+            if top + height > whole[0] or left + width > whole[1]:
+                raise DecodeFailed(
+                    f"video: crop={self.crop} (top, left, height, width) reaches out of a picture of {whole[0]} x "
+                    f"{whole[1]} px (height x width)"
+                )
+            if self.size is None:
+                kept_at, kept_size = (top, left), (height, width)
+            else:
+                source = self.crop
+        elif self.crop is not None and self.size is not None:
+            scaled = covering(whole, self.size)
+            slack = (scaled[0] - self.size[0], scaled[1] - self.size[1])
+            if self.crop == "random" and self.place is not None:
+                kept_at = (int(self.place[0] * (slack[0] + 1)), int(self.place[1] * (slack[1] + 1)))
+            else:
+                kept_at = (slack[0] // 2, slack[1] // 2)
+        return Layout(
+            _stored(source, whole, turn),
+            scaled[::-1] if turn.transpose else scaled,
+            _stored((*kept_at, *kept_size), scaled, turn),
+        )
+
+
+def covering(whole: Size, size: Size) -> Size:
+    """The size of a picture of the shape of `whole` that just covers `size`; a half px is rounded up."""
+    (height, width), (to_height, to_width) = whole, size
+    if to_height * width >= to_width * height:
+        return to_height, max(to_width, (2 * width * to_height + height) // (2 * height))
+    return max(to_height, (2 * height * to_width + width) // (2 * width)), to_width
+
+
+def _stored(box: Box, whole: Size, turn: Turn) -> Box:
+    """A box of an upright picture of size `whole`, as it lies in the stored one."""
+    top, left, height, width = box
+    if turn.flip_x:
+        left = whole[1] - left - width
+    if turn.flip_y:
+        top = whole[0] - top - height
+    return (left, top, width, height) if turn.transpose else (top, left, height, width)

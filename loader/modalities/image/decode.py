@@ -1,0 +1,215 @@
+"""Images: the words jpg, jpeg, png, webp, and img for a field that holds any of these.
+
+The bytes decide, not the word: a PNG in a `.jpg` field decodes as the PNG it is (wrong suffixes are common,
+and are counted when data come in).
+
+- Pixels come upright: EXIF and XMP orientation are applied.
+- C is 3 (RGB; gray is repeated) or, for an image with transparency, 4 (RGB and alpha, not premultiplied):
+  flattening it on some colour would be a silent choice. Cast in a transform what must have one shape.
+- 16-bit samples keep their high byte (Pillow's own conversion of gray would saturate).
+- CMYK JPEGs are turned into RGB without their profile; no other colour profile is applied either: stored
+  images are sRGB.
+- Of an animation, the first frame.
+- Truncated or damaged data is refused: even what libjpeg only warns of.
+"""
+
+import contextlib
+import io
+import struct
+import zlib
+
+import numpy as np
+import simplejpeg
+from PIL import Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+from PIL.Image import Resampling
+
+from ...errors import DecodeFailed
+from ..destination import Place, nowhere
+from ..fields import Buffer
+from .crop import Framing, Layout
+from .jpeg_header import JpegHeader, read_header
+from .orientation import UPRIGHT, turn_of, turned
+
+# 89 million pixels, 256 MiB as RGB: the size from which Pillow warns of a decompression bomb.
+MAX_IMAGE_PX = 2**28 // 3
+
+# By how much a JPEG that is scaled while it is decoded stays larger than what is wanted: with 2 the result is 0.2 to
+# 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.
+_SPARE = 2
+
+_UINT8 = np.dtype(np.uint8)
+_PNG_DEPTH_AT = 24  # behind the signature, and length, name, width and height of IHDR
+
+# What Pillow's readers raise on damaged files, beside their own errors (which are OSErrors).
+_DAMAGED = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    MemoryError,
+    Image.DecompressionBombError,  # of a WebP's canvas
+    struct.error,
+    zlib.error,
+)
+
+
+def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
+    """An image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha). In the memory
+    that `place` offers, where the image is a JPEG that is stored upright.
+
+    Raises: DecodeFailed (not JPEG, PNG or WebP; damaged; truncated; more than MAX_IMAGE_PX pixels).
+    """
+    start = bytes(data[:12])
+    if start[:2] == b"\xff\xd8":
+        return _jpeg(data, place)
+    if start[:8] == b"\x89PNG\r\n\x1a\n":
+        return _pillow(data, PngImagePlugin.PngImageFile, "png")
+    if start[:4] == b"RIFF" and start[8:] == b"WEBP":
+        return _pillow(data, WebPImagePlugin.WebPImageFile, "webp")
+    raise DecodeFailed(f"image: begins with {start!r} ({len(data)} bytes), which is not JPEG, PNG or WebP")
+
+
+def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
+    """The part of an image that `framing` asks for, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep"; else
+    transparent pixels are laid on alpha="white" or "black". Upright, C-contiguous, writable.
+
+    Raises: DecodeFailed, as `decode`.
+    """
+    if bytes(data[:2]) == b"\xff\xd8":
+        header = read_header(data)
+        _check_size(header.width_px, header.height_px, "jpg")
+        if header.components in (1, 3):
+            layout = framing.layout((header.height_px, header.width_px), header.turn)
+            divisor = _divisor(layout)
+            pixels = _part(_plain_jpeg(data, header, divisor), layout, divisor)
+            return _with_alpha(turned(pixels, header.turn), alpha)
+    pixels = decode(data)
+    return _with_alpha(_part(pixels, framing.layout(pixels.shape[:2], UPRIGHT), 1), alpha)
+
+
+def _jpeg(data: Buffer, place: Place) -> np.ndarray:
+    header = read_header(data)
+    _check_size(header.width_px, header.height_px, "jpg")
+    if header.components not in (1, 3):
+        return _pillow(data, JpegImagePlugin.JpegImageFile, "jpg")
+    out = None
+    if header.turn == UPRIGHT:
+        out = place((header.height_px, header.width_px, 3), _UINT8)
+    pixels = _plain_jpeg(data, header, 1, out)
+    return turned(pixels, header.turn) if out is None else out
+
+
+def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
+    """uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation; scaled inside the inverse DCT. out:
+    memory of that size to decode into."""
+    least = {}
+    if divisor > 1:
+        least = {"min_height": -(-header.height_px // divisor), "min_width": -(-header.width_px // divisor)}
+    try:
+        pixels: np.ndarray = simplejpeg.decode_jpeg(data, "RGB", buffer=out, **least)
+    except (ValueError, MemoryError) as error:
+        raise DecodeFailed(f"jpg: {error} ({len(data)} bytes)") from error
+    return pixels
+
+
+def _divisor(layout: Layout) -> int:
+    """1, 2, 4 or 8: by how much the decoder may shrink a JPEG so that twice the wanted size is left to the filter."""
+    (_, _, height, width), scaled, _ = layout
+    divisor = 1
+    while (
+        divisor < 8
+        and height >= 2 * divisor * _SPARE * scaled[0]
+        and width >= 2 * divisor * _SPARE * scaled[1]
+    ):
+        divisor *= 2
+    return divisor
+
+
+def _part(pixels: np.ndarray, layout: Layout, divisor: int) -> np.ndarray:
+    """The part of stored pixels (already shrunk by `divisor`) that a layout keeps, scaled."""
+    (top, left, height, width), scaled, kept = layout
+    if scaled == (height, width) and divisor == 1:
+        top, left = top + kept[0], left + kept[1]
+        return np.ascontiguousarray(pixels[top : top + kept[2], left : left + kept[3]])
+    y, x = height / scaled[0] / divisor, width / scaled[1] / divisor  # stored px per px of the result
+    box = (
+        left / divisor + kept[1] * x,
+        top / divisor + kept[0] * y,
+        min(pixels.shape[1], left / divisor + (kept[1] + kept[3]) * x),
+        min(pixels.shape[0], top / divisor + (kept[0] + kept[2]) * y),
+    )
+    return np.array(Image.fromarray(pixels).resize((kept[3], kept[2]), Resampling.BICUBIC, box=box))
+
+
+def _with_alpha(pixels: np.ndarray, alpha: str) -> np.ndarray:
+    if alpha == "keep":
+        if pixels.shape[2] == 4:
+            return pixels
+        return np.concatenate([pixels, np.full((*pixels.shape[:2], 1), 255, np.uint8)], axis=2)
+    if pixels.shape[2] == 3:
+        return pixels
+    picture = Image.fromarray(pixels)
+    flat = Image.new("RGB", picture.size, alpha)
+    flat.paste(picture, mask=picture.getchannel("A"))
+    return np.array(flat)
+
+
+def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
+    """Decode with one of Pillow's readers. `Image.open` would first try others, and warn of large images."""
+    try:
+        with reader(io.BytesIO(data)) as image:  # type: ignore[call-arg]
+            _check_size(*image.size, word)
+            image.load()
+            if word == "png" and "transparency" in image.info:
+                image.info["transparency"] = _key(image, data[_PNG_DEPTH_AT])
+            return turned(_pixels(image), turn_of(*_metadata(image)))
+    except DecodeFailed:
+        raise
+    except _DAMAGED as error:
+        raise DecodeFailed(f"{word}: {type(error).__name__}: {error} ({len(data)} bytes)") from error
+
+
+def _key(image: Image.Image, depth: int) -> object:
+    """A PNG's transparent colour in the depth of the pixels: Pillow gives pixels of 8 bits, and the key as stored.
+
+    Raises: DecodeFailed (a key of 16 bits for pixels of which the low half is gone).
+    """
+    key = image.info["transparency"]
+    if image.mode == "RGB" and depth == 16:
+        raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")
+    return key * (255 // (2**depth - 1)) if image.mode == "L" and isinstance(key, int) else key
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    """uint8 [H, W, 3 or 4] of a loaded image in any mode."""
+    if image.mode.startswith("I"):  # 16-bit gray: I;16, or I with values up to 65535
+        wide = np.asarray(image)
+        gray = (wide >> 8).astype(np.uint8)
+        clear = image.info.get("transparency")
+        if clear is None:
+            return np.repeat(gray[:, :, None], 3, axis=2)
+        return np.stack([gray, gray, gray, np.where(wide == clear, 0, 255).astype(np.uint8)], axis=2)
+    has_alpha = image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+    return np.array(image.convert("RGBA" if has_alpha else "RGB"))
+
+
+def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
+    """The EXIF block and the XMP packet of a loaded image, or None for each that is not there."""
+    exif = image.info.get("exif")
+    profile = image.info.get("Raw profile type exif")  # how older ImageMagick wrote EXIF into PNG: hex text
+    if exif is None and profile is not None:
+        with contextlib.suppress(ValueError):
+            exif = bytes.fromhex("".join(profile.split("\n")[3:]))
+    xmp = image.info.get("xmp")
+    return exif, xmp.encode() if isinstance(xmp, str) else xmp
+
+
+def _check_size(width_px: int, height_px: int, word: str) -> None:
+    """Raises: DecodeFailed, before the pixels are allocated."""
+    if width_px * height_px > MAX_IMAGE_PX:
+        raise DecodeFailed(
+            f"{word}: {width_px} x {height_px} px; at most {MAX_IMAGE_PX} px are decoded. Store it smaller"
+        )

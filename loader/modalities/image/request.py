@@ -1,0 +1,116 @@
+"""Pictures of one shape: how large, which part, with or without alpha; `image` reads them.
+
+The shape that pictures and clips are brought to: a size in px, or the name of a bucket.
+"""
+
+import operator
+import re
+from dataclasses import dataclass
+from typing import Literal, SupportsIndex
+
+import numpy as np
+
+from ...errors import InvalidRuntime
+from ..fields import Buffer
+from ..lazy import load
+from .crop import Framing, Size
+
+_BUCKET = re.compile(r"w([1-9][0-9]{0,5})h([1-9][0-9]{0,5})(?:f([1-9][0-9]{0,5}))?")
+
+GivenSize = tuple[SupportsIndex, SupportsIndex] | str | None
+
+
+def size_of(given: GivenSize) -> Size | None:
+    """(height, width) in px. Raises: TypeError, ValueError for what is neither a pair of whole numbers nor a bucket."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        height, width, _ = _bucket(given)
+        return height, width
+    try:
+        height, width = map(operator.index, given)
+    except (TypeError, ValueError):
+        raise TypeError("size is (height, width) in whole px, or the name of a bucket") from None
+    return height, width
+
+
+def frames_of(given: object) -> int | None:
+    """Frames of a clip, of a bucket that says so. Raises: ValueError for a text that names none."""
+    return _bucket(given)[2] if isinstance(given, str) else None
+
+
+def _bucket(name: str) -> tuple[int, int, int | None]:
+    """(height, width, frames) of `w640h384f32`: width first, as the column `bucket` has it."""
+    found = _BUCKET.fullmatch(name)
+    if found is None:
+        raise ValueError("a bucket is named like w896h1152, or w640h384f32 for clips of 32 frames")
+    return int(found[2]), int(found[1]), None if found[3] is None else int(found[3])
+
+
+Alpha = Literal["white", "black", "keep"]
+
+MAX_SIZE_PX = 2**28 // 3
+"""The most pixels of a result: those of the largest picture that is decoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDecoder:
+    """Decodes a picture to uint8 [H, W, C]; `loader.image` makes one and says what its arguments are."""
+
+    size: Size | None = None
+    crop: str | None = None
+    alpha: Alpha = "white"
+
+    def __post_init__(self) -> None:
+        if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):
+            raise InvalidRuntime(
+                f"image(size={self.size}): (height, width) in px, at least 1, together at most {MAX_SIZE_PX} px"
+            )
+        if self.crop not in (None, "center", "random"):
+            raise InvalidRuntime(f"image(crop={self.crop!r}): 'center', 'random' or None")
+        if self.crop is not None and self.size is None:
+            raise InvalidRuntime(f"image(crop={self.crop!r}) needs size=(height, width): what to cut to")
+        if self.alpha not in ("white", "black", "keep"):
+            raise InvalidRuntime(f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'")
+
+    def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
+        """The picture. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
+        place = None
+        if self.crop == "random" and rng is not None:
+            place = (float(rng.random()), float(rng.random()))
+        framing = Framing(size=self.size, crop=self.crop, place=place)
+        pixels: np.ndarray = load("image.decode:decode_framed")(data, framing, self.alpha)
+        return pixels
+
+
+def image(
+    size: GivenSize = None,
+    crop: str | None = None,
+    alpha: Alpha = "white",
+) -> ImageDecoder:
+    """A decoder for an image field whose pictures all come in one shape, so that a batch is one array:
+    `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})`.
+
+    Gives uint8 [H, W, 3] RGB, upright. size: (height, width) in px, or the name of a bucket such as "w896h1152" (width
+    first, as the column `bucket` has it), or None for the stored size. crop: None: the whole picture, stretched to
+    `size`. "center", "random": the picture is scaled, its shape kept, until it just covers `size`; what stands out is
+    cut away on both sides, or at a place drawn from the sample's generator (in the middle where there is none). A
+    smaller picture is enlarged; leave it out with a predicate on `width_px` and `height_px`.
+
+    alpha: what transparent pictures are laid on, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for
+    pictures that have none.
+
+    Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A
+    JPEG at least four times as large as the result is scaled by its decoder first, to no less than twice the
+    result (docs/pipeline.md says what that costs in exactness, and what it saves).
+
+    Raises: InvalidRuntime.
+    """
+    try:
+        if frames_of(size) is not None:
+            raise ValueError("a bucket of clips; a picture's is named like w896h1152")
+        return ImageDecoder(size=size_of(size), crop=crop, alpha=alpha)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidRuntime):
+            raise
+        raise InvalidRuntime(f"image({size!r}, {crop!r}, {alpha!r}): {error}") from error

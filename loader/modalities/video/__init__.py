@@ -1,0 +1,1 @@
+"""Video frames by presentation time, and packet tables for reads of one range."""

@@ -1,0 +1,124 @@
+"""Chosen frames of a video, exactly: found by timestamp, decoded from the right keyframe, and checked.
+
+The packets say which frames are displayed, when, and which are keyframes. The wanted frames' packets go to the decoder
+straight from the keyframe that their pictures build on. Nothing is computed from a frame rate, no container seek is
+trusted, and each frame that comes back is known by the packet it came from: the result is bit for bit that of a decode
+from the start, whether the packets come from a whole file or were read one by one.
+
+- Frames that an edit list hides are not counted and not shown; two frames at one instant are refused.
+- One thread per decoder: parallelism is the loader's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+from av.error import FFmpegError
+
+from ...errors import DecodeFailed
+from ..fields import Buffer
+from ..image.crop import Framing, Size
+from .demux import Codec, Source, WholeFile, whole_file
+from .frames import ClipBuilder
+from .packet_decode import BarePackets
+from .packet_table import PacketTable
+from .request import Choice
+from .timeline import Run, Timeline
+
+
+def read_clip(data: Buffer, pick: Callable[[int], Sequence[int]], size: Size | None = None) -> np.ndarray:
+    """uint8 [T, H, W, 3] RGB, upright: the frames that `pick(n_frames)` names, in display order.
+
+    size: (height, width) in px to resize to (bilinear over the whole source area), or None.
+
+    Raises: DecodeFailed (no video, damaged, truncated, no timestamps, too large), and what `pick` raises.
+    """
+    with whole_file(data) as file:
+        return decoded(file, pick(len(file.timeline)), Framing(size=size))
+
+
+def read_whole(
+    data: Mapping[str, Buffer],
+    choose: Callable[[Mapping[str, Timeline]], Mapping[str, Choice]],
+) -> dict[str, np.ndarray]:
+    """The clips of several videos of one sample, chosen together: field -> uint8 [T, H, W, 3].
+
+    choose: field -> timeline to field -> choice. Raises: DecodeFailed, and what `choose` raises.
+    """
+    with ExitStack() as stack:
+        files: dict[str, WholeFile] = {
+            name: stack.enter_context(whole_file(one)) for name, one in data.items()
+        }
+        chosen = choose({name: file.timeline for name, file in files.items()})
+        return {
+            name: decoded(file, chosen[name].frames, chosen[name].framing) for name, file in files.items()
+        }
+
+
+def read_bare(
+    table: PacketTable,
+    timeline: Timeline,
+    bodies: Mapping[int, bytes | memoryview],
+    frames: Sequence[int],
+    framing: Framing,
+) -> np.ndarray | None:
+    """The same clip from single packets: those of `timeline.runs(frames)`.
+
+    None where they do not do (a keyframe that is none, a damaged picture): then the file has to be read whole, and
+    `read_whole` says what is wrong. Raises: DecodeFailed for what it would refuse as well.
+    """
+    try:
+        source = BarePackets(table, timeline, bodies)
+        codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
+        if any(_attempt(source, codec, run, clip) for run in timeline.runs(frames)):
+            return None
+        return clip.upright()
+    except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
+        if isinstance(error, DecodeFailed):
+            raise
+        return None
+
+
+def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
+    """uint8 [T, H, W, 3] of these frames of an open file; each run from further and further back while frames are
+    missing or damaged: the mark "keyframe" is the container's word, and some have it on frames that build on others.
+
+    Raises: DecodeFailed; FFmpegError and what else av raises, which `whole_file` turns into it.
+    """
+    codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
+    for run in source.timeline.runs(frames):
+        back = 1
+        while (trouble := _attempt(source, codec, run, clip)) is not None:
+            if run.first == 0:
+                raise DecodeFailed(f"video: {trouble} (decoded from the first packet to {run.stop - 1})")
+            run = run._replace(first=source.timeline.keyframe(max(0, run.first - back)))
+            back *= 2
+    return clip.upright()
+
+
+def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str | None:
+    """None when each wanted frame came back sound, else what was wrong."""
+    codec.flush_buffers()
+    codec.reorder_depth = source.reorder_frames  # a flush may forget it, and frames would be dropped
+    pts = source.timeline.pts
+    missing = set(run.wanted)
+    entered = run.first == 0
+    try:
+        for number in [*range(run.first, run.stop), None]:
+            for frame in codec.decode(None if number is None else source.packet(number)):
+                came = frame.pts  # the number of its packet
+                if came is None or not run.first <= came < run.stop:
+                    continue
+                if run.first > 0 and pts[came] < pts[run.first]:
+                    continue  # displayed before the keyframe: not wanted, and may lack what it builds on
+                if not entered and not frame.key_frame:
+                    return f"packet {run.first} is marked as a keyframe and is none"
+                entered = True
+                if frame.is_corrupt:
+                    return f"the frame at timestamp {pts[came]} is damaged"
+                if came in missing:
+                    clip.put(run.wanted[came], frame)
+                    missing.discard(came)
+    except FFmpegError as error:
+        return f"{type(error).__name__}: {error}"
+    return f"no frame came back for timestamp {min(pts[n] for n in missing)}" if missing else None

@@ -1,0 +1,130 @@
+"""A whole video file: its container opened, every packet of its first video stream read, none decoded.
+
+What `clip` decodes from is a `Source`: here one that holds the file, in `bare` one that holds single packets.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias, cast
+
+import av
+import numpy as np
+from av.error import FFmpegError
+
+from ...errors import DecodeFailed
+from ..fields import Buffer
+from .matroska import HIDING, MAGIC, check_segment, is_hidden
+from .mp4 import check_complete
+from .timeline import Timeline
+
+# A frame above this is refused by the decoder itself: twice 8K.
+MAX_FRAME_PX = 2**26
+
+VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
+Codec: TypeAlias = "av.VideoCodecContext"
+
+
+class Source(Protocol):
+    """What a clip is decoded from."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """The frames that are shown, and when."""
+
+    @property
+    def display_matrix(self) -> tuple[int, ...] | None:
+        """Nine int32 or nothing, where it does not come with the frames; None where it does."""
+
+    @property
+    def reorder_frames(self) -> int:
+        """How many frames the decoder may hold back."""
+
+    def codec(self) -> Codec:
+        """A decoder that has not seen a packet, with one thread."""
+
+    def packet(self, number: int) -> VideoPacket:
+        """A packet by its number in decode order, with that number as its timestamp."""
+
+
+class WholeFile:
+    """An open file of which every packet is in memory."""
+
+    def __init__(self, container: av.container.InputContainer, data: Buffer) -> None:
+        """Raises: DecodeFailed (no video, damaged, truncated, no timestamps); FFmpegError and what else av raises."""
+        if not container.streams.video:
+            raise DecodeFailed(f"video: no video stream ({len(data)} bytes)")
+        self.stream = container.streams.video[0]
+        # The stubs promise a codec context; a stream of an unknown codec has none.
+        codec = cast("Codec | None", self.stream.codec_context)
+        if codec is None:
+            raise DecodeFailed("video: the codec is unknown or has no decoder here")
+        self._codec = codec
+        prepare(codec)
+        self.reorder_frames = codec.reorder_depth
+        self.display_matrix: tuple[int, ...] | None = None
+        self.packets = _demuxed(container, self.stream, len(data))
+        self.pts = np.array([packet.pts for packet in self.packets], np.int64)
+        self.key = np.array([packet.is_keyframe for packet in self.packets], np.bool_)
+        self.discard = np.array([packet.is_discard for packet in self.packets], np.bool_)
+        if codec.codec.name in HIDING:
+            hidden = [is_hidden(codec.codec.name, bytes(packet)) for packet in self.packets]
+            self.discard |= np.array(hidden, np.bool_)  # there may be no packets
+        self.timeline = Timeline.of(self.pts, self.key, self.discard, self.stream.time_base, self._end_pts())
+
+    def codec(self) -> Codec:
+        return self._codec
+
+    def packet(self, number: int) -> VideoPacket:
+        packet = self.packets[number]
+        packet.pts = number
+        return packet
+
+    def _end_pts(self) -> int:
+        """When the last frame shown ends, in ticks: after as long as the file says, which is often one tick, and at
+        least after as long as the frame before it was shown."""
+        shown = sorted(
+            (packet.pts or 0, packet.duration or 1)
+            for packet, hidden in zip(self.packets, self.discard, strict=True)
+            if not hidden
+        )
+        if not shown:
+            return 0
+        gap = shown[-1][0] - shown[-2][0] if len(shown) > 1 else 1
+        return shown[-1][0] + max(shown[-1][1], gap)
+
+
+@contextmanager
+def whole_file(data: Buffer) -> Iterator[WholeFile]:
+    """The file, open. Raises: DecodeFailed, also for what FFmpeg refuses inside the block."""
+    # The format is given so that no other demuxer is tried: some of them open files and URLs.
+    name = "matroska" if bytes(data[:4]) == MAGIC else "mp4"
+    try:
+        if name == "matroska":
+            check_segment(data)
+        options = {"protocol_whitelist": ""}  # nor by this one
+        with av.open(io.BytesIO(data), mode="r", format=name, options=options) as container:
+            yield WholeFile(container, data)
+    except DecodeFailed:
+        raise
+    except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
+        raise DecodeFailed(f"video: {type(error).__name__}: {error} ({len(data)} bytes)") from error
+
+
+def prepare(codec: Codec) -> None:
+    """One thread per decoder: parallelism is the loader's, and FFmpeg's own has dead-locked other projects."""
+    codec.thread_count = 1
+    codec.options = {"max_pixels": str(MAX_FRAME_PX)}
+
+
+def _demuxed(
+    container: av.container.InputContainer, stream: av.VideoStream, nbytes: int
+) -> list[VideoPacket]:
+    packets = [packet for packet in container.demux(stream) if packet.size]
+    check_complete(stream, nbytes)
+    for number, packet in enumerate(packets):
+        if packet.pts is None or packet.is_corrupt:
+            raise DecodeFailed(
+                f"video: packet {number} {'has no timestamp' if packet.pts is None else 'is cut short'}"
+            )
+    return packets

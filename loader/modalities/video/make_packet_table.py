@@ -1,0 +1,148 @@
+"""Making a packet table: every packet's place and checksum, and whether single packets do for decoding."""
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from google_crc32c import value as crc32c
+
+from ...errors import DecodeFailed
+from ..fields import Buffer
+from .demux import Codec, VideoPacket, WholeFile, whole_file
+from .display_matrix import matrix_of
+from .packet_decode import open_codec, packet_of
+from .packet_table import NO_TIME, PacketTable, StreamFacts
+
+# What was compared, packet by packet, with decodes of whole files; other codecs are read whole.
+BARE_CODECS = frozenset({"h264", "hevc", "libdav1d", "vp9", "vp8", "mpeg4", "mjpeg"})
+
+# Packet side data that changes nothing about pixels (captions, reference times, rates).
+_HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpegts_stream_id"})
+
+
+def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
+    """What `packets.index_packets` stores. Raises: DecodeFailed."""
+    whole = memoryview(data)
+    with whole_file(data) as file:
+        if not file.packets:
+            raise DecodeFailed(f"video: the video stream has no packets ({len(whole)} bytes)")
+        bodies = [bytes(packet) for packet in file.packets]
+        table = PacketTable(
+            pts=file.pts,
+            dts=np.array([NO_TIME if p.dts is None else p.dts for p in file.packets], np.int64),
+            pos=np.array([-1 if p.pos is None else p.pos for p in file.packets], np.int64),
+            size=np.array([len(body) for body in bodies], np.int32),
+            key=file.key,
+            discard=file.discard,
+            crc32c=np.array([crc32c(body) for body in bodies], np.uint32),
+            facts=_facts(file, whole, _obstacle(file.packets, bodies, whole, file.codec().codec.name)),
+        )
+        return _checked(table, file, whole, tried)
+
+
+def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
+    """Whether all that a decoder is told is equal; the rest is about the bytes and their times."""
+    own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
+    return facts == replace(tried, **own)
+
+
+def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview, codec: str) -> str:
+    """Why these packets cannot be read one by one, or ""."""
+    if codec not in BARE_CODECS:
+        return f"codec {codec} was not tried"
+    end = 0
+    for number, (packet, body) in enumerate(zip(packets, bodies, strict=True)):
+        pos = packet.pos
+        if pos is None or pos < end or bytes(whole[pos : pos + len(body)]) != body:
+            return f"packet {number} does not lie in the file as the decoder gets it"
+        end = pos + len(body)
+        beside = {side.data_type for side in packet.iter_sidedata()} - _HARMLESS
+        if beside:
+            return f"packet {number} comes with {', '.join(sorted(beside))}"
+    return ""
+
+
+def _facts(file: WholeFile, whole: memoryview, obstacle: str) -> StreamFacts:
+    codec = file.codec()
+    assert file.stream.time_base is not None  # the timeline was made with it
+    return StreamFacts(
+        codec=codec.codec.name,
+        codec_tag=_tag(codec),
+        extradata=codec.extradata or b"",
+        time_base=file.stream.time_base,
+        width_px=codec.width,
+        height_px=codec.height,
+        pix_fmt=codec.pix_fmt or "",
+        color_range=int(codec.color_range),
+        color_primaries=int(codec.color_primaries),
+        color_trc=int(codec.color_trc),
+        colorspace=int(codec.colorspace),
+        sar=codec.sample_aspect_ratio or Fraction(0),
+        display_matrix=(),
+        reorder_frames=file.reorder_frames,
+        end_pts=file.timeline.end_pts,
+        nbytes=len(whole),
+        crc32c=int(crc32c(np.frombuffer(whole, np.uint8))),
+        whole_because=obstacle,
+    )
+
+
+def _tag(codec: Any) -> str:
+    try:
+        tag: str = codec.codec_tag
+    except UnicodeDecodeError:
+        return ""
+    return "" if "\0" in tag else tag
+
+
+def _checked(
+    table: PacketTable, file: WholeFile, whole: memoryview, tried: StreamFacts | None
+) -> PacketTable:
+    """The table with its display matrix, and with the reason to read the file whole where its first picture does not
+    come out of a bare packet as it comes out of the file."""
+    if table.facts.whole_because:
+        return table
+    if not len(file.timeline.keys):
+        return replace(table, facts=replace(table.facts, whole_because="no packet is marked as a keyframe"))
+    if tried is not None and _same_decoder(table.facts, tried):
+        return replace(table, facts=replace(table.facts, display_matrix=tried.display_matrix))
+    number = int(file.timeline.keys[0])
+    body = bytes(whole[int(table.pos[number]) :][: int(table.size[number])])
+    theirs = _first_picture(file.codec(), body)
+    ours = _first_picture(open_codec(table.facts), body)  # the codec's name is this FFmpeg's own
+    matrix = matrix_of(theirs) if theirs is not None else None
+    because = ""
+    if theirs is None or ours is None:
+        because = "its first key packet gives no picture alone"
+    elif matrix_of(ours) is not None:
+        because = "its bitstream turns the picture"
+    elif not _alike(theirs, ours):
+        because = "a bare packet gives another picture"
+    facts = replace(table.facts, display_matrix=matrix or (), whole_because=because)
+    return replace(table, facts=facts)
+
+
+def _first_picture(codec: Codec, body: bytes) -> av.VideoFrame | None:
+    try:
+        frames = [*codec.decode(packet_of(body, 0, True)), *codec.decode(None)]
+    except FFmpegError:
+        return None  # the loader's way of reading it finds out what is wrong, frame by frame
+    return frames[0] if frames else None
+
+
+def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
+    same = all(
+        getattr(a, name) == getattr(b, name) for name in ("width", "height", "colorspace", "color_range")
+    )
+    if not same or a.format.name != b.format.name:
+        return False
+    # Resized, the pictures show where the samples of colour are thought to lie.
+    sizes: tuple[dict[str, Any], ...] = ({}, {"width": 64, "height": 64})
+    return all(np.array_equal(_rgb(a, **size), _rgb(b, **size)) for size in sizes)
+
+
+def _rgb(frame: av.VideoFrame, **size: Any) -> np.ndarray:
+    return frame.to_ndarray(format="rgb24", threads=1, **size)

@@ -1,0 +1,229 @@
+"""The packet table of a video: the field `<field>.packets`, with which single packets are read without the file.
+
+An Arrow IPC stream of one record batch, one row per packet of the first video stream, in decode order, and what a
+decoder has to be told in the schema's metadata. docs/format.md is its normative text.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...errors import DecodeFailed, FormatTooNew, PenstockError
+from ..fields import Buffer
+from ..lazy import load
+
+SUFFIX = ".packets"
+TABLE_VERSION = 1
+NO_TIME = -(2**63)
+"""`dts` of a packet without one (AV_NOPTS_VALUE)."""
+
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_COLUMNS = pa.schema(
+    [
+        pa.field("pts", pa.int64(), nullable=False),
+        pa.field("dts", pa.int64(), nullable=False),
+        pa.field("pos", pa.int64(), nullable=False),
+        pa.field("size", pa.int32(), nullable=False),
+        pa.field("key", pa.bool_(), nullable=False),
+        pa.field("discard", pa.bool_(), nullable=False),
+        pa.field("crc32c", pa.uint32(), nullable=False),
+    ]
+)
+_MAX_SIDE_PX = 2**16
+_MAX_NBYTES = 2**32  # of a field
+_MAX_TICKS = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFacts:
+    """What decoding needs to know beside the packets, and which bytes the table is of.
+
+    codec: FFmpeg's name of the decoder. codec_tag: four characters, or "". time_base: seconds per tick. width_px,
+    height_px: as coded. color_*: FFmpeg's numbers (those of ITU-T H.273 but for the range: 1 limited, 2 full), as
+    the container says them; the bitstream may say otherwise. sar: sample aspect ratio, 0 where unknown.
+    display_matrix: nine int32 or nothing. reorder_frames: frames that a decoder may hold back. end_pts: when the last
+    frame ends. nbytes, crc32c: of the whole field. whole_because: why packets cannot be read one by one, or "".
+    """
+
+    codec: str
+    codec_tag: str
+    extradata: bytes
+    time_base: Fraction
+    width_px: int
+    height_px: int
+    pix_fmt: str
+    color_range: int
+    color_primaries: int
+    color_trc: int
+    colorspace: int
+    sar: Fraction
+    display_matrix: tuple[int, ...]
+    reorder_frames: int
+    end_pts: int
+    nbytes: int
+    crc32c: int
+    whole_because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PacketTable:
+    """Arrays of one entry per packet, in decode order.
+
+    pts, dts: int64 ticks; pos: int64, byte offset in the field, -1 where the container does not say; size: int32
+    bytes; key, discard: bool (discard: decoded but not shown, as an edit list says); crc32c: uint32 of its bytes.
+    """
+
+    pts: I64
+    dts: I64
+    pos: I64
+    size: npt.NDArray[np.int32]
+    key: Bools
+    discard: Bools
+    crc32c: npt.NDArray[np.uint32]
+    facts: StreamFacts
+
+    def __len__(self) -> int:
+        return len(self.pts)
+
+
+def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
+    """The packet table of a whole video file: one demux, two pictures decoded. Equal bytes give equal tables.
+
+    tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no picture is decoded: what
+    is compared is what the file tells a decoder and what the table tells it, and that was equal then.
+
+    A video whose packets cannot be read one by one (their places are unknown, the codec is none of those tried) gets
+    a table too; it says so, and the loader reads such a field whole.
+
+    Raises: DecodeFailed for what `loader.video` cannot read; MissingDependency (av).
+    """
+    table: PacketTable = load("video.make_packet_table:packet_table")(data, tried)
+    return packets_bytes(table)
+
+
+def packets_bytes(table: PacketTable) -> bytes:
+    """The field's bytes: equal tables give equal bytes (with the same pyarrow)."""
+    schema = _COLUMNS.with_metadata(_metadata(table.facts))
+    batch = pa.record_batch([pa.array(getattr(table, name)) for name in _COLUMNS.names], schema=schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def read_packets(data: Buffer) -> PacketTable:
+    """A table from a field's bytes, whose checksum the caller has verified; every value is held against its range.
+
+    Costs O(packets). Raises: DecodeFailed; FormatTooNew.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            schema = reader.schema
+            facts = _facts(schema.metadata or {})
+            if not schema.equals(_COLUMNS, check_metadata=False):
+                raise DecodeFailed(f"packet table: its columns are {schema.names}, not {_COLUMNS.names}")
+            batches = list(reader)
+            for batch in batches:
+                batch.validate(full=True)
+    except PenstockError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
+        raise DecodeFailed(f"packet table: {type(error).__name__}: {error}") from error
+    if len(batches) != 1 or any(column.null_count for column in batches[0].columns):
+        raise DecodeFailed(f"packet table: {len(batches)} batches or missing values; one batch is needed")
+    columns = {
+        name: column.to_numpy(zero_copy_only=False)
+        for name, column in zip(_COLUMNS.names, batches[0].columns, strict=True)
+    }
+    table = PacketTable(**columns, facts=facts)
+    _check(table)
+    return table
+
+
+def _check(table: PacketTable) -> None:
+    """Raises: DecodeFailed for a value out of its range."""
+    facts, end = table.facts, table.pos + table.size
+    wrong = {
+        "no packets": not len(table),
+        "a size below 1": (table.size < 1).any(),
+        "a time out of range": (table.pts > _MAX_TICKS).any()
+        or (table.pts < -_MAX_TICKS).any()
+        or abs(facts.end_pts) > _MAX_TICKS,
+        "a place outside of its field": (table.pos < -1).any()
+        or (table.pos > facts.nbytes).any()  # its end may be beyond int64
+        or (end > facts.nbytes).any(),
+        "places that do not ascend": not facts.whole_because
+        and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
+        "a time base that is not positive": facts.time_base <= 0,
+        "a picture size out of range": not (
+            0 < facts.width_px <= _MAX_SIDE_PX and 0 < facts.height_px <= _MAX_SIDE_PX
+        ),
+        "a display matrix that is none": len(facts.display_matrix) not in (0, 9),
+        "a field size out of range": not 0 < facts.nbytes <= _MAX_NBYTES,
+        "a reordering out of range": not 0 <= facts.reorder_frames <= 64,
+    }
+    found = [what for what, is_so in wrong.items() if is_so]
+    if found:
+        raise DecodeFailed(f"packet table: {', '.join(found)}; make it again with add_group, or leave it out")
+
+
+def _metadata(facts: StreamFacts) -> dict[bytes, bytes]:
+    texts: dict[str, str] = {"penstock.table": "packets", "penstock.schema": str(TABLE_VERSION)}
+    for field in fields(facts):
+        texts[field.name] = _text(getattr(facts, field.name))
+    return {name.encode(): texts[name].encode() for name in sorted(texts)}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Fraction):
+        return f"{value.numerator}/{value.denominator}"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _facts(metadata: Mapping[bytes, bytes]) -> StreamFacts:
+    """Raises: DecodeFailed; FormatTooNew; KeyError, ValueError for entries that are missing or malformed."""
+    texts = {name.decode(): value.decode() for name, value in metadata.items()}
+    if texts["penstock.table"] != "packets":
+        raise DecodeFailed(f"packet table: this is a table of {texts['penstock.table']!r}")
+    if int(texts["penstock.schema"]) > TABLE_VERSION:
+        raise FormatTooNew(
+            f"packet table of schema {texts['penstock.schema']}; this penstock reads up to {TABLE_VERSION}: upgrade it"
+        )
+    return StreamFacts(
+        **{field.name: _PARSERS[field.type](texts[field.name]) for field in fields(StreamFacts)}
+    )
+
+
+def _fraction(text: str) -> Fraction:
+    numerator, _, denominator = text.partition("/")
+    if denominator == "0":
+        raise ValueError(f"{text!r} is no fraction")
+    return Fraction(int(numerator), int(denominator))
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"extradata: {error}") from error
+
+
+_PARSERS: Mapping[Any, Any] = {
+    str: str,
+    int: int,
+    bytes: _base64,
+    Fraction: _fraction,
+    tuple[int, ...]: lambda text: tuple(map(int, text.split())),
+}

@@ -1,0 +1,258 @@
+"""Video: the words mp4, mov, mkv and webm. Which frames of a clip are wanted, and how large; `clip` reads them."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from ...errors import DecodeFailed, InvalidRuntime
+from ..fields import Buffer
+from ..image.crop import Box, Framing, Size
+from ..image.request import GivenSize, frames_of, size_of
+from ..lazy import load
+from .timeline import Time, Timeline
+
+DEFAULT_FRAMES = 16
+
+At = Time | tuple[Time, ...] | str | None
+
+
+class Choice(NamedTuple):
+    """What was chosen for one clip: frames (numbers in display order; one may come several times), the part of the
+    pictures, and when these frames are first shown, in seconds."""
+
+    frames: list[int]
+    framing: Framing
+    times_s: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoDecoder:
+    """Decodes frames of a video to uint8 [T, H, W, 3] RGB; `loader.video` makes one and says what its arguments are."""
+
+    frames: int = DEFAULT_FRAMES
+    stride: int = 1
+    size: Size | None = None
+    start: int | None = None
+    at: At = None
+    crop: str | Box | None = None
+    times: bool = False
+
+    def __post_init__(self) -> None:
+        if self.frames < 1 or self.stride < 1:
+            raise InvalidRuntime(f"video(frames={self.frames}, stride={self.stride}): both are at least 1")
+        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
+            raise InvalidRuntime(f"video(size={self.size}): (height, width) in px, each at least 1, or None")
+        if self.start is not None and self.start < 0:
+            raise InvalidRuntime(
+                f"video(start={self.start}): a frame number from 0, or None for a drawn place"
+            )
+        if self.at is not None and self.start is not None:
+            raise InvalidRuntime(f"video(at={self.at!r}, start={self.start}): one of them says where")
+        self._check_crop()
+
+    def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
+        """The clip, from a whole file. Raises: DecodeFailed (damaged, no video, too few frames, nothing shown at a
+        time asked for); InvalidRuntime (`at` names a field); MissingDependency (av)."""
+        if self.leader is not None:
+            raise InvalidRuntime(
+                f"video(at={self.at!r}) follows another field of its sample; give it to a Loader: "
+                f"decode={{{self.at!r}: loader.video(...), 'other.mp4': loader.video(at={self.at!r})}}"
+            )
+        read: dict[str, np.ndarray] = load("video.decode:read_whole")(
+            {"": data}, lambda timelines: choose({"": self}, timelines, {"": rng})
+        )
+        return read[""]
+
+    @property
+    def leader(self) -> str | None:
+        """The field whose instants this one shows."""
+        return self.at if isinstance(self.at, str) else None
+
+    def wanted(
+        self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
+    ) -> list[int]:
+        """The frames to show, by their numbers in display order. O(frames).
+
+        among: the numbers [first, stop) that may be chosen when the place is drawn, where other cameras show less.
+        Raises: DecodeFailed (too few: nothing is repeated to fill a clip; nothing shown at a time).
+        """
+        if isinstance(self.at, tuple):
+            return [timeline.frame_at(time) for time in self.at]
+        span = (self.frames - 1) * self.stride + 1
+        start, (first, stop) = self.start, (0, len(timeline))
+        if self.at is not None and not isinstance(self.at, str):
+            start = timeline.frame_at(self.at)
+        elif start is None and among is not None:
+            first, stop = among
+        if (start or first) + span > stop:
+            together = (
+                "" if (first, stop) == (0, len(timeline)) else " at whose times all cameras show something"
+            )
+            raise DecodeFailed(
+                f"video: {stop - first} frames{together}, but {self.frames} of stride {self.stride} from frame "
+                f"{start or 0} on take {(start or 0) + span}. Filter by length, or ask for fewer with loader.video"
+            )
+        if start is None:
+            start = first if rng is None else first + int(rng.integers(stop - span - first + 1))
+        return list(range(start, start + span, self.stride))
+
+    def framing(self, rng: np.random.Generator | None) -> Framing:
+        """The part of the pictures: one place for all of a clip."""
+        draws = self.crop == "random" and rng is not None
+        place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
+        return Framing(size=self.size, crop=self.crop, place=place)
+
+    def _check_crop(self) -> None:
+        crop = self.crop
+        if isinstance(crop, tuple):
+            if len(crop) != 4 or min(crop[:2]) < 0 or min(crop[2:]) < 1:
+                raise InvalidRuntime(
+                    f"video(crop={crop}): (top, left, height, width) in px, inside the picture"
+                )
+        elif crop not in (None, "center", "random"):
+            raise InvalidRuntime(
+                f"video(crop={crop!r}): 'center', 'random', (top, left, height, width) or None"
+            )
+        elif crop is not None and self.size is None:
+            raise InvalidRuntime(f"video(crop={crop!r}) needs size=(height, width): what to cut to")
+
+
+def choose(
+    decoders: Mapping[str, VideoDecoder],
+    timelines: Mapping[str, Timeline],
+    rngs: Mapping[str, np.random.Generator | None],
+) -> dict[str, Choice]:
+    """What each video field of one sample shows: leaders first, then those that follow them. field -> choice.
+
+    Raises: DecodeFailed.
+    """
+    frames: dict[str, list[int]] = {}
+    for name, decoder in decoders.items():
+        if decoder.leader is None:
+            followers = [timelines[other] for other, one in decoders.items() if one.leader == name]
+            among = common_span(timelines[name], followers) if followers else None
+            frames[name] = decoder.wanted(timelines[name], rngs[name], among)
+    for name, decoder in decoders.items():
+        if decoder.leader is not None:
+            clock, timeline = timelines[decoder.leader], timelines[name]
+            frames[name] = [timeline.frame_at(clock.time_s(frame)) for frame in frames[decoder.leader]]
+    return {
+        name: Choice(
+            frames[name],
+            decoder.framing(rngs[name]),
+            [float(timelines[name].time_s(frame)) for frame in frames[name]] if decoder.times else [],
+        )
+        for name, decoder in decoders.items()
+    }
+
+
+def common_span(leader: Timeline, followers: Sequence[Timeline]) -> tuple[int, int]:
+    """The leader's frames [first, stop) at whose times every follower shows something too."""
+    if not all(map(len, (leader, *followers))):
+        return 0, 0
+    first = leader.first_from(max(one.begin_s for one in followers))
+    return first, max(first, leader.first_from(min(one.end_s for one in followers)))
+
+
+def video(
+    frames: SupportsIndex | None = None,
+    stride: SupportsIndex = 1,
+    size: GivenSize = None,
+    start: SupportsIndex | None = None,
+    at: Time | Sequence[Time] | str | None = None,
+    crop: str | tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex] | None = None,
+    times: bool = False,
+) -> VideoDecoder:
+    """A decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
+
+    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. Where they begin:
+
+    - start: the first frame's number in display order; or
+    - at: the time in seconds, on the video's own clock, at which the first frame is shown; or
+    - neither: a place drawn uniformly from the sample's generator over every start from which the clip fits (frame 0
+      where there is no generator).
+
+    at may also be several times: then the frame shown at each, in any order (`frames` and `stride` are not given).
+    Shown at t is the last frame whose timestamp is at most t; a time before the first frame or after the end of the
+    last is refused. Integers and fractions are exact; a float may lie 1 us before its frame, and numpy.float32 is
+    refused, since it cannot name a frame of a long video. at may be the name of another video field of the sample:
+    then the frames shown at the instants of that field's frames, whatever the frame rates; a drawn place is one at
+    which all fields that share it show something. The clocks of such fields are one clock: their timestamps.
+
+    size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
+    "w640h384f32": width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at` says how
+    many. crop: None: the whole picture, stretched to `size`. "center", "random": the picture is scaled, its shape kept,
+    until it just covers `size`; what stands out is cut away on both sides, or at a place drawn from the sample's
+    generator (one for the clip). (top, left, height, width): this part of the upright stored picture, scaled to `size`
+    if one is given; top and left are then even where colour is stored for 2 x 2 px.
+
+    times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
+    video's own clock; what a transform needs to take the actions that go with the pictures.
+
+    Raises: InvalidRuntime.
+    """
+    try:
+        places = _times(at)
+        if isinstance(places, tuple | str) and (frames is not None or stride != 1):
+            raise InvalidRuntime(
+                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at says which frames; leave the others out"
+            )
+        many = len(places) if isinstance(places, tuple) else frames_of(size) or DEFAULT_FRAMES
+        return VideoDecoder(
+            frames=many if frames is None else operator.index(frames),
+            stride=operator.index(stride),
+            size=size_of(size),
+            start=None if start is None else operator.index(start),
+            at=places,
+            crop=_crop(crop),
+            times=bool(times),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, InvalidRuntime):
+            raise
+        given = f"{frames!r}, {stride!r}, {size!r}, {start!r}, {at!r}, {crop!r}"
+        raise InvalidRuntime(f"video({given}): {error}") from error
+
+
+def _times(at: Any) -> At:
+    """Raises: TypeError, ValueError for what is no time, nor several, nor a field's name."""
+    if at is None or isinstance(at, str):
+        return at
+    if np.ndim(at) == 0:
+        return _time(at)
+    times = tuple(_time(one) for one in at)
+    if not times:
+        raise ValueError("at needs at least one time")
+    return times
+
+
+def _time(value: Any) -> Time:
+    if isinstance(value, Fraction):
+        return value
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return operator.index(value)
+    if isinstance(value, float):  # numpy.float64 is one, numpy.float32 is not
+        if not isfinite(value):
+            raise ValueError(f"{value!r} is no time")
+        return float(value)
+    raise TypeError(
+        f"a time is an int, a float of 64 bits or a Fraction, in seconds; got {type(value).__name__} {value!r}"
+    )
+
+
+def _crop(given: Any) -> str | Box | None:
+    """Raises: TypeError for what is neither a word nor four whole numbers."""
+    if given is None or isinstance(given, str):
+        return given
+    numbers = tuple(map(operator.index, given))
+    if len(numbers) != 4:
+        raise TypeError("crop is 'center', 'random' or (top, left, height, width) in px")
+    return numbers
+
+
+DEFAULT = video()

@@ -1,0 +1,126 @@
+"""When a video's frames are shown, and which packets a frame needs: pure arithmetic over a packet table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import DecodeFailed
+from .packet_table import I64, Bools, PacketTable
+
+FLOAT_SLACK_S = Fraction(1, 1_000_000)
+"""A float that was meant for a frame may lie a rounding before it: 1 / 30 as a float64 is below 1/30."""
+
+Time = int | float | Fraction
+
+
+class Run(NamedTuple):
+    """Packets [first, stop) in decode order, decoded together; wanted: packet number -> places in the clip."""
+
+    first: int
+    stop: int
+    wanted: dict[int, list[int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """pts: int64 ticks of every packet, in decode order; keys: int64 numbers of the key packets, ascending. shown:
+    int64 packet numbers of the frames that are shown, in display order; times: int64 ticks of these. time_base: seconds
+    per tick. end_pts: when the last frame ends."""
+
+    pts: I64
+    keys: I64
+    shown: I64
+    times: I64
+    time_base: Fraction
+    end_pts: int
+
+    @staticmethod
+    def of(pts: I64, key: Bools, discard: Bools, time_base: Fraction | None, end_pts: int) -> "Timeline":
+        """Raises: DecodeFailed (two frames at one instant: their order cannot be known; no time base)."""
+        if not time_base:
+            raise DecodeFailed("video: the stream has no time base")
+        numbers = np.flatnonzero(~discard)
+        shown = numbers[np.argsort(pts[numbers], kind="stable")]
+        times = pts[shown]
+        twice = np.flatnonzero(times[1:] == times[:-1])
+        if len(twice):
+            i = int(twice[0])
+            raise DecodeFailed(
+                f"video: packets {shown[i]} and {shown[i + 1]} have the same timestamp {times[i]}"
+            )
+        return Timeline(pts, np.flatnonzero(key), shown, times, time_base, end_pts)
+
+    @staticmethod
+    def of_table(table: PacketTable) -> "Timeline":
+        """Raises: DecodeFailed."""
+        return Timeline.of(table.pts, table.key, table.discard, table.facts.time_base, table.facts.end_pts)
+
+    def __len__(self) -> int:
+        """Frames shown."""
+        return len(self.shown)
+
+    @property
+    def begin_s(self) -> Fraction:
+        return self.time_s(0)
+
+    @property
+    def end_s(self) -> Fraction:
+        return self.end_pts * self.time_base
+
+    def time_s(self, frame: int) -> Fraction:
+        """When a frame (a number in display order) is first shown, in seconds."""
+        return int(self.times[frame]) * self.time_base
+
+    def frame_at(self, time_s: Time) -> int:
+        """The frame that is shown at a time: the last one whose timestamp is not later, in display order.
+
+        Fractions and integers are exact; a float may lie up to `FLOAT_SLACK_S` before its frame. O(log frames).
+        Raises: DecodeFailed for a time before the first frame, or when the last one has ended.
+        """
+        exact = Fraction(time_s)
+        now = self._tick(exact)
+        tick = self._tick(exact + FLOAT_SLACK_S) if isinstance(time_s, float) else now
+        frame = int(np.searchsorted(self.times, tick, side="right")) - 1
+        if frame < 0 or now >= self.end_pts:
+            span = f"from {float(self.begin_s):.6f} to {float(self.end_s):.6f} s" if len(self) else "never"
+            raise DecodeFailed(
+                f"video: no frame is shown at {float(time_s):.6f} s; this video is shown {span}"
+            )
+        return frame
+
+    def first_from(self, time_s: Fraction) -> int:
+        """The first frame that is shown at a time or later: its number, or the number of frames."""
+        return int(np.searchsorted(self.times, -self._tick(-time_s), side="left"))
+
+    def _tick(self, time_s: Fraction) -> int:
+        """The last tick that is not later."""
+        base = self.time_base
+        return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
+
+    def keyframe(self, number: int) -> int:
+        """The last key packet before or at packet `number` that is not displayed after it; 0 where there is none.
+
+        A frame displayed before the keyframe that precedes it in the file (open GOP) builds on the one before.
+        """
+        i = int(np.searchsorted(self.keys, number, side="right")) - 1
+        while i >= 0 and self.pts[self.keys[i]] > self.pts[number]:
+            i -= 1
+        return int(self.keys[i]) if i >= 0 else 0
+
+    def runs(self, frames: Sequence[int]) -> list[Run]:
+        """What to decode for these frames (numbers in display order): one run per keyframe needed, those that touch
+        made one, ascending. Costs O(frames log packets)."""
+        places: dict[int, list[int]] = {}
+        for place, frame in enumerate(frames):
+            places.setdefault(int(self.shown[frame]), []).append(place)
+        out: list[Run] = []
+        for number in sorted(places):
+            run = Run(self.keyframe(number), number + 1, {number: places[number]})
+            while out and run.first <= out[-1].stop:  # a late keyframe may reach back over several
+                last = out.pop()
+                run = Run(min(last.first, run.first), run.stop, {**last.wanted, **run.wanted})
+            out.append(run)
+        return out

@@ -1,0 +1,79 @@
+"""A plan's sources, split into their buckets."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ...errors import InvalidPlan
+from ..content import PlannedSource, Source, plan_source
+from ..mixing.interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
+from ..mixing.mixture import Segment
+from ..sources.bucket import BucketBy, some
+from ..sources.growth import Growth
+from ..sources.views import OrderView
+
+
+def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
+    """Every source's buckets as sources of their own, in order of their names. Raises: InvalidPlan."""
+    found: dict[str, PlannedSource] = {}
+    for name, given in views.items():
+        wanted = given if isinstance(given, Source) else Source(given)
+        for label, view in split_view(name, wanted.view, asked.by, asked.edges).items():
+            full = bucket_source(name, label)
+            if full in found:
+                raise InvalidPlan(f"{full!r} names a bucket of two sources: rename source {name!r}")
+            found[full] = plan_source(full, replace(wanted, view=view), label)
+    bucket_labels(found.values(), asked.by)
+    return {name: found[name] for name in sorted(found)}
+
+
+def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
+    """label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
+    if not hasattr(view, "split"):
+        raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
+    try:
+        parts: dict[str, OrderView] = view.split(by, edges)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"source {name!r}: {error}") from None
+    return parts
+
+
+def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
+    """The labels of these sources' buckets, ascending. Raises: InvalidPlan for too many."""
+    labels = sorted({part.bucket for part in parts if part.bucket is not None})
+    if len(labels) > MAX_BUCKETS:
+        raise InvalidPlan(
+            f"{by!r} gives {len(labels)} buckets ({some(labels)}): at most {MAX_BUCKETS} are dealt; use coarser "
+            "ones, or edges="
+        )
+    return labels
+
+
+def interleave_parts(
+    by: str,
+    edges: tuple[str, ...] | None,
+    parts: Mapping[str, PlannedSource],
+    starts: Starts,
+    batches: Sequence[Mapping[str, int]],
+    growths: Sequence[Growth] = (),
+) -> Interleaving:
+    """The turns of the buckets of these sources (each with a bucket). starts: of segments, batches: of each of them.
+    One begins where a source grows, and from there on its buckets have the sizes of the new version."""
+    sizes: list[dict[str, dict[str, int]]] = []
+    for start, _ in starts:
+        begun = Counter(one.source for one in growths if one.step <= start)
+        held: dict[str, dict[str, int]] = {}
+        for part in parts.values():
+            if part.bucket is not None and not part.delta and part.growth == begun[part.source]:
+                held.setdefault(part.bucket, {})[part.source] = part.shape.n
+        sizes.append(held)
+    return interleave(by, edges, sizes, starts, batches)
+
+
+def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
+    """The sources' weights and the global batch by step, without bases: what was used before follows from the buckets'
+    turns. starts, slots: of the same steps."""
+    return tuple(
+        Segment(start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size)
+        for (start, weights), (_, size) in zip(starts, slots, strict=True)
+    )

@@ -1,0 +1,168 @@
+"""L3 with buckets: which bucket's turn a step is, and what its batch is drawn from.
+
+Two mixtures, one in the other: the outer one deals the plan's steps to buckets, as if each step were a batch of one
+slot; the inner one, of each bucket, deals the slots of the bucket's own steps to the sources' views of that bucket.
+Nothing is kept per step: any step is found from two quota tables. Formulas: docs/order.md, "Buckets".
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from ...errors import InvalidPlan
+from .mixture import MAX_TOTAL_WEIGHT, Segment, Stream, chain_segments, integer_weights, stream_slots
+
+MAX_BUCKETS = 4096  # each has a share of at least 1 of 65536 steps: more of them would be dealt too coarsely
+
+Starts = Sequence[tuple[int, Mapping[str, int]]]
+
+Sizes = Mapping[str, Mapping[str, int]]
+"""label -> source -> samples (> 0)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Whose turn a step is. bucket: its label, None in a plan without buckets. stream: what its batch is drawn from.
+    step: the stream's own, which is how many earlier steps were this bucket's."""
+
+    bucket: str | None
+    stream: Stream
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interleaving:
+    """The buckets of a plan.
+
+    by, edges: the question that samples were bucketed by, for people; the views have the answers in their ids.
+    turns: steps dealt to labels. batches: label -> slots of its batches, of each segment of the turns. streams: label
+    -> the sources' views of it, named by `bucket_source`, in the bucket's own steps; labels ascend.
+    """
+
+    by: str
+    edges: tuple[str, ...] | None
+    turns: Stream
+    batches: tuple[Mapping[str, int], ...]
+    streams: Mapping[str, Stream]
+
+    def turn(self, step: int) -> Turn:
+        """Whose turn it is at a step >= 0. Costs the same at any step; memory is the two tables'."""
+        index, own = stream_slots(self.turns.segment_at(step), self.turns.names, step, 1)
+        label = self.turns.names[int(index[0])]
+        return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
+
+    def used_before(self, step: int) -> dict[str, int]:
+        """How many samples of each source's bucket precede a step, by the names in `streams`; zeros left out."""
+        used: dict[str, int] = {}
+        for label, own in self.turns.used_before(step).items():
+            used |= self.streams[label].used_before(own)
+        return used
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "by": self.by,
+            "edges": None if self.edges is None else list(self.edges),
+            **self.dealt_json(self.streams),
+        }
+
+    def dealt_json(self, labels: Collection[str], before: int | None = None) -> dict[str, object]:
+        """The batches of these labels, where they change, and the turns: with `before`, of segments begun before it."""
+        begun = [
+            (segment, batch)
+            for segment, batch in zip(self.turns.segments, self.batches, strict=True)
+            if before is None or segment.start_step < before
+        ]
+        batch = {label: self.batches[0][label] for label in self.streams if label in labels}
+        out: dict[str, object] = {"batch": batch, "turns": [segment.to_json() for segment, _ in begun]}
+        ramp, now = [], batch
+        for segment, sizes in begun:
+            changed = {label: sizes[label] for label in now if sizes[label] != now[label]}
+            if changed:
+                ramp.append({"start_step": segment.start_step, "batch": changed})
+                now = now | changed
+        return {**out, "ramp": ramp} if ramp else out
+
+
+def bucket_source(source: str, label: str) -> str:
+    """The name of a source's view of one bucket, as it is in keys and in a plan's sources: `photos/b3`."""
+    return f"{source}/{label}"
+
+
+def interleave(
+    by: str,
+    edges: tuple[str, ...] | None,
+    sizes: Sequence[Sizes],
+    starts: Starts,
+    batches: Sequence[Mapping[str, int]],
+) -> Interleaving:
+    """starts: (start step, integer weights of sources), the first at 0. sizes, batches (label -> slots of its batches):
+    of each of these segments."""
+    labels = tuple(sorted({label for held in sizes for label in held}))
+    dealt = [
+        (start, turn_shares(weights, held, batch))
+        for (start, weights), held, batch in zip(starts, sizes, batches, strict=True)
+    ]
+    turns = Stream(names=labels, batch=1, segments=chain_segments(dealt, labels, 1))
+    return Interleaving(
+        by=by,
+        edges=edges,
+        turns=turns,
+        batches=tuple(batches),
+        streams={
+            label: _stream(
+                label, [held.get(label, {}) for held in sizes], starts, turns, [one[label] for one in batches]
+            )
+            for label in labels
+        },
+    )
+
+
+def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, int]) -> dict[str, int]:
+    """label -> its share of the steps, as whole numbers of sum <= 65536: such that a source goes through its buckets
+    evenly. Bucket b is drawn `sum over sources of weight * n(source, b) / n(source)` slots for every `batch[b]`.
+
+    Exact where the reduced numbers sum to 65536 at most; else rounded up on that scale, so that no bucket is left out.
+    """
+    totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
+    exact = {
+        label: sum(
+            (
+                Fraction(weights[source] * n, totals[source])
+                for source, n in held.items()
+                if source in weights
+            ),
+            start=Fraction(0),
+        )
+        / batch[label]
+        for label, held in sizes.items()
+    }
+    exact = {label: share for label, share in exact.items() if share}
+    scale = lcm(*(share.denominator for share in exact.values()))
+    total = sum(exact.values()) * scale
+    whole = {label: int(share * scale) for label, share in exact.items()}
+    try:
+        return integer_weights(whole)
+    except InvalidPlan:  # too fine a ratio for one table
+        room = MAX_TOTAL_WEIGHT - len(whole)
+        return integer_weights({label: int(-(-share * room // total)) for label, share in whole.items()})
+
+
+def _stream(
+    label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
+) -> Stream:
+    """The mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight. sizes:
+    source -> samples in the bucket, of each of the plan's segments; batches: slots of its batches."""
+    names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
+    own: list[tuple[int, dict[str, int]]] = []
+    slots: list[tuple[int, int]] = []
+    for turn, (_, weights), held, batch in zip(turns.segments, starts, sizes, batches, strict=True):
+        mixed = {bucket_source(source, label): weights[source] for source in held if source in weights}
+        if mixed:
+            own.append((turn.base.get(label, 0), integer_weights(mixed)))
+            slots.append((turn.base.get(label, 0), batch))
+    if not own:  # its sources are in the plan with a weight of 0
+        own, slots = [(0, {})], [(0, batches[0])]
+    first = slots[0][1]
+    segments: tuple[Segment, ...] = chain_segments(own, names, first, dict(slots))
+    return Stream(names=names, batch=first, segments=segments)

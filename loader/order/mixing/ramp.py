@@ -1,0 +1,51 @@
+"""Schedules of numbers, such as batch-size ramps: each change begins a segment, as a change of weights does."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from ...errors import InvalidPlan
+from ..random.canonical import MAX_GLOBAL_BATCH, whole
+
+T = TypeVar("T")
+
+GlobalBatch = int | Sequence[tuple[int, int]]
+"""Slots per optimizer step over all ranks: one number, or [(step, number), ...] from each step on."""
+
+
+def ramp_of(given: object) -> list[tuple[int, int]]:
+    """`steps_of` a global batch: (start step, slots). Raises InvalidPlan."""
+    return steps_of("global_batch", given, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
+
+
+def steps_of(name: str, given: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
+    """(start step, value) from step 0 on, entries that change nothing left out, of one value or [(step, value), ...].
+
+    checked: (what it is, a value given) -> the value. Raises InvalidPlan."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return [(0, checked(name, given))]
+    ramp: list[tuple[int, T]] = []
+    low = high = 0  # the first entry is at step 0
+    for number, entry in enumerate(given):
+        try:
+            start, value = entry
+        except (TypeError, ValueError):
+            raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
+        start = whole(f"{name} entry {number}: step", start, low, high)
+        value = checked(f"{name} from step {start}", value)
+        low, high = start + 1, 2**53
+        if not ramp or ramp[-1][1] != value:
+            ramp.append((start, value))
+    if not ramp:
+        raise InvalidPlan(f"{name} = {given!r}: a number, or [(0, number), (step, number), ...], is needed")
+    return ramp
+
+
+def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
+    """What a schedule has at a step. It ascends and begins at step 0."""
+    return steps[bisect_right(steps, step, key=lambda one: one[0]) - 1][1]
+
+
+def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
+    """A schedule, (start step, what is in force), with an entry at these steps too. It ascends and begins at step 0."""
+    return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

@@ -1,0 +1,1 @@
+"""Keyed hashes, the permutation, lanes, and canonical JSON: the random numbers of the order."""

@@ -1,0 +1,222 @@
+"""L1: where position i of an epoch lies. A bijection of [0, N) with a bounded working set and no table.
+
+Positions are dealt round-robin to D lanes; a lane reads its chunks (c consecutive ordinals each) through
+h interleaved slots, staggered over time, so that a job reads about D*h chunks at once and every chunk from
+its beginning to its end. Formulas, letter by letter: docs/order.md, "Lanes".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InvalidPlan
+from .canonical import whole
+from .keys import I64, U64, key, sub_array
+from .permutation import at, perm
+
+DEFAULT_LANES = 1024
+DEFAULT_ROUNDS_H = 4
+CHUNK_BYTES = 2 * 2**20  # a chunk's worth of bytes: one range read that amortises a request
+CHUNKS_MIN = 65_536  # a source is cut into at least so many chunks, else the shuffle is too coarse
+MAX_SAMPLES = 2**53
+MAX_CHUNK = 2**30
+MAX_LANES = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneShape:
+    """What decides L1 besides the keys: n samples, c = `chunk`, D = `lanes` (a power of two), h."""
+
+    n: int
+    chunk: int
+    lanes: int
+    rounds_h: int
+
+    def __post_init__(self) -> None:
+        for name, value, high in (
+            ("n", self.n, MAX_SAMPLES),
+            ("chunk", self.chunk, MAX_CHUNK),
+            ("lanes", self.lanes, MAX_LANES),
+            ("h", self.rounds_h, MAX_LANES),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+                raise InvalidPlan(f"{name} = {value!r}: a whole number from 1 to {high} is needed")
+        if self.lanes & (self.lanes - 1):
+            raise InvalidPlan(f"lanes = {self.lanes}: a power of two is needed, such as {DEFAULT_LANES}")
+
+    @property
+    def chunk_rounds(self) -> int:
+        """K: how many chunks each slot of a lane reads in an epoch."""
+        return self.n // self.chunk // (self.lanes * self.rounds_h)
+
+    @property
+    def body(self) -> int:
+        """How many positions of an epoch precede its tail."""
+        return self.lanes * self.rounds_h * self.chunk_rounds * self.chunk
+
+    @property
+    def live_samples(self) -> int:
+        """How many samples lie in the chunks that are being read at once (D*h*c, or all of the source)."""
+        return min(self.n, self.lanes * self.rounds_h * self.chunk)
+
+
+def frozen_shape(
+    n: int, mean_sample_bytes: int, chunk: int | None = None, lanes: int | None = None
+) -> LaneShape:
+    """The shape that a plan freezes for a source, from its view alone (never from batch or world size).
+
+    n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
+    chunk, lanes: the caller's choice instead of the rule's. Raises InvalidPlan for values out of range.
+    """
+    lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # numpy's integers are welcome
+    if chunk is not None:
+        chunk = whole("chunk", chunk, 1, MAX_CHUNK)
+    else:
+        chunk = min(CHUNK_BYTES // max(1, mean_sample_bytes), n // CHUNKS_MIN)
+        chunk = 1 << (chunk.bit_length() - 1) if chunk >= 2 else 1
+    if chunk == 1 and (lanes is None or lanes == 1):
+        return LaneShape(n=n, chunk=1, lanes=1, rounds_h=1)  # a full shuffle
+    lanes = DEFAULT_LANES if lanes is None else lanes
+    return LaneShape(n=n, chunk=chunk, lanes=lanes, rounds_h=DEFAULT_ROUNDS_H)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochKeys:
+    """The nine keys of one epoch of one source."""
+
+    r: int
+    p: int
+    q: int
+    r2: int
+    p2: int
+    q2: int
+    t: int
+    rot: int
+    rot2: int
+
+
+@lru_cache(maxsize=1024)
+def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
+    """All keys that L1 uses for this epoch; computed once, not per batch."""
+    purposes = ("R", "P", "Q", "R2", "P2", "Q2", "T", "rot", "rot2")
+    return EpochKeys(**{purpose.lower(): key(seed, name, purpose, epoch) for purpose in purposes})
+
+
+class Epochs(NamedTuple):
+    """What decides where positions lie, each in an epoch of a source: those of `LaneShape`, and the keys. A number
+    where it is one for all positions, else an array of one for each."""
+
+    n: int | I64
+    chunk: int | I64
+    lanes: int | I64
+    rounds_h: int | I64
+    chunk_rounds: int | I64
+    body: int | I64
+    r: int | U64
+    p: int | U64
+    q: int | U64
+    r2: int | U64
+    p2: int | U64
+    q2: int | U64
+    t: int | U64
+    rot: int | U64
+    rot2: int | U64
+
+    def part(self, rows: NDArray[np.bool_]) -> "Epochs":
+        """Of some of the positions."""
+        return Epochs._make(at(one, rows) for one in self)
+
+
+_of_shape, _of_keys = attrgetter(*Epochs._fields[:6]), attrgetter(*Epochs._fields[6:])
+
+
+def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -> I64:
+    """View ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
+    return _located(Epochs(*_of_shape(shape), *_of_keys(epoch_keys(seed, name, epoch))), positions)
+
+
+def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
+    """As `locate`, at positions in several epochs, of any sources, in one go. epochs: (shape, name, epoch) of each;
+    which: int64, of each position the number of its epoch."""
+    if len(epochs) == 1:
+        return locate(epochs[0][0], seed, *epochs[0][1:], positions)
+    shapes = np.array([_of_shape(shape) for shape, _, _ in epochs], np.int64)
+    keys = np.array([_of_keys(epoch_keys(seed, name, epoch)) for _, name, epoch in epochs], np.uint64)
+    alike = (shapes == shapes[0]).all(axis=0).tolist()
+    columns = zip(shapes.T, alike, strict=True)
+    of_shape = [int(column[0]) if same else column[which] for column, same in columns]
+    return _located(Epochs(*of_shape, *(column[which] for column in keys.T)), positions)
+
+
+def _located(epochs: Epochs, positions: I64) -> I64:
+    in_tail = positions >= epochs.body
+    if not in_tail.any():
+        ordinal = _body(epochs, positions)
+    elif in_tail.all():
+        ordinal = _tail(epochs, positions - epochs.body)
+    else:
+        ordinal = np.empty(positions.shape, dtype=np.int64)
+        body, tail = epochs.part(~in_tail), epochs.part(in_tail)
+        ordinal[~in_tail] = _body(body, positions[~in_tail])
+        ordinal[in_tail] = _tail(tail, positions[in_tail] - tail.body)
+    return _rotated(ordinal, epochs.rot, epochs.n)  # else the short last chunk would always come last
+
+
+def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
+    """(values + key) mod n; 0 <= values < n."""
+    if isinstance(key, int):
+        values += key % n
+    else:
+        values += (key % np.asarray(n, np.uint64)).astype(np.int64)
+    values -= (values >= n) * n
+    return values
+
+
+def _body(epochs: Epochs, i: I64) -> I64:
+    chunks = epochs.n // epochs.chunk
+    j, y = _deal(epochs, epochs.chunk, epochs.chunk_rounds, epochs.r, i)
+    m = perm(epochs.p, chunks, j)
+    return m * epochs.chunk + perm(sub_array(epochs.q, m.astype(np.uint64)), epochs.chunk, y)
+
+
+def _tail(epochs: Epochs, i: I64) -> I64:
+    """The N - body positions after the last full round: the same lanes over what is left, then a plain
+    permutation of the few that do not fill the lanes; all rotated so that no ordinal is favoured."""
+    slots = epochs.lanes * epochs.rounds_h
+    tail = epochs.n - epochs.body
+    chunk = tail // slots
+    body = slots * chunk
+    z = np.empty(i.shape, dtype=np.int64)
+    rest = i >= body
+    if not rest.all():
+        dealt, size = epochs.part(~rest), at(chunk, ~rest)
+        j, y = _deal(dealt, size, 1, dealt.r2, i[~rest])
+        m = perm(dealt.p2, at(slots, ~rest), j)
+        z[~rest] = m * size + perm(sub_array(dealt.q2, m.astype(np.uint64)), size, y)
+    first = at(body, rest)
+    z[rest] = first + perm(at(epochs.t, rest), at(tail - body, rest), i[rest] - first)
+    z = _rotated(z, epochs.rot2, tail)
+    j = epochs.body // epochs.chunk + z // epochs.chunk
+    full_chunks = epochs.n // epochs.chunk
+    chunk_of = j.copy()  # chunk number full_chunks, the short one, stays where it is
+    full = j < full_chunks
+    chunk_of[full] = perm(at(epochs.p, full), at(full_chunks, full), j[full])
+    return chunk_of * epochs.chunk + z % epochs.chunk
+
+
+def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, i: I64) -> tuple[I64, I64]:
+    """Deals positions to lanes: (j, y) = which chunk in reading order, and which of its samples."""
+    lanes, h = shape.lanes, shape.rounds_h
+    u: I64 = np.floor_divide(i, lanes)
+    d = i - u * lanes
+    tau = u // h
+    round_keys = sub_array(sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64))
+    lane = perm(round_keys, h, u - tau * h)
+    x = (tau + (lane * lanes + d) * chunk // (lanes * h)) % (rounds * chunk)
+    kappa: I64 = np.floor_divide(x, chunk)
+    return d + lanes * (kappa * h + lane), x - kappa * chunk

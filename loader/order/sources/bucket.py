@@ -1,0 +1,174 @@
+"""What a caller asks of buckets: what tells samples apart, and how large each bucket's batches are."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from itertools import pairwise
+
+from ...errors import InvalidPlan
+from ..mixing.ramp import GlobalBatch, in_force, steps_of
+from ..random.canonical import MAX_GLOBAL_BATCH, whole
+
+_SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
+
+Number = int | float | str | Fraction | Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketBy:
+    """See `bucket`. edges: as decimal text, such as "0", "12.5", "inf". batch, budget: (start step, value) each."""
+
+    by: str
+    edges: tuple[str, ...] | None
+    batch: Mapping[str, Sequence[tuple[int, int]]]
+    budget: Sequence[tuple[int, Fraction]] | None
+    cost: Mapping[str, Number]
+    multiple: int
+
+
+def bucket(
+    by: str,
+    *,
+    edges: Sequence[Number] | None = None,
+    batch: Mapping[str, GlobalBatch] | None = None,
+    budget: Number | Sequence[tuple[int, Number]] | None = None,
+    cost: Mapping[str, Number] | None = None,
+    multiple: int = 1,
+) -> BucketBy:
+    """How a plan's samples fall into buckets: every batch is of one of them.
+
+    by: an SQL expression on the samples table. Without edges its values (strings, whole numbers or booleans) are the
+    buckets' labels, such as `w896h1152` of the column `bucket`. With edges, ascending numbers, it is a number, and
+    the buckets are [edges[0], edges[1]), [edges[1], edges[2]), ..., labelled `0..12.5`; the last edge may be
+    float("inf").
+    batch: label -> samples of one global batch of that bucket; others have the plan's global_batch.
+    budget: of pixels, tokens or seconds of one global batch, instead of `batch`: a bucket's batch is
+    `max(1, budget // cost of one sample)`, at most the plan's global_batch, rounded down to a multiple of `multiple`
+    (such as the world size), but at least that.
+    cost: label -> cost of one sample, in the budget's unit. Those not named cost their upper edge, or, of a label
+    such as `w640h384f32`, width x height x frames in pixels.
+    A batch, or the budget, may change at a step, as the plan's global_batch may: [(0, 64), (1000, 128), ...].
+
+    Raises: InvalidPlan for arguments that do not go together. Labels are checked when the plan is made.
+    """
+    if not isinstance(by, str) or not by.strip():
+        raise InvalidPlan(
+            f"bucket({by!r}): an SQL expression on the samples table is needed, such as 'bucket'"
+        )
+    if budget is not None and batch is not None:
+        raise InvalidPlan(
+            "bucket(batch=, budget=): give the batch sizes, or a budget that they follow from, not both"
+        )
+    if budget is None and (cost is not None or multiple != 1):
+        raise InvalidPlan("bucket(cost=, multiple=) say how batches follow from a budget: give budget= too")
+    for name, given in (("batch", batch), ("cost", cost)):
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidPlan(
+                f"bucket({name}={given!r}): a mapping of a bucket's label to its number is needed"
+            )
+    return BucketBy(
+        by=by,
+        edges=None if edges is None else _edges(edges),
+        batch={
+            str(label): steps_of(
+                f"batch of bucket {label!r}", given, lambda name, n: whole(name, n, 1, MAX_GLOBAL_BATCH)
+            )
+            for label, given in (batch or {}).items()
+        },
+        budget=None if budget is None else steps_of("budget", budget, _positive),
+        cost={str(label): value for label, value in (cost or {}).items()},
+        multiple=whole("multiple", multiple, 1, MAX_GLOBAL_BATCH),
+    )
+
+
+def size_ramp(
+    wanted: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
+) -> list[tuple[int, dict[str, int]]]:
+    """(start step, `batch_sizes` from there on), from step 0 on, where any of them changes. global_batch: (start step,
+    slots). Raises: InvalidPlan."""
+    ramps: list[Iterable[tuple[int, object]]] = [global_batch, wanted.budget or (), *wanted.batch.values()]
+    out: list[tuple[int, dict[str, int]]] = []
+    for step in sorted({start for ramp in ramps for start, _ in ramp}):
+        sizes = batch_sizes(wanted, labels, in_force(global_batch, step), step)
+        if not out or out[-1][1] != sizes:
+            out.append((step, sizes))
+    return out
+
+
+def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0) -> dict[str, int]:
+    """label -> slots of its batches at a step, labels ascending. Raises: InvalidPlan for labels that no sample has, and
+    a cost that is not known."""
+    labels = sorted(labels)
+    for name, given in (("batch", wanted.batch), ("cost", wanted.cost)):
+        if unknown := sorted(set(given) - set(labels)):
+            raise InvalidPlan(
+                f"bucket({name}=) names {unknown[:8]}; the buckets of {wanted.by!r} are {some(labels)}"
+            )
+    if wanted.budget is None:
+        return {label: in_force(wanted.batch.get(label, [(0, global_batch)]), step) for label in labels}
+    if wanted.multiple > global_batch:
+        raise InvalidPlan(
+            f"multiple = {wanted.multiple} is more than global_batch = {global_batch}, the largest batch of any bucket"
+        )
+    out = {}
+    for label in labels:
+        fits = min(global_batch, max(1, int(in_force(wanted.budget, step) // sample_cost(wanted, label))))
+        out[label] = max(1, fits // wanted.multiple) * wanted.multiple
+    return out
+
+
+def sample_cost(wanted: BucketBy, label: str) -> Fraction:
+    """What one sample of a bucket costs of the budget. Raises: InvalidPlan where nothing says so."""
+    if label in wanted.cost:
+        return _positive(f"cost of bucket {label!r}", wanted.cost[label])
+    if wanted.edges is not None:
+        upper = label.partition("..")[2]
+        if upper != "inf":
+            return _positive(f"upper edge of bucket {label!r}", upper)
+    elif shape := _SHAPE.fullmatch(label):
+        return _positive(f"pixels of bucket {label!r}", int(shape[1]) * int(shape[2]) * int(shape[3] or 1))
+    raise InvalidPlan(
+        f"bucket {label!r}: its name does not say what a sample costs (w896h1152 and w640h384f32 do, and upper edges); "
+        "pass cost={label: number, ...}"
+    )
+
+
+def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """label -> (lower edge, upper edge) as texts; a bucket holds low <= value < high."""
+    return {f"{low}..{high}": (low, high) for low, high in pairwise(edges)}
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of many names, for a message."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(map(repr, names[:8])) + more
+
+
+def _edges(edges: Sequence[Number]) -> tuple[str, ...]:
+    try:
+        numbers = [Decimal(str(edge)) for edge in edges if not isinstance(edge, bool)]
+        ascending = all(low < high for low, high in pairwise(numbers))
+    except (InvalidOperation, TypeError):
+        numbers, ascending = [], False
+    if (
+        len(numbers) < 2
+        or len(numbers) != len(edges)
+        or not ascending
+        or not all(n.is_finite() for n in numbers[:-1])
+    ):
+        raise InvalidPlan(
+            f"bucket(edges={edges!r}): two or more ascending numbers are needed; the last may be float('inf')"
+        )
+    return tuple("inf" if n.is_infinite() else format(n.normalize() + 0, "f") for n in numbers)
+
+
+def _positive(name: str, value: Number) -> Fraction:
+    try:
+        exact = Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        exact = Fraction(0)
+    if isinstance(value, bool) or exact <= 0:
+        raise InvalidPlan(f"{name} = {value!r}: a number above 0 is needed")
+    return exact

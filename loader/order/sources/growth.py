@@ -1,0 +1,183 @@
+"""Sources that grow: a run goes on under a later version of a dataset from a chosen step. With buckets each bucket of
+a source has a stream of its own, and all of them grow at that step.
+
+The source's stream of positions i_k goes on; what changes is which sample a position holds. From the growth's first
+position on, the rest of the view's epoch and the delta view, of the samples that are new, are mixed in proportion to
+their sizes, so that both end at one position. From there on epochs are of the whole new view. Formulas: docs/order.md,
+"Growing versions". Nothing is kept per sample or step: a position is found in O(number of growths).
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..random.keys import I64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Growth:
+    """A source reads another view from `step` on.
+
+    number: 1, 2, ... among the growths of the source. first: the version ordinal from which on the new version's
+    samples are new. removed: version ordinals (int64, ascending) that the version before has and the new one has not.
+    """
+
+    step: int
+    source: str
+    number: int
+    first: int
+    removed: I64
+
+
+def delta_name(source: str, number: int) -> str:
+    """The name, in keys and in the plan, of the samples that a growth adds: `photos+1`."""
+    return f"{source}+{number}"
+
+
+def whole_name(source: str, number: int) -> str:
+    """The name, in keys and in the plan, of all samples after a growth: `photos#1`; 0 is the source itself."""
+    return f"{source}#{number}" if number else source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What a source's stream holds from position `start` on.
+
+    [start, origin): the stream of the stage before, and `delta` samples of the delta view in proportion. From origin
+    on: the whole view of n samples, in epochs numbered from `epoch` on. n = 0: a bucket without samples, of which no
+    position is asked for.
+    """
+
+    start: int
+    origin: int
+    epoch: int
+    n: int
+    delta: int = 0
+
+    def after(self, start: int, n: int, delta: int) -> "Stage":
+        """The stage of a growth at position start >= self.start, to n samples, of which `delta` are new. Where all are
+        gone (n = 0) the epoch is over."""
+        if start <= self.origin:  # the epoch that this stage's own mixing ends is not over
+            left, epoch = self.origin - start, self.epoch
+        else:
+            begun = -(-(start - self.origin) // self.n)
+            left, epoch = self.origin + begun * self.n - start, self.epoch + begun
+        left = left if n else 0
+        return Stage(start=start, origin=start + (left + delta if left else 0), epoch=epoch, n=n, delta=delta)
+
+    def new_before(self, j: I64) -> I64:
+        """How many of the first j (int64 [m]) positions from start on are of the delta view; j <= origin - start."""
+        total = self.origin - self.start
+        if int(j.max(initial=0)) * self.delta < 2**63:
+            return j * self.delta // max(1, total)
+        return np.array([one * self.delta // total for one in j.tolist()], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class GrownStream:
+    """The stream of one source over its growths. stages: by start; stage 0 is the source as the plan began."""
+
+    stages: Sequence[Stage]
+
+    def places(self, position: I64) -> tuple[I64, NDArray[np.bool_], I64, I64]:
+        """Per stream position (int64 [m]): the number of the stage whose view it is of, whether of its delta view, the
+        epoch, and the position in it (of a delta view: among its samples). O(m * stages)."""
+        position = position.copy()
+        number, epoch, inside = (np.zeros_like(position) for _ in range(3))
+        of_delta = np.zeros(len(position), np.bool_)
+        left = np.ones(len(position), np.bool_)
+        for at in range(
+            bisect_right(self.stages, int(position.max()), key=lambda one: one.start) - 1, -1, -1
+        ):
+            stage = self.stages[at]
+            here = np.flatnonzero(left & (position >= stage.origin))
+            passes, inside[here] = np.divmod(position[here] - stage.origin, stage.n)
+            number[here], epoch[here], left[here] = at, stage.epoch + passes, False
+            mixed = np.flatnonzero(left & (position >= stage.start))
+            j = position[mixed] - stage.start
+            new = stage.new_before(j)
+            is_new = stage.new_before(j + 1) > new
+            here = mixed[is_new]
+            number[here], epoch[here], inside[here] = at, stage.epoch - 1, new[is_new]
+            of_delta[here], left[here] = True, False
+            position[mixed[~is_new]] -= new[~is_new]
+        return number, of_delta, epoch, inside
+
+    def epoch_start(self, epoch: int) -> int:
+        """The position at which an epoch begins."""
+        stage = self.stages[bisect_right(self.stages, epoch, key=lambda one: one.epoch) - 1]
+        return stage.origin + (epoch - stage.epoch) * stage.n
+
+    def last_of(self, number: int, of_delta: bool) -> int | None:
+        """The position at which the first epoch of a stage's view, or its delta view, ends; None where it has none."""
+        stage = self.stages[number]
+        if of_delta:  # it is only in the plan where it is mixed in
+            first, last = stage.start, self.epoch_start(stage.epoch) - 1
+        else:
+            following = self.stages[number + 1 : number + 2]
+            if following and following[0].epoch == stage.epoch:
+                return None  # it grows again before it begins
+            first, last = stage.origin, self.epoch_start(stage.epoch + 1) - 1
+        return last if last >= first else None  # its samples may be gone before it begins
+
+
+def grown_streams(
+    growths: Sequence[Growth],
+    streams: Mapping[str, Iterable[str]],
+    sizes: Mapping[tuple[str, int, bool], int],
+    used_before: Callable[[int], Mapping[str, int]],
+) -> dict[str, GrownStream]:
+    """stream -> what it holds, of the sources that grow. growths: by step. streams: source -> its stream, or those of
+    its buckets. sizes: (stream, growth, whether of its delta view) -> samples, of all views. used_before: step ->
+    stream -> positions that earlier steps took."""
+    stages: dict[str, list[Stage]] = {}
+    for one in growths:
+        used = used_before(one.step)
+        for name in streams[one.source]:
+            first = Stage(start=0, origin=0, epoch=0, n=sizes.get((name, 0, False), 0))
+            own = stages.setdefault(name, [first])
+            n, delta = (sizes.get((name, one.number, of_delta), 0) for of_delta in (False, True))
+            own.append(own[-1].after(used.get(name, 0), n, delta))
+    return {name: GrownStream(tuple(own)) for name, own in stages.items()}
+
+
+def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
+    """bool per version ordinal (int64) of a source's view number `number`: gone from a version that counts at `step`.
+
+    growths: of the source, by number."""
+    gone = np.zeros(len(ordinals), np.bool_)
+    for growth in growths[number:]:
+        if growth.step > step:
+            break
+        before = np.searchsorted(growth.removed, ordinals)
+        here = before < len(growth.removed)
+        here[here] = growth.removed[before[here]] == ordinals[here]
+        gone |= here
+        ordinals = ordinals - before  # in the next version; of those that are gone it does not matter
+    return gone
+
+
+def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:
+    """Version ordinals (int64) of a source's view number `number` as (number, ordinals) of each version, from that one
+    back to the one the plan began with; -1 for samples that a version did not have. growths: of the source."""
+    yield number, ordinals
+    for growth in reversed(growths[:number]):
+        survivors = growth.removed - np.arange(
+            len(growth.removed)
+        )  # how many live ones precede each removed one
+        earlier = ordinals + np.searchsorted(survivors, ordinals, side="right")
+        ordinals = np.where((ordinals >= 0) & (ordinals < growth.first), earlier, -1)
+        yield growth.number - 1, ordinals
+
+
+def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
+    """Per version ordinal (int64) of a source's view number `number`: the growth with which its sample came, 0 for the
+    version that the plan began with, and its ordinal in that version. What names a sample for ever in a plan."""
+    came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
+    for at, earlier in earlier_ordinals(growths, number, ordinals):
+        known = earlier >= 0
+        came[known], there[known] = at, earlier[known]
+    return came, there

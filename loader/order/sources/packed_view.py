@@ -1,0 +1,88 @@
+"""A view of packed sequences, numbered 0..N-1: what L1 shuffles in a plan with packing."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..random.canonical import content_hash
+from ..random.keys import I64
+from .best_fit import PackTable
+from .packing import Beside, PackBy, Packing
+from .views import OrderView
+
+
+class PackedView:
+    """Immutable. documents: the view that was packed. asked: the question. packing: how a sequence is laid out.
+    table, table_sha256: which pieces each sequence holds, and what names that."""
+
+    def __init__(
+        self, documents: OrderView, asked: PackBy, dtypes: Mapping[str, str], table: PackTable
+    ) -> None:
+        """dtypes: of each of the fields that `asked` names. Raises: InvalidPlan for tokens that are no whole numbers,
+        and for a pad_id or fill that its dtype does not have."""
+        self.documents, self.asked, self.table = documents, asked, table
+        self.packing = Packing(
+            field=asked.field,
+            length=asked.length,
+            pad_id=asked.pad_id,
+            dtype=dtypes[asked.field],
+            beside=tuple(Beside(field=name, fill=fill, dtype=dtypes[name]) for name, fill in asked.beside),
+        )
+        self.table_sha256 = table.sha256
+
+    def __repr__(self) -> str:
+        return f"PackedView({self.documents!r}, {len(self)} sequences of {self.packing.length})"
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def id(self) -> str:
+        """Content hash: of the documents' view and the table; not of how a sequence is laid out."""
+        return content_hash("w", {"documents": self.documents.id, **self._made_of()})
+
+    @property
+    def identity(self) -> str:
+        """What names a sequence for ever, with its number: the documents' version, the field and the table."""
+        named = "\n".join([self.documents.identity, self.asked.field, self.table_sha256])
+        return "k-" + hashlib.sha256(named.encode()).hexdigest()
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        return self.packing.length * sum(np.dtype(dtype).itemsize for _, _, dtype in self.packing.layout)
+
+    def spec(self) -> dict[str, Any]:
+        """What a plan stores to open the view again."""
+        return {
+            "kind": "packed",
+            "documents": self.documents.spec(),
+            "lengths": self.asked.lengths,
+            **self._made_of(),
+        }
+
+    def version_ordinals(self, x: I64) -> I64:
+        """A sequence's number, in every view of it."""
+        return x
+
+    def keys(self, version_ordinals: I64) -> list[str]:
+        """A sequence's name is its number in the table."""
+        return [sequence_key(number) for number in version_ordinals.tolist()]
+
+    def ordinals(self, keys: Sequence[str]) -> I64:
+        """Version ordinals of *documents*: what a quarantine names."""
+        return self.documents.ordinals(keys)
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the sequences' places that hold a token: the rest is padding."""
+        return self.table.n_tokens / max(1, len(self) * self.packing.length)
+
+    def _made_of(self) -> dict[str, Any]:
+        return {"field": self.asked.field, "length": self.asked.length, "table": self.table_sha256}
+
+
+def sequence_key(number: int) -> str:
+    """The key of a packed sequence: `sequence-000000000012`."""
+    return f"sequence-{number:012d}"

@@ -1,0 +1,177 @@
+"""What a caller asks of packing, and what of it the plan keeps: how token sequences of one length come of documents."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import InvalidPlan
+from ..random.canonical import whole
+
+MAX_LENGTH_TOKENS = 2**24
+POSITION_IDS, SEGMENT_IDS, LOSS_MASK = "position_ids", "segment_ids", "loss_mask"
+"""The fields of a packed batch beside its tokens, each behind the field's name and a dot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackBy:
+    """See `pack`."""
+
+    field: str
+    length: int
+    pad_id: int
+    lengths: str | None
+    checksums: bool
+    beside: tuple[tuple[str, int], ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What is read of a document: its tokens first."""
+        return (self.field, *(name for name, _ in self.beside))
+
+
+def pack(
+    field: str,
+    length: int,
+    *,
+    pad_id: int = 0,
+    lengths: str | None = None,
+    checksums: bool = False,
+    beside: Mapping[str, int] | None = None,
+) -> PackBy:
+    """How documents of tokens become sequences of one length, each a slot of a batch.
+
+    field: an `.npy` field with the tokens of a document, of one dimension and one integer dtype. length: tokens of a
+    sequence. Documents that are longer are split; nothing is dropped. pad_id: what stands behind a sequence's last
+    token. lengths: an SQL expression on the samples table that is a document's number of tokens, such as "n_tokens";
+    without it the number follows from the bytes that the index has of the field. checksums: read every document that is
+    split once, whole, now, and keep its pieces' checksums in the root: loaders then read only pieces that they need. It
+    changes how documents are read, not the plan; it is for tokens alone. beside: other `.npy` fields with a value per
+    token, such as labels, a loss mask or weights, which are cut and laid out as the tokens are, and the whole number
+    (or truth value) that stands in each where there is no token: `{"labels.npy": -100, "loss.npy": False}`.
+
+    Raises: InvalidPlan.
+    """
+    if not isinstance(field, str) or not field:
+        raise InvalidPlan(f"pack({field!r}): the name of an .npy field is needed, such as 'tokens.npy'")
+    if lengths is not None and (not isinstance(lengths, str) or not lengths.strip()):
+        raise InvalidPlan(f"pack(lengths={lengths!r}): an SQL expression on the samples table is needed")
+    if not isinstance(checksums, bool):
+        raise InvalidPlan(f"pack(checksums={checksums!r}): True or False is needed")
+    others = _beside(field, beside)
+    if others and checksums:
+        raise InvalidPlan(
+            f"pack(checksums=True, beside={beside!r}): only tokens are read by the piece; leave one of the two out"
+        )
+    return PackBy(
+        field=field,
+        length=whole("pack: length", length, 1, MAX_LENGTH_TOKENS),
+        pad_id=whole("pack: pad_id", pad_id, -(2**63), 2**64 - 1),
+        lengths=lengths,
+        checksums=checksums,
+        beside=others,
+    )
+
+
+def _beside(field: str, asked: object) -> tuple[tuple[str, int], ...]:
+    """Raises: InvalidPlan."""
+    if asked is None:
+        return ()
+    made = [f"{field}.{one}" for one in (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)]
+    if not isinstance(asked, Mapping) or not all(isinstance(name, str) and name for name in asked):
+        raise InvalidPlan(
+            f"pack(beside={asked!r}): fields and the whole number that stands where there is no token are needed, such "
+            'as {"labels.npy": -100}'
+        )
+    taken = [name for name in asked if name in (field, *made)]
+    if taken:
+        raise InvalidPlan(
+            f"pack(beside=): {taken[0]!r} is the tokens' own; name another field of the documents"
+        )
+    fills = {name: int(fill) if isinstance(fill, bool) else fill for name, fill in asked.items()}
+    return tuple(
+        (name, whole(f"pack: beside[{name!r}]", fill, -(2**63), 2**64 - 1)) for name, fill in fills.items()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A field that is laid out as the tokens are. fill: where there is no token. dtype: as numpy writes it."""
+
+    field: str
+    fill: int
+    dtype: str
+
+    def __post_init__(self) -> None:
+        kind = _dtype(self.dtype)
+        if kind.kind not in "biuf":
+            raise InvalidPlan(
+                f"pack: field {self.field!r} holds {kind}; beside tokens stand numbers or truth values"
+            )
+        if kind.kind != "f" and not _holds(kind, self.fill):
+            raise InvalidPlan(
+                f"pack: beside = {self.fill!r} does not fit into {kind}, the dtype of {self.field!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How a plan's packed sequences are laid out. dtype: of the tokens, as numpy writes it (`<u2`)."""
+
+    field: str
+    length: int
+    pad_id: int
+    dtype: str
+    beside: tuple[Beside, ...] = ()
+
+    @property
+    def layout(self) -> tuple[tuple[str, int, str], ...]:
+        """(field, what stands where there is no token, dtype) of the tokens, and of what lies beside them."""
+        return (
+            (self.field, self.pad_id, self.dtype),
+            *((one.field, one.fill, one.dtype) for one in self.beside),
+        )
+
+    def __post_init__(self) -> None:
+        kind = _dtype(self.dtype)
+        if kind.kind not in "iu":
+            raise InvalidPlan(
+                f"pack: field {self.field!r} holds {kind}; tokens are whole numbers, such as uint16"
+            )
+        if not _holds(kind, self.pad_id):
+            held = np.iinfo(kind)
+            raise InvalidPlan(
+                f"pack: pad_id = {self.pad_id} does not fit into {kind}, the dtype of {self.field!r}: {held.min} to "
+                f"{held.max} do"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        own = {"field": self.field, "length": self.length, "pad_id": self.pad_id, "dtype": self.dtype}
+        beside = [{"field": one.field, "fill": one.fill, "dtype": one.dtype} for one in self.beside]
+        return {**own, "beside": beside} if beside else own
+
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> "Packing":
+        """Raises: InvalidPlan for JSON that is no packing."""
+        try:
+            own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
+            return Packing(**own, beside=tuple(Beside(**one) for one in body.get("beside", ())))
+        except (KeyError, TypeError) as error:
+            raise InvalidPlan(f"the plan's JSON is damaged: pack = {body!r} ({error})") from None
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    """Raises: InvalidPlan."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        raise InvalidPlan(f"pack: dtype = {name!r} is none") from None
+
+
+def _holds(kind: np.dtype[Any], number: int) -> bool:
+    """Whether a dtype of whole numbers or truth values has this one."""
+    if kind.kind == "b":
+        return number in (0, 1)
+    held = np.iinfo(kind)
+    return bool(held.min <= number <= held.max)

@@ -1,0 +1,145 @@
+"""Known-bad samples: their slots are planned with substitutes, so nobody reads them.
+
+A list has a step from which it counts, as a schedule's weights have: what was planned before stays.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InvalidPlan
+from ..random.canonical import whole
+from ..random.keys import I64
+from .views import OrderView
+
+QuarantineKeys = Mapping[str, Iterable[str]]
+"""Source name -> keys of known-bad samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineList:
+    """Samples of one source that no slot holds from `start_step` on: (version ordinal, key), by ordinal.
+
+    growth: the growth of the source with which these samples came, whose version has these ordinals; 0: they are of
+    the version that the plan began with."""
+
+    start_step: int
+    source: str
+    samples: tuple[tuple[int, str], ...]
+    growth: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "start_step": self.start_step,
+            "source": self.source,
+            "samples": [[ordinal, key] for ordinal, key in self.samples],
+            **({"growth": self.growth} if self.growth else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A plan's lists, in order of start step, source (its whole name, without a bucket) and growth. Empty for most
+    plans."""
+
+    lists: Sequence[QuarantineList] = ()
+    _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        since: dict[tuple[str, int], dict[int, int]] = {}
+        for one in self.lists:
+            of_version = since.setdefault((one.source, one.growth), {})
+            for ordinal, _ in one.samples:
+                of_version[ordinal] = min(one.start_step, of_version.get(ordinal, one.start_step))
+        tables = {}
+        for name, of_version in since.items():
+            ordinals = np.array(sorted(of_version), np.int64)
+            tables[name] = ordinals, np.array([of_version[o] for o in ordinals.tolist()], np.int64)
+        object.__setattr__(self, "_tables", tables)
+
+    def __bool__(self) -> bool:
+        return bool(self.lists)
+
+    def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
+        """bool per version ordinal (int64): of a sample that came with this growth and is quarantined at this step.
+        O(len(ordinals) * log(samples listed))."""
+        if (source, growth) not in self._tables:
+            return np.zeros(len(ordinals), np.bool_)
+        listed, since = self._tables[source, growth]
+        at = np.minimum(np.searchsorted(listed, ordinals), len(listed) - 1)
+        held: NDArray[np.bool_] = (listed[at] == ordinals) & (since[at] <= step)
+        return held
+
+    def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
+        """These lists and others, those of one step, source and growth as one; none without samples."""
+        samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
+        for one in (*self.lists, *more):
+            samples.setdefault((one.start_step, one.source, one.growth), set()).update(one.samples)
+        lists = (
+            QuarantineList(start_step=start, source=source, samples=tuple(sorted(some)), growth=growth)
+            for (start, source, growth), some in sorted(samples.items())
+            if some
+        )
+        return Quarantine(tuple(lists))
+
+    def to_json(
+        self, before: int | None = None, sources: Iterable[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """The lists; with `before` and `sources`, those of these sources that counted before that step."""
+        names = None if sources is None else set(sources)
+        return [
+            one.to_json()
+            for one in self.lists
+            if (before is None or one.start_step < before) and (names is None or one.source in names)
+        ]
+
+
+def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
+    """The lists of `make_plan(quarantine=)`. views: source name -> its whole view. Raises InvalidPlan."""
+    stretches = [(0, given)] if isinstance(given, Mapping) else given or []
+    if not isinstance(stretches, Sequence) or isinstance(stretches, str):
+        raise InvalidPlan(f"quarantine = {given!r}: {{source name: [sample keys]}} is needed")
+    keys: dict[tuple[int, str], list[Iterable[str]]] = {}
+    for entry in stretches:
+        try:
+            start, by_source = entry
+            named = by_source.items()
+        except (AttributeError, TypeError, ValueError):
+            raise InvalidPlan(
+                f"quarantine entry {entry!r}: (step, {{source name: [sample keys]}}) is needed"
+            ) from None
+        start = whole("quarantine entry: step", start, 0, 2**53)
+        for name, some in named:
+            keys.setdefault((start, name), []).append(some)
+    return Quarantine().with_more(
+        QuarantineList(start_step=start, source=name, samples=listed_samples(name, some, views))
+        for (start, name), some in keys.items()
+    )
+
+
+def listed_samples(
+    source: str, given: Iterable[Iterable[str]], views: Mapping[str, OrderView]
+) -> tuple[tuple[int, str], ...]:
+    """(version ordinal, key), by ordinal, of the keys in `given`, which has one list or several. Costs what finding
+    them costs the view: of a version, reading its key column once.
+
+    Raises InvalidPlan: an unknown source, a str instead of a list of keys, or a key that no live sample has.
+    """
+    if source not in views:
+        raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")
+    for keys in given:
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            raise InvalidPlan(f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed")
+    wanted = list(dict.fromkeys(key for keys in given for key in keys))
+    if strange := [key for key in wanted if not isinstance(key, str)]:
+        raise InvalidPlan(f"quarantine[{source!r}] has {strange[0]!r}; sample keys are strings")
+    ordinals = views[source].ordinals(wanted).tolist()
+    if unknown := [key for key, ordinal in zip(wanted, ordinals, strict=True) if ordinal < 0]:
+        raise InvalidPlan(
+            f"quarantine[{source!r}] names {len(unknown)} sample(s) that its version does not have, the first is "
+            f"{unknown[0]!r}; correct the keys, or leave out those that were excluded from the version"
+        )
+    return tuple(sorted(zip(ordinals, wanted, strict=True)))

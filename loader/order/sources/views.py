@@ -1,0 +1,156 @@
+"""L0 as the order sees it: a view is N live samples with names, and nothing about bytes."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...errors import EmptyView, InvalidPlan
+from ..random.keys import I64, framed
+from ..random.lanes import MAX_SAMPLES
+
+
+class OrderView(Protocol):
+    """A dataset version, or a part of one, numbered 0..N-1."""
+
+    @property
+    def id(self) -> str:
+        """Content hash of the view: version id and predicate ('w-<hex>')."""
+
+    @property
+    def identity(self) -> str:
+        """The version's id ('v-<hex>'): with a version ordinal it names a sample for ever, in any view."""
+
+    def __len__(self) -> int:
+        """N, the live samples."""
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        """Mean bytes of a sample's selected fields, >= 0; 0 for a view without bytes."""
+
+    def spec(self) -> dict[str, Any]:
+        """JSON without floats from which the view can be opened again."""
+
+    def version_ordinals(self, x: I64) -> I64:
+        """View ordinals (int64) -> ordinals in the whole version (int64); without a predicate the same."""
+
+    def keys(self, version_ordinals: I64) -> list[str]:
+        """The sample keys at version ordinals (int64)."""
+
+    def ordinals(self, keys: Sequence[str]) -> I64:
+        """The version ordinals (int64) of sample keys; -1 for a key that no live sample of the version has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Delta:
+    """What a version has that an earlier one has not.
+
+    view: the samples of the parts that are new, None where there are none. first: the version ordinal from which on
+    samples are new. removed: version ordinals (int64, ascending) in the earlier version that are no longer live.
+    """
+
+    view: OrderView | None
+    first: int
+    removed: I64
+
+
+def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
+    """What a view has that an earlier view of the same source has not. Raises InvalidPlan where it does not go on from
+    it, or is of another kind. compare: also look whether both select the same of the samples that both have."""
+    if not hasattr(view, "since") or type(view) is not type(old):
+        raise InvalidPlan(
+            f"source {source!r} reads a {type(old).__name__}, which a {type(view).__name__} does not go on from"
+        )
+    try:
+        delta: Delta = view.since(old, compare=compare)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"source {source!r}: {error}") from None
+    return delta
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticView:
+    """A view without bytes: for planning, tests and measurements at any scale. Costs no memory.
+
+    buckets: (label, samples) pairs, which `split` gives whatever it is asked by; empty: it cannot be split.
+    first: samples before this ordinal are left out."""
+
+    n_samples: int
+    name: str = "synthetic"
+    buckets: tuple[tuple[str, int], ...] = ()
+    first: int = 0
+
+    @property
+    def id(self) -> str:
+        named = framed("synthetic") + framed(self.name) + framed(self.n_samples)
+        if self.first:
+            named += framed(self.first)
+        return "w-" + hashlib.sha256(named).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        return f"synthetic-{self.name}-{self.n_samples}"
+
+    def __len__(self) -> int:
+        return self.n_samples - self.first
+
+    @property
+    def mean_sample_bytes(self) -> int:
+        return 0
+
+    def spec(self) -> dict[str, Any]:
+        first = {"first": self.first} if self.first else {}
+        return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
+
+    def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
+        """A synthetic view of the same name grows by having more samples. Raises: InvalidPlan."""
+        if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
+            raise InvalidPlan(
+                f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
+                f"{old.n_samples}: the same name and at least as many samples are needed"
+            )
+        new = SyntheticView(self.n_samples, self.name, first=old.n_samples)
+        return Delta(view=new if len(new) else None, first=old.n_samples, removed=np.zeros(0, np.int64))
+
+    def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, SyntheticView]":
+        """label -> a synthetic view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
+        if not self.buckets:
+            raise InvalidPlan(
+                f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})"
+            )
+        return {label: SyntheticView(n, f"{self.name}/{label}") for label, n in self.buckets}
+
+    def version_ordinals(self, x: I64) -> I64:
+        return np.asarray(x, dtype=np.int64) + self.first
+
+    def keys(self, version_ordinals: I64) -> list[str]:
+        return [f"{ordinal:012d}" for ordinal in version_ordinals.tolist()]
+
+    def ordinals(self, keys: Sequence[str]) -> I64:
+        there = (key.isdecimal() and int(key) < self.n_samples and key == f"{int(key):012d}" for key in keys)
+        return np.array([int(key) if found else -1 for key, found in zip(keys, there, strict=True)], np.int64)
+
+
+def synthetic(
+    n_samples: int, name: str = "synthetic", buckets: Mapping[str, int] | None = None
+) -> SyntheticView:
+    """A view of n_samples samples without bytes, with keys '000000000000' and so on.
+
+    buckets: label -> samples, n_samples in all, for plans with `bucket_by`: whatever that asks, these are the answer.
+    Raises EmptyView for n_samples = 0, InvalidPlan for anything that is not a whole number up to 2^53.
+    """
+    _check_size("n_samples", n_samples, name)
+    for label, n in (buckets or {}).items():
+        _check_size(f"bucket {label!r}", n, name)
+    if buckets and sum(buckets.values()) != n_samples:
+        raise InvalidPlan(f"the buckets have {sum(buckets.values())} samples, n_samples is {n_samples}")
+    return SyntheticView(n_samples, name, tuple((buckets or {}).items()))
+
+
+def _check_size(what: str, n: object, name: str) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= MAX_SAMPLES:
+        raise InvalidPlan(f"{what} = {n!r}: a whole number from 1 to {MAX_SAMPLES} is needed")
+    if n == 0:
+        raise EmptyView(f"synthetic view {name!r} has no samples ({what} = 0); at least 1 is needed")

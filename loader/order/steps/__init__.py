@@ -1,0 +1,1 @@
+"""From a step to its slots, substitutes, digest and state."""

@@ -1,0 +1,183 @@
+"""The state of a run: which step comes next, and what must be the same about the past.
+
+Nothing in it is known to one rank only, so every rank saves the same bytes and any number of ranks can go
+on from them. Steps after `step` may be planned differently; whatever decided earlier steps may not.
+
+    {"format": 1, "plan": "past-<sha256>", "step": 123457, "segments": [...begun before step...],
+     "past": {"order": 1, "seed": ..., "global_batch": ..., "boundary": "fill",
+              "sources": {name: [view id (18 characters), n, chunk, lanes, h]}},
+     "digest": "<planned digest of batch step - 1, or '' at step 0>"}
+
+With buckets a source is one bucket of one, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]},
+and where batches changed "ramp": [...begun...];
+of a source that grew each view is one, and `past` has "grown": [...begun...]. With both the views of a growth are one
+hash in its entry, "views": else a state would have two lines per bucket and growth.
+"""
+
+from typing import Any
+
+from ...errors import FormatTooNew, PlanMismatch
+from ..content import ORDER_VERSION, PlanContent, PlannedSource
+from ..random.canonical import content_hash
+from .digest import planned_digest
+from .substitutes import planned_slots
+
+STATE_FORMAT = 1
+_KINDS: dict[str, type] = {
+    "format": int,
+    "plan": str,
+    "step": int,
+    "segments": list,
+    "past": dict,
+    "digest": str,
+}
+_SOURCE_FIELDS = ("view", "n", "chunk", "lanes", "h")
+_SHORT_ID = 18  # 'w-' + 64 bits: enough to name what differs; the hash `plan` covers the whole id
+
+
+def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
+    """The state before batch `step` is handed out. Raises InvalidRuntime for a step that cannot be.
+
+    Only sources with a weight in a segment begun before `step` are in it: others decided nothing yet.
+    """
+    step = plan.checked_step(step)
+    digest = planned_digest(step - 1, planned_slots(plan, step - 1), plan) if step else ""
+    return {"format": STATE_FORMAT, "step": step, "digest": digest, **_past(plan, step)}
+
+
+def _past(plan: PlanContent, step: int) -> dict[str, Any]:
+    begun = [segment for segment in plan.segments if segment.start_step < step]
+    names = {name for segment in begun for name in segment.weights}
+    grown = [one for one in plan.grown if one.step < step and one.source in names]
+    views = {(one.source, one.number) for one in grown} | {(name, 0) for name in names}
+    used = [one for one in plan.sources.values() if (one.source, one.growth) in views]
+    decided: dict[str, Any] = {
+        "order": ORDER_VERSION,
+        "seed": plan.seed,
+        "global_batch": plan.global_batch,
+        "boundary": plan.boundary,
+    }
+    if plan.buckets is not None:
+        labels = {one.bucket for one in used if one.bucket is not None}
+        decided["bucket_by"] = plan.buckets.dealt_json(labels, step)
+    if plan.pack is not None:
+        decided["pack"] = plan.pack.to_json()
+    if grown:
+        decided["grown"] = plan.grown_json(grown)
+        for entry, growth in zip(decided["grown"], grown, strict=True):
+            if plan.buckets is not None:
+                own = [one for one in used if (one.source, one.growth) == (growth.source, growth.number)]
+                entry["views"] = content_hash("g", {one.name: _facts(one) for one in own})[:_SHORT_ID]
+    if listed := plan.quarantine.to_json(step, (one.source for one in used)):
+        decided["quarantine"] = content_hash("q", {"lists": listed})[:_SHORT_ID]
+    segments = [segment.to_json() for segment in begun]
+    hashed = {**decided, "segments": segments, "sources": {one.name: _facts(one) for one in used}}
+    short = {
+        one.name: [one.view_id[:_SHORT_ID], *_facts(one)[1:]]
+        for one in used
+        if plan.buckets is None or not one.growth
+    }
+    return {
+        "plan": content_hash("past", hashed),
+        "segments": segments,
+        "past": {**decided, "sources": short},
+    }
+
+
+def _facts(one: PlannedSource) -> list[str | int]:
+    shape = one.shape
+    return [one.view_id, shape.n, shape.chunk, shape.lanes, shape.rounds_h]
+
+
+def check_state(plan: PlanContent, state: object) -> int:
+    """The step at which a run with this plan goes on from a saved state.
+
+    Raises PlanMismatch: something that decided the steps before differs (the fields are named), or the state
+    is damaged; FormatTooNew: it was saved by a newer package; InvalidRuntime: its step cannot be.
+    """
+    saved = _well_formed(state)
+    step = plan.checked_step(saved["step"])
+    mine = _past(plan, step)
+    differences = _differences(saved["past"], mine["past"])
+    differences += _segment_differences(saved["segments"], mine["segments"])
+    if differences:
+        raise PlanMismatch(
+            f"the state was saved at step {step} of a plan with another past: "
+            + "; ".join(differences)
+            + ". "
+            "Later segments and quarantine lists may be changed; for anything earlier open the plan that the run "
+            "began with, or start a new run at step 0"
+        )
+    if saved["plan"] != mine["plan"]:
+        raise PlanMismatch(
+            f"the state's past is {saved['plan']!r}, this plan's is {mine['plan']!r} at step {step}, though "
+            "the fields that it lists agree: a view's full id differs, or the state was edited"
+        )
+    if step and saved["digest"] != planned_digest(step - 1, planned_slots(plan, step - 1), plan):
+        raise PlanMismatch(
+            f"the state's digest of step {step - 1} is {saved['digest']!r}, this plan's batch has another: "
+            "the view's samples, or the order's code, are not those of the run that saved it"
+        )
+    return step
+
+
+def _well_formed(state: object) -> dict[str, Any]:
+    if not isinstance(state, dict):
+        raise PlanMismatch(f"a state is a dict from state_dict(), got {type(state).__name__}")
+    form = state.get("format")
+    if isinstance(form, int) and form > STATE_FORMAT:
+        raise FormatTooNew(
+            f"the state has format {form}; this package reads up to {STATE_FORMAT}: install a newer penstock"
+        )
+    past = state.get("past")
+    if isinstance(past, dict) and isinstance(past.get("order"), int) and past["order"] > ORDER_VERSION:
+        raise FormatTooNew(
+            f"the state was saved under order version {past['order']}; this package has up to "
+            f"{ORDER_VERSION}: install a newer penstock"
+        )
+    wrong = [
+        name
+        for name, kind in _KINDS.items()
+        if not isinstance(state.get(name), kind) or isinstance(state.get(name), bool)
+    ]
+    if wrong or form != STATE_FORMAT:
+        raise PlanMismatch(
+            f"not a state of format {STATE_FORMAT}: {', '.join(wrong or ['format'])} missing or of the wrong "
+            f"kind; it has {sorted(map(str, state))}. Pass what state_dict() returned, unchanged"
+        )
+    return state
+
+
+def _differences(saved: dict[str, Any], mine: dict[str, Any]) -> list[str]:
+    names = [name for name in {**mine, **saved} if name != "sources"]
+    found = [
+        _pair(name, saved.get(name), mine.get(name)) for name in names if saved.get(name) != mine.get(name)
+    ]
+    theirs = saved.get("sources")
+    if not isinstance(theirs, dict):
+        return [*found, "sources are missing from the state"]
+    for name in sorted(theirs.keys() | mine["sources"].keys()):
+        there, here = theirs.get(name), mine["sources"].get(name)
+        if there == here:
+            continue
+        if not isinstance(there, list) or here is None or len(there) != len(here):
+            found.append(_pair(f"source {name!r}", there, here))
+            continue
+        for field, a, b in zip(_SOURCE_FIELDS, there, here, strict=True):
+            if a != b:
+                found.append(_pair(f"source {name!r} {field}", a, b))
+    return found
+
+
+def _segment_differences(saved: list[Any], mine: list[Any]) -> list[str]:
+    if len(saved) != len(mine):
+        return [f"{len(saved)} segment(s) had begun in the state, {len(mine)} in this plan"]
+    return [
+        _pair(f"segments[{number}]", there, here)
+        for number, (there, here) in enumerate(zip(saved, mine, strict=True))
+        if there != here
+    ]
+
+
+def _pair(name: str, saved: object, mine: object) -> str:
+    return f"{name}: {saved!r} in the state, {mine!r} in this plan"

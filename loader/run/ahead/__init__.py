@@ -1,0 +1,1 @@
+"""Reads before they are needed: pages or ranges of the next steps."""

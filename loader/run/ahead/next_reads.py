@@ -1,0 +1,73 @@
+"""What a rank reads in the steps to come: the order is a function of the step, so it is known without any message."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...dataset.reading.read import Map
+from ...modalities.video.packet_table import SUFFIX
+from ...order.random.keys import I64
+from ..recipe.document_pieces import pieces_of
+from ..recipe.locate import Locate, Located
+from ..recipe.rank_slots import real_slots
+from ..recipe.recipe import Recipe
+from ..recipe.video_reads import Group
+
+
+class Extents(NamedTuple):
+    """Byte ranges [offset, offset + nbytes) of one object; int64 arrays of one length."""
+
+    offset: I64
+    nbytes: I64
+
+
+Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
+"""step -> view -> shard path -> what is read of it; None after the last step."""
+
+
+class RankFuture:
+    """step -> where what it reads lies.
+
+    videos: per view, the groups of its video fields; of one with packet tables only a part is read, which is known
+    once its table is there, so it is left out. end: the first step that is not made; None where the run is endless.
+    """
+
+    def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
+        self._recipe, self._end, self._run = recipe, end, run
+        fields: list[tuple[str, ...]] = []
+        for view, groups in zip(recipe.views, videos, strict=True):
+            parted = {field for group in groups for field in group if field + SUFFIX in view.version.fields}
+            fields.append(tuple(field for field in view.fields if field not in parted))
+        self._locate = Locate(recipe.views, fields, [None] * len(fields))
+
+    def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
+        """view -> shard path -> ranges; None after the last step. Raises: what planning and reading indexes raise."""
+        if self._end is not None and step >= self._end:
+            return None
+        slots, wanted = real_slots(self._recipe, step)
+        if not len(wanted):
+            return None
+        if self._recipe.plan.pack is not None:
+            pieces = pieces_of(self._recipe.plan, step, slots, wanted)
+            slots, wanted = pieces.documents, np.flatnonzero(~pieces.held)
+        out = {}
+        for one in self._locate(slots, wanted, self._run):
+            out.update(by_path(one))
+        return dict(sorted(out.items()))
+
+
+def by_path(wanted: Located) -> dict[int, dict[str, Extents]]:
+    """View -> shard path -> where the fields lie in it."""
+    found: dict[int, dict[str, list[Extents]]] = {}
+    for at in wanted.places.fields.values():
+        for shard, mine in at.by_shard():
+            paths = found.setdefault(wanted.kind.sources[shard.of], {})
+            paths.setdefault(shard.path, []).append(Extents(at.offset[mine], at.nbytes[mine]))
+    return {
+        source: {
+            path: Extents(*(np.concatenate(some) for some in zip(*extents, strict=True)))
+            for path, extents in paths.items()
+        }
+        for source, paths in found.items()
+    }

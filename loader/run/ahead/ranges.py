@@ -1,0 +1,156 @@
+"""Ranges read ahead: where pages would not be used again in time, the very ranges that the next batches ask for."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from itertools import starmap
+from threading import Lock
+from typing import NamedTuple
+
+from ...cache.cached_store import Claim
+from ...order.random.keys import I64
+from ...storage import Blob, RangeReader, Span
+from .next_reads import Steps
+
+Blobs = Sequence[Blob] | None
+"""What was read, a blob per range; None where it could not be."""
+
+
+WASTED_MAX = 256
+"""Ranges that may be read in vain before that counts: a seek leaves some."""
+
+
+class Ranges(NamedTuple):
+    """What one step reads of one object."""
+
+    step: int
+    view: int
+    key: str
+    spans: Sequence[Span]
+    blobs: "Future[Blobs]"
+
+
+class RangesAhead:
+    """Reads what the next batches ask for and holds it until they do: at most `limit_bytes`. Thread-safe.
+
+    stores: view -> where it is read from. Where more of what it held was passed than was taken, it stops: in a process
+    that makes every n-th batch, or where the transform reads something else, it would read in vain.
+    """
+
+    def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
+        self._steps, self._stores, self._limit_bytes = steps, stores, limit_bytes
+        self._lock = Lock()
+        self._held: dict[tuple[int, str, Span], tuple[Ranges, int]] = {}
+        self._of_step: dict[int, list[Ranges]] = {}
+        self.taken_bytes = 0
+        self._used = self._wasted = 0  # ranges
+
+    def units(self, step: int) -> Sequence[Ranges] | None:
+        wanted = self._steps(step)
+        if wanted is None:
+            return None
+        return [
+            Ranges(step, view, key, [*starmap(Span, zip(*map(_list, extents), strict=True))], Future())
+            for view, shards in wanted.items()
+            if view in self._stores
+            for key, extents in shards.items()
+        ]
+
+    def expect(self, step: int, units: Sequence[Ranges]) -> None:
+        """Nothing to note: what is fetched is for one step."""
+
+    def claim(self, unit: Ranges) -> Claim:
+        with self._lock:
+            if self._wasted > self._used + WASTED_MAX:
+                return Claim.NO_ROOM
+            if self.taken_bytes + sum(span.nbytes for span in unit.spans) > self._limit_bytes:
+                return Claim.NO_ROOM
+            for number, span in enumerate(unit.spans):
+                self._drop(unit.view, unit.key, span)
+                self._held[unit.view, unit.key, span] = unit, number
+                self.taken_bytes += span.nbytes
+            self._of_step.setdefault(unit.step, []).append(unit)
+        return Claim.TAKEN
+
+    def fetch(self, unit: Ranges) -> int:
+        found: Blobs = None
+        try:
+            found = self._stores[unit.view].get_ranges(unit.key, unit.spans)
+        finally:
+            unit.blobs.set_result(found)
+        return sum(span.nbytes for span in unit.spans)
+
+    def give_back(self, unit: Ranges) -> None:
+        unit.blobs.set_result(None)
+
+    def passed(self, step: int) -> None:
+        with self._lock:
+            for one in [one for one in self._of_step if one < step]:
+                for unit in self._of_step.pop(one):
+                    for span in unit.spans:
+                        if self._held.get((unit.view, unit.key, span), (None,))[0] is unit:
+                            self._drop(unit.view, unit.key, span)
+                            self._wasted += 1
+
+    def forget(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self._of_step.clear()
+            self.taken_bytes = 0
+
+    def take(self, view: int, key: str, spans: Sequence[Span]) -> list[Blob | None]:
+        """Per range what was read ahead, or is being read, which is waited for; None for others. They are the caller's
+        now."""
+        with self._lock:
+            found = [self._drop(view, key, span) for span in spans]
+            self._used += sum(one is not None for one in found)
+        taken = []
+        for one in found:
+            blobs = one and one[0].blobs.result()
+            taken.append(blobs[one[1]] if one and blobs else None)
+        return taken
+
+    def _drop(self, view: int, key: str, span: Span) -> tuple[Ranges, int] | None:
+        one = self._held.pop((view, key, span), None)
+        if one is not None:
+            self.taken_bytes -= span.nbytes
+        return one
+
+
+class AheadReader:
+    """Reads a view's ranges from what was read ahead, and the others from its store."""
+
+    def __init__(self, ahead: RangesAhead, view: int, store: RangeReader) -> None:
+        self._ahead, self._view, self._store = ahead, view, store
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """From the store: a reader asks for one range when what it got before was wrong."""
+        return self._store.get_range(key, offset, nbytes, etag)
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = 16 * 2**20,
+    ) -> list[Blob]:
+        """As every store. What was read ahead of another object than the pinned one is read again, and refused."""
+        taken = self._ahead.take(self._view, key, [Span(*span) for span in spans])
+        held = [one if one is None or etag in (None, one.etag) else None for one in taken]
+        missing = [span for span, one in zip(spans, held, strict=True) if one is None]
+        read = iter(
+            self._store.get_ranges(key, missing, etag=etag, max_gap=max_gap, max_span=max_span)
+            if missing or not held
+            else ()
+        )
+        return [next(read) if one is None else one for one in held]
+
+
+def _list(values: I64) -> list[int]:
+    out: list[int] = values.tolist()
+    return out

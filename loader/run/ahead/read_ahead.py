@@ -1,0 +1,236 @@
+"""Reading ahead: what the next steps need is fetched in the order of the steps, many requests at once.
+
+One thread plans, several fetch. Nothing here decides what a batch holds: a batch whose bytes are not there reads them
+itself, at once, with its own retries; a read ahead that fails is counted and forgotten, and the next is tried once a
+batch has been read.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Condition
+from typing import Generic, Protocol, TypeVar
+
+from ...cache.cached_store import Claim
+from ...errors import PenstockError
+from ...storage.shared.request_counts import Traffic, counted
+from ...storage.shared.retry import tried_once
+from .threads import Crew
+
+logger = logging.getLogger(__name__)
+
+U = TypeVar("U")
+
+NEAR = 128
+"""Steps by which a batch may lie before or behind the last one and still be the same run; further away the order goes
+on elsewhere (a seek), and what was to be read ahead is dropped. More than are ever made ahead."""
+
+Count = Callable[[str, int], None]
+
+
+class Source(Protocol[U]):
+    """What is read ahead, in units that are fetched in one piece."""
+
+    def units(self, step: int) -> Sequence[U] | None:
+        """What a step needs; None after the last step."""
+
+    def expect(self, step: int, units: Sequence[U]) -> None:
+        """A step's units will be asked for in this order; steps are told in their order."""
+
+    def claim(self, unit: U) -> Claim:
+        """Set room aside for a unit."""
+
+    def fetch(self, unit: U) -> int:
+        """Fetch a unit that was claimed. Returns the bytes that were read."""
+
+    def give_back(self, unit: U) -> None:
+        """A unit that was claimed is not fetched."""
+
+    def passed(self, step: int) -> None:
+        """Every step before this one has what it needed."""
+
+    def forget(self) -> None:
+        """The order goes on elsewhere: nothing is expected."""
+
+
+class ReadAhead(Generic[U]):
+    """Keeps `in_flight` fetches going for the steps after those that are being made, at most `horizon` steps on.
+
+    Until the first batch after a start or a seek has been read, nothing else is: batches after it wait, to find what is
+    then read ahead. on_plan: called by the planning thread with the step that is being made. count: told of
+    `ahead_bytes`, `ahead_failed` and `requests`.
+    """
+
+    def __init__(
+        self,
+        source: Source[U],
+        *,
+        in_flight: int,
+        horizon: int,
+        count: Count,
+        on_plan: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._source, self._in_flight, self._horizon = source, in_flight, horizon
+        self._count, self._on_plan = count, on_plan
+        self._lock = Condition()
+        self._run = 0  # goes up with every seek: whoever began before it is late
+        self._begun: set[int] = set()
+        self._last: int | None = None  # the furthest step that was begun
+        self._next = 0  # the step to plan next
+        self._queue: deque[U] = deque()
+        self._busy = 0
+        self._first: int | None = None  # the first step after a start or a seek, until it has been read
+        self._resting = self._ended = self._stopped = self._warned = False
+        self._planning = self._again = False
+        # Their threads are begun when the first batch has been read: starting dozens would delay it.
+        self._planner: Crew[None, None] | None = None
+        self._fetchers: Crew[tuple[int, U], None] | None = None
+
+    def begin(self, steps: Sequence[int]) -> bool:
+        """The batches of these steps, ascending, are being made together. Returns whether they are the first after a
+        start or a seek; others wait until those have been read."""
+        with self._lock:
+            if self._last is None or abs(steps[0] - self._last) > NEAR:
+                self._start(steps[0])
+            first = steps[0] == self._first
+            self._begun.update(steps)
+            if not first:
+                self._lock.wait_for(lambda: self._first is None or self._stopped)
+            self._last = max(self._last or 0, steps[-1])
+        self._wake()
+        return first
+
+    def done(self, step: int) -> None:
+        """A batch that was begun has what it needs, or failed; may be told again."""
+        with self._lock:
+            self._begun.discard(step)
+            self._resting = False
+            if self._first == step:
+                self._first = None
+                self._lock.notify_all()
+            if self._last is not None:
+                self._source.passed(min(self._begun, default=self._last + 1))
+        self._wake()
+
+    def dismiss(self) -> None:
+        """Stop: what is planned is dropped. Does not wait for what is being fetched."""
+        self._stopped = True
+        with self._lock:
+            self._lock.notify_all()
+        for crew in (self._planner, self._fetchers):
+            if crew is not None:
+                crew.dismiss()
+
+    def close(self) -> None:
+        """Stop, and wait for what is being fetched."""
+        self.dismiss()
+        if self._planner is not None:
+            self._planner.join()
+        if self._fetchers is not None:  # which the planner has begun
+            self._fetchers.join()
+
+    def _start(self, step: int) -> None:
+        self._run += 1
+        self._queue.clear()
+        self._begun.clear()
+        self._first = self._last = step
+        self._next, self._ended = step + 1, False
+        self._source.forget()
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._again = True
+            if self._planning or not self._may_plan():
+                return
+            self._planning = True
+            if self._planner is None:
+                self._planner = Crew(lambda _: self._plan(), 1, name="penstock-plan")
+            self._planner.submit(None)
+
+    def _plan(self) -> None:
+        if self._fetchers is None:
+            self._fetchers = Crew(self._fetch, self._in_flight, name="penstock-ahead")
+            if self._stopped:  # before there was anybody to dismiss
+                self._fetchers.dismiss()
+        while True:
+            with self._lock:
+                self._again = False
+                step = self._last or 0
+            try:
+                if self._may_plan():
+                    self._on_plan(step)
+                while self._may_plan() and self._plan_one():
+                    pass
+            except PenstockError as error:  # the batch of that step will meet it, and raise it
+                self._failed(error)
+            with self._lock:
+                if not self._again:
+                    self._planning = False
+                    return
+
+    def _may_plan(self) -> bool:
+        return self._first is None and not self._stopped
+
+    def _plan_one(self) -> bool:
+        """One unit further; whether it is worth going on."""
+        with self._lock:
+            run, last = self._run, self._last or 0
+            if self._resting or self._busy >= self._in_flight:
+                return False
+            unit = self._queue[0] if self._queue else None
+            self._next = step = max(self._next, last + 1)
+            if unit is None and (self._ended or step > last + self._horizon):
+                return False
+        if unit is None:
+            units = self._source.units(step)
+            with self._lock:
+                if run == self._run:
+                    self._ended = units is None
+                    if units is not None:
+                        self._source.expect(step, units)
+                        self._queue.extend(units)
+                        self._next = step + 1
+            return True
+        with self._lock:
+            if run != self._run:
+                return True
+            claimed = self._source.claim(unit)
+            if claimed is Claim.NO_ROOM:
+                return False
+            self._queue.popleft()
+            if claimed is Claim.NEEDLESS:
+                return True
+            self._busy += 1
+        assert self._fetchers is not None  # `_plan` began it
+        fetched = self._fetchers.submit((run, unit))
+        # A batch that is still being made may wait for what will not come.
+        fetched.add_done_callback(lambda done: self._source.give_back(unit) if done.cancelled() else None)
+        if self._stopped:  # after its threads were told to end: nobody may take it any more
+            fetched.cancel()
+        return True
+
+    def _fetch(self, task: tuple[int, U]) -> None:
+        run, unit = task
+        traffic = Traffic()
+        try:
+            if run != self._run or self._stopped:
+                self._source.give_back(unit)
+                return
+            with counted(traffic), tried_once():
+                self._count("ahead_bytes", self._source.fetch(unit))
+        except PenstockError as error:
+            self._failed(error)
+        finally:
+            self._count("requests", traffic.requests)
+            self._count("fallbacks", traffic.fallbacks)
+            with self._lock:
+                self._busy -= 1
+            self._wake()
+
+    def _failed(self, error: PenstockError) -> None:
+        self._count("ahead_failed", 1)
+        with self._lock:
+            self._resting = True
+            warned, self._warned = self._warned, True
+        if not warned:
+            logger.info("a read ahead failed (%s); a batch that needs it reads it again", error)

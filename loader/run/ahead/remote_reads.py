@@ -1,0 +1,200 @@
+"""A loader's reads of remote stores: what is kept, what is read ahead, and how."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ...cache.cached_store import CachedStore, Content
+from ...cache.memory import Count, MemoryPages
+from ...cache.node_cache import OpenCache
+from ...cache.spec import CacheSpec, NodeCache
+from ...dataset.reading.read import Map
+from ...dataset.shards.shard import END_BYTES
+from ...dataset.versions.version import Version
+from ...dataset.versions.view import View
+from ...order.plan import PlannedSource
+from ...storage import RangeReader, is_local
+from ..metrics.metrics import Metrics
+from ..recipe.recipe import Recipe
+from ..recipe.video_reads import Group
+from .next_reads import RankFuture, Steps
+from .pages import PagesAhead, pages_of
+from .pages_or_ranges import group_bodies, pages_pay, working_set_bytes
+from .ranges import AheadReader, RangesAhead
+from .read_ahead import ReadAhead
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT = 32
+"""Reads ahead in flight: what is read ahead of a start or a seek at most, and 1.6 GB/s at 20 ms and a page of 1 MiB."""
+WINDOW_BYTES = 32 * 2**20
+"""Larger pages are read fewer at once."""
+RANGES_IN_FLIGHT = 8
+"""Steps' shares of a shard in flight; each is as many requests as it has ranges."""
+RANGES_BYTES = 256 * 2**20
+"""Ranges that are held for batches to come, beside a node cache or of a larger memory: tens of batches."""
+RANGES_STEPS = 16
+KNOWN_SAMPLES = 2**18
+"""Samples whose next use is looked up at most: about 50 MB."""
+HINT_SAMPLES = 2**16
+"""Samples whose places are looked up for a hint: less than a second, once in ten."""
+
+
+class NodeReads:
+    """How a loader reads each of its views: of a folder of this machine from its store; of others through pages in
+    memory or in a node cache, or by ranges read ahead. None of it changes a byte.
+
+    videos: per view, the groups of its video fields. end: the first step that is not made. Raises: InvalidRuntime for a
+    folder that may not be a cache.
+    """
+
+    def __init__(
+        self,
+        cache: CacheSpec,
+        recipe: Recipe,
+        videos: Sequence[Sequence[Group]],
+        metrics: Metrics,
+        run: Map,
+        end: int | None = None,
+    ) -> None:
+        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
+        self._cache: OpenCache | MemoryPages | None = None
+        self._ahead: ReadAhead[Any] | None = None
+        remote = [i for i, store in enumerate(self._stores) if not is_local(store)]
+        if not remote:
+            if isinstance(cache, NodeCache):
+                logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
+            return
+        if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
+            return
+        opened = open_cache(cache, metrics.count)
+        self._cache, limit = opened, opened.limit_bytes or 0
+        planned = list(recipe.plan.sources.values())
+        sources, views = [planned[i] for i in remote], [recipe.views[i] for i in remote]
+        ranks = 1 if isinstance(opened, OpenCache) else recipe.world.world_size
+        live = working_set_bytes(sources, views, cache.page_bytes, ranks)
+        in_pages = live <= limit and pages_pay(sources, views, cache.page_bytes, ranks)
+        logger.info(
+            "remote sources are read %s: the pages that are read side by side take about %d bytes, of %d there may be",
+            "in pages, ahead of their next use" if in_pages else "by ranges, some steps ahead",
+            live,
+            limit,
+        )
+        if in_pages or isinstance(opened, OpenCache):
+            for i, view in zip(remote, views, strict=True):
+                self._stores[i] = CachedStore(self._stores[i], opened, partial(_content, view.version))
+        steps = RankFuture(recipe, videos, end, run)
+        hints = (
+            Hinting(steps, opened, dict(enumerate(self._stores))) if isinstance(opened, OpenCache) else None
+        )
+        on_plan = hints or _nothing
+        if in_pages:
+            stores = {i: store for i, store in enumerate(self._stores) if isinstance(store, CachedStore)}
+            memory = opened if isinstance(opened, MemoryPages) else None
+            self._ahead = ReadAhead(
+                PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes)),
+                in_flight=max(
+                    1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, -(-live // cache.page_bytes))
+                ),
+                horizon=_horizon(recipe, sources),
+                count=metrics.count,
+                on_plan=on_plan,
+            )
+        elif (
+            recipe.plan.pack is None
+        ):  # of packed documents pieces are read, and which is known once they are
+            ranges = RangesAhead(steps, {i: self._stores[i] for i in remote}, min(limit, RANGES_BYTES))
+            for i in remote:
+                self._stores[i] = AheadReader(ranges, i, self._stores[i])
+            self._ahead = ReadAhead(
+                ranges, in_flight=RANGES_IN_FLIGHT, horizon=RANGES_STEPS, count=metrics.count, on_plan=on_plan
+            )
+
+    def __getitem__(self, view: int) -> RangeReader:
+        """What to read a view from."""
+        return self._stores[view]
+
+    def begin(self, steps: Sequence[int]) -> bool:
+        """The batches of these steps are being made together: what comes after them is read ahead. Returns whether they
+        are the first after a start or a seek; others wait for those."""
+        return self._ahead is not None and self._ahead.begin(steps)
+
+    def done(self, step: int) -> None:
+        """A batch that was begun has been read, or failed."""
+        if self._ahead is not None:
+            self._ahead.done(step)
+
+    def dismiss(self) -> None:
+        """Read nothing ahead any more; does not wait."""
+        if self._ahead is not None:
+            self._ahead.dismiss()
+
+    def close(self) -> None:
+        """Need nothing any more; no thread is left."""
+        if self._ahead is not None:
+            self._ahead.close()
+        if self._cache is not None:
+            self._cache.close()
+
+
+class Hinting:
+    """Tells the other users of a node cache, from time to time, which pages this loader needs after a step."""
+
+    def __init__(self, steps: Steps, cache: OpenCache, stores: Mapping[int, RangeReader]) -> None:
+        self._steps, self._cache, self._stores = steps, cache, stores
+
+    def __call__(self, step: int) -> None:
+        self._cache.beat(lambda: self.next_pages(step + 1))
+
+    def next_pages(self, step: int) -> Iterator[str]:
+        """Pages in the order of their next use, each once."""
+        seen: set[str] = set()
+        left = HINT_SAMPLES
+        while left > 0 and (wanted := self._steps(step)):
+            for view, shards in wanted.items():
+                store = self._stores[view]
+                if not isinstance(store, CachedStore):
+                    continue
+                for key, extents in shards.items():
+                    left -= len(extents.offset)
+                    for number in pages_of(extents, self._cache.page_bytes):
+                        name = store.page_name(key, number)
+                        if name not in seen:
+                            seen.add(name)
+                            yield name
+            step += 1
+
+
+def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
+    """Raises: InvalidRuntime for a folder that may not be a cache."""
+    return OpenCache(spec, count) if isinstance(spec, NodeCache) else MemoryPages(spec, count)
+
+
+def _nothing(step: int) -> None:
+    """Nobody is to be told of the pages in a loader's own memory."""
+
+
+def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
+    """Steps in which every sample that is live now is read: an epoch of a full shuffle, D*h chunks' worth of lanes."""
+    live = sum(one.shape.n if one.shape.chunk == 1 else one.shape.live_samples for one in sources)
+    return -(-min(live, KNOWN_SAMPLES * recipe.world.world_size) // recipe.plan.batch_range[0])
+
+
+def _pages(views: Sequence[View], page_bytes: int) -> int:
+    """How many pages of these views' shards hold more than the end of an archive."""
+    shards = {(view.version.id, group): view.version for view in views for group in group_bodies(view)}
+    return sum(
+        int(-(-(nbytes - END_BYTES) // page_bytes))
+        for (_, group), version in shards.items()
+        for nbytes in version.parts.shard_nbytes(group)
+    )
+
+
+def _content(version: Version, path: str) -> Content | None:
+    found = version.parts.shard_content(path)
+    if found is None:
+        return None
+    sha256, nbytes = found
+    # Pages that were verified have names of their own: those that others of this machine keep were perhaps not.
+    return Content(sha256 if version.verify == "crc32c" else f"{sha256} verified", nbytes)

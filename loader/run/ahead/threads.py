@@ -1,0 +1,124 @@
+"""Threads that work for a loader, and end with it or with the process.
+
+The pools of concurrent.futures work their whole queue off before the interpreter exits: a training that is
+over, or interrupted, would first decode everything that was queued ahead.
+
+Threads that read ranges of remote objects at the same time, for whoever makes batches in this process.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextvars import copy_context
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, Generic, TypeVar
+
+from ...dataset.reading.read import Map
+from ...order.plan import Plan
+from ...storage import is_local
+from ...storage.shared.threads import DaemonPool, ends_with_the_process
+from ..recipe.recipe import stored_views
+
+IO_THREADS = 64
+"""Objects read at once per process of a remote store, as many as it takes by default: the indexes and the samples of a
+first batch, spread over as many shards, are a round trip each. Threads are begun where there is work for them."""
+
+
+def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
+    """(the threads, None where every source lies on this machine, how to read with them)."""
+    if _all_local(plan):
+        return None, map
+    pool = DaemonPool(IO_THREADS, "penstock-io")
+    return pool, _in_context(pool)
+
+
+def _in_context(pool: DaemonPool) -> Map:
+    """The pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
+
+    def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        return pool.map(lambda one: one[0].run(function, one[1]), [(copy_context(), item) for item in items])
+
+    return run
+
+
+def _all_local(plan: Plan) -> bool:
+    """Whether every source lies on this machine: threads per range read only pay where a read waits."""
+    return all(is_local(view.version.store) for view in stored_views(plan))
+
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class Crew(Generic[A, T]):
+    """`threads` threads that call `make(task)` for one submitted task after another.
+
+    on_idle: told before each how many seconds a thread had waited for it. name: of the threads.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[A], T],
+        threads: int,
+        on_idle: Callable[[float], None] = lambda _: None,
+        name: str = "penstock-batch",
+    ) -> None:
+        self._make, self._on_idle, self.size = make, on_idle, threads
+        self._queue: SimpleQueue[tuple[A, Future[T]] | None] = SimpleQueue()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
+            for number in range(threads)
+        ]
+        ends_with_the_process(self)
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, task: A) -> Future[T]:
+        """What `make(task)` will return or raise; cancelled when the crew is dismissed first."""
+        future: Future[T] = Future()
+        self._queue.put((task, future))
+        return future
+
+    def cancel(self, futures: Iterable[Future[T]]) -> None:
+        """Of what was submitted: what is not begun will not be."""
+        for future in futures:
+            future.cancel()
+
+    def dismiss(self) -> None:
+        """Let every thread end after the call that it is in; what is queued is cancelled. Does not wait."""
+        self._stop.set()
+        self.retire()
+
+    def retire(self) -> None:
+        """Let the threads end when the queue is done. Does not wait."""
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the threads' end, so long at most, after `dismiss` or `retire`."""
+        until = None if timeout_s is None else perf_counter() + timeout_s
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - perf_counter()))
+
+    def abandon(self) -> None:
+        """`dismiss`: one of the threads may be who has the crew last, and cannot wait for itself."""
+        self.dismiss()
+
+    def _work(self) -> None:
+        while True:
+            start = perf_counter()
+            queued = self._queue.get()
+            if queued is None:
+                return
+            self._on_idle(perf_counter() - start)
+            task, future = queued
+            if self._stop.is_set():
+                future.cancel()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(self._make(task))
+                except BaseException as error:  # noqa: BLE001 - whoever takes the batch gets it
+                    future.set_exception(error)
+            del queued, task, future  # an idle thread must not keep a batch alive

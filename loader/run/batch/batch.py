@@ -1,0 +1,198 @@
+"""What the training loop receives for one step.
+
+What the slots of a batch hold, as (source, key): put together when somebody looks.
+"""
+
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InvalidRuntime
+from .step_metrics import SlowSample
+from .substitution import Substitution
+
+Ids = list[tuple[str, str] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotIds:
+    """Per slot: source, the number of its source in `names`; keys; valid, False at padding. Nothing of it changes."""
+
+    names: Sequence[str]
+    source: NDArray[np.int32]
+    keys: Sequence[str]
+    valid: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, slots: slice) -> "SlotIds":
+        """Those of some slots, in the same memory."""
+        return SlotIds(
+            names=self.names, source=self.source[slots], keys=self.keys[slots], valid=self.valid[slots]
+        )
+
+    def listed(self) -> Ids:
+        """(source, key) per slot, None at padding; a list of the caller's own."""
+        names = self.names
+        return [
+            (names[source], key) if valid else None
+            for source, key, valid in zip(self.source.tolist(), self.keys, self.valid.tolist(), strict=True)
+        ]
+
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class _IdsOnDemand:
+    """`Batch.ids`: a list, which most trainings never look at, and which costs more than a small batch's bytes."""
+
+    def __set__(self, batch: "Batch", ids: Ids | SlotIds) -> None:
+        batch.__dict__["ids"] = ids
+
+    def __get__(self, batch: "Batch | None", owner: type) -> Ids:
+        if batch is None:
+            raise AttributeError("ids")  # so that dataclass sees no default
+        ids = batch.__dict__["ids"]
+        if isinstance(ids, SlotIds):
+            ids = batch.__dict__["ids"] = ids.listed()
+        return cast(Ids, ids)
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """One rank's slots of one global batch; batch["jpg"] is a stacked array, or a list where shapes differ.
+
+    (Not a collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.)
+
+    step: global step. ids: (source, key) per slot, None at padding. mask: bool [slots], True at real slots
+    (a tensor for torch, a jax.Array for jax). weight: valid slots * world size / global batch of this step; multiply a
+    mean loss by it, then the mean over ranks is the sum over samples / global batch: the mean over samples of a full
+    batch.
+    digest: 64-bit, rank-local; the sum over ranks mod 2^64 is the same for every world size. wait_s: seconds
+    that the consumer waited for this batch. nbytes: of the decoded arrays. bucket: the label that all of its samples
+    share, None in a plan without buckets. substitutions: by slot and attempt, empty unless a sample was corrupt; `ids`
+    has the samples that came instead. stats: seconds per stage, bytes, requests and other counts of this step alone
+    (docs/observability.md); slowest: its slowest sample, with its address. micro, micros: which of how many pieces of
+    the rank's part this is, see `micro_batches`.
+    """
+
+    step: int
+    ids: _IdsOnDemand = _IdsOnDemand()
+    mask: Any
+    weight: float
+    digest: int
+    fields: dict[str, Any]
+    nbytes: int = 0
+    bucket: str | None = None
+    wait_s: float = field(default=0.0)
+    substitutions: list[Substitution] = field(default_factory=list)
+    stats: dict[str, float] = field(default_factory=dict)
+    slowest: SlowSample | None = None
+    micro: int = 0
+    micros: int = 1
+
+    @property
+    def last_micro(self) -> bool:
+        """Whether the optimizer's step comes after this one."""
+        return self.micro + 1 == self.micros
+
+    def micro_batches(self, count: int) -> "list[Batch]":
+        """The part in `count` pieces in order, of sizes that differ by one slot at most, for gradient accumulation.
+
+        Their arrays are slices of this batch's. Weights are such that the sum of (mean loss * weight) over the pieces,
+        averaged over ranks, is that of the whole part. digest, substitutions, stats, slowest and wait_s are the whole
+        part's, and come with the first piece; the others have 0 or none. Raises: InvalidRuntime for more pieces than
+        slots.
+        """
+        if not 1 <= count <= len(self):
+            raise InvalidRuntime(
+                f"micro_batches({count!r}) of {len(self)} slots; 1 to {len(self)} are possible"
+            )
+        valid = sum(one is not None for one in self.ids)
+        pieces = []
+        for micro in range(count):
+            rows = slice(micro * len(self) // count, (micro + 1) * len(self) // count)
+            ids = self.ids[rows]
+            fields = {name: values[rows] for name, values in self.fields.items()}
+            piece = replace(
+                self,
+                ids=ids,
+                mask=self.mask[rows],
+                weight=self.weight * sum(one is not None for one in ids) / max(1, valid),
+                fields=fields,
+                nbytes=fields_nbytes(fields),
+                micro=micro,
+                micros=count,
+            )
+            if micro:
+                piece.digest, piece.wait_s, piece.slowest = 0, 0.0, None
+                piece.substitutions, piece.stats = [], {}
+            pieces.append(piece)
+        return pieces
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise KeyError(
+                f"no field {name!r} in this batch; it has {', '.join(map(repr, self.fields))}"
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.fields
+
+    def __len__(self) -> int:
+        return len(self.__dict__["ids"])
+
+    def keys(self) -> KeysView[str]:
+        """The field names."""
+        return self.fields.keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """(field name, column) pairs."""
+        return self.fields.items()
+
+    def pin_memory(self) -> "Batch":
+        """The same batch with its tensors in pinned memory; torch's DataLoader calls it for pin_memory=True."""
+        self.mask, self.fields = self._with_tensors(lambda tensor: tensor.pin_memory())
+        return self
+
+    def to(self, device: Any, non_blocking: bool = False) -> "Batch":
+        """A batch with its tensors on a torch device and all else as it is; Lightning and Accelerate call it.
+
+        non_blocking: as for `torch.Tensor.to`. numpy's arrays stay where they are, jax's too.
+        """
+        mask, fields = self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return replace(self, ids=self.__dict__["ids"], mask=mask, fields=fields)
+
+    def _with_tensors(self, change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
+        """(mask, fields), `change` done to every torch tensor in them."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, list):
+                return [changed(item) for item in value]
+            return change(value) if hasattr(value, "pin_memory") else value  # only torch's tensors have that
+
+        return changed(self.mask), {name: changed(value) for name, value in self.fields.items()}
+
+
+def fields_nbytes(fields: Mapping[str, Any]) -> int:
+    """Bytes held by arrays, tensors, bytes and str in a collated batch: what the prefetch bound counts."""
+    return sum(_nbytes(value) for value in fields.values())
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, list):
+        if set(map(type, value)) <= {bytes, str}:
+            return sum(map(len, value))
+        return sum(map(_nbytes, value))
+    if isinstance(value, bytes | str):
+        return len(value)
+    return int(getattr(value, "nbytes", 0))

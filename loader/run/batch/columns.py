@@ -1,0 +1,180 @@
+"""A batch while it is made: field by field, a value per slot, large arrays in the rows of the batch's own memory."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...modalities.destination import Place
+from ...order.random.keys import I64
+
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""(shape, dtype) -> an array of any content."""
+
+_WORTH_MOVING_BYTES = 4096  # smaller arrays cost less to hold than to look after
+
+
+class _Mark:
+    """Stands for a value that is not there itself."""
+
+
+PADDED = _Mark()
+"""In a slot without a sample."""
+_PADDING = -1
+
+
+class Columns:
+    """Values of `n_slots` slots. A slot without any is padding.
+
+    Holding every decoded array until the last one is there costs fresh memory for each (a third of the time of
+    decoding a photo); moved into its row, or decoded there, one array's memory serves for the next. A row holds
+    anything until a value is put into it.
+    """
+
+    def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
+        self._allocate = allocate
+        self._rows: dict[str, np.ndarray] = {}
+        self._filled: dict[str, NDArray[np.bool_]] = {}  # slots whose row holds their value
+        self._values: dict[str, list[Any]] = {}  # of the other slots, None where the sample lacks the field
+        self._orders: dict[tuple[str, ...], int] = {}  # the fields of samples, numbered as they came up
+        self._order = np.full(n_slots, _PADDING)
+        self._complete: tuple[str, ...] | None = None  # the fields of every slot, where all lie in rows
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
+        """Some of the slots, and then others, in the same memory. Nothing is put into these columns any more."""
+        complete = self._found_complete()
+        for some in slots:
+            out = Columns.__new__(Columns)  # a fifth of a small batch's time would go into empty columns
+            out._allocate, out._complete = self._allocate, complete
+            out._order, out._orders = self._order[some], self._orders
+            out._rows = {field: rows[some] for field, rows in self._rows.items()}
+            out._filled = {} if complete else {field: one[some] for field, one in self._filled.items()}
+            out._values = {field: values[some] for field, values in self._values.items()}
+            yield out
+
+    def names(self) -> list[str]:
+        """Every field, in the order in which the slots bring them up."""
+        if self._complete is not None:
+            return list(self._complete)
+        orders, here = list(self._orders), dict.fromkeys(self._order[self.mask()].tolist())
+        return list(dict.fromkeys(name for number in here for name in orders[number]))
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Per slot, whether it has a sample."""
+        if self._complete is not None:
+            return np.ones(len(self), bool)
+        real: NDArray[np.bool_] = self._order != _PADDING
+        return real
+
+    def rows(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
+        """The memory [n_slots, *shape] of a field's arrays, made when it is first asked for; None where those of the
+        field have another shape or dtype, or where there are none: of objects, and not in the machine's byte order."""
+        rows = self._rows.get(field)
+        if rows is None:
+            if dtype.hasobject or not dtype.isnative:
+                return None
+            rows = self._rows[field] = self._allocate((len(self), *shape), dtype)
+            self._filled[field] = np.zeros(len(self), bool)
+        return rows if rows.shape[1:] == shape and rows.dtype == dtype else None
+
+    def put_rows(self, field: str, slots: Sequence[int] | I64) -> None:
+        """The rows of these slots hold their values."""
+        self._filled[field][slots] = True
+
+    def put_bytes(self, field: str, slots: Sequence[int], values: Iterable[Any]) -> None:
+        """Values that are no arrays."""
+        own = self._of(field)
+        for slot, value in zip(slots, values, strict=True):
+            own[slot] = value
+
+    def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
+        """One value, which lies in its row already or, where it is a large array, is copied there."""
+        in_row = in_row or self._moved(field, slot, value)
+        if field in self._filled:
+            self._filled[field][slot] = in_row
+        if not in_row:
+            self._of(field)[slot] = value
+
+    def put_names(self, slots: Sequence[int] | I64, names: tuple[str, ...]) -> None:
+        """The fields that the samples of these slots have, in their order."""
+        self._order[slots] = self._orders.setdefault(names, len(self._orders))
+
+    def whole(self, field: str) -> np.ndarray | None:
+        """The field's rows, zeros at padding, where every sample's value is in its row; else None."""
+        if self._complete is not None:
+            return self._rows[field]
+        if field not in self._filled:
+            return None
+        real = self.mask()
+        if not (self._filled[field] | ~real).all():
+            return None
+        rows = self._rows[field]
+        if not real.all():
+            rows[~real] = 0
+        return rows
+
+    def values(self, field: str) -> list[Any]:
+        """Per slot, its value; None where the sample lacks the field, PADDED where there is no sample."""
+        if field not in self._filled and self.mask().all():
+            return list(self._of(field))
+        filled = self._filled[field].tolist() if field in self._filled else [False] * len(self)
+        return [
+            PADDED if order == _PADDING else self._rows[field][slot, ...] if in_row else value
+            for slot, (order, in_row, value) in enumerate(
+                zip(self._order.tolist(), filled, self._of(field), strict=True)
+            )
+        ]
+
+    def _found_complete(self) -> tuple[str, ...] | None:
+        """As `_complete`, looked for."""
+        if len(self._orders) != 1 or not self.mask().all():
+            return None
+        (names,) = self._orders
+        filled = (self._filled.get(name) for name in names)
+        return names if all(one is not None and one.all() for one in filled) else None
+
+    def _of(self, field: str) -> list[Any]:
+        values = self._values.get(field)
+        if values is None:
+            values = self._values[field] = [None] * len(self)
+        return values
+
+    def _moved(self, field: str, slot: int, value: Any) -> bool:
+        if type(value) is not np.ndarray or value.nbytes < _WORTH_MOVING_BYTES:
+            return False
+        rows = self.rows(field, value.shape, value.dtype)
+        if rows is None:
+            return False
+        rows[slot] = value
+        return True
+
+
+class Room:
+    """One row of the columns: offered to decoders for what they decode, and filled."""
+
+    def __init__(self, columns: Columns, row: int) -> None:
+        self._columns, self._row = columns, row
+        self._given: dict[str, np.ndarray] = {}
+
+    def place_of(self, field: str) -> Place:
+        """Where a decoder may put its value of a field."""
+
+        def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
+            rows = self._columns.rows(field, shape, dtype)
+            if rows is None:
+                return None
+            self._given[field] = rows[self._row, ...]  # also of rank 0 an array, not a number
+            return self._given[field]
+
+        return place
+
+    def put(self, sample: Mapping[str, Any], names: tuple[str, ...]) -> None:
+        """Values of a sample whose fields are `names`; of other fields they are there already."""
+        for field, value in sample.items():
+            there = field in self._given and value is self._given[field]  # (the value may be None)
+            self._columns.put(self._row, field, value, in_row=there)
+        self._columns.put_names([self._row], names)

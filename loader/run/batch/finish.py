@@ -1,0 +1,121 @@
+"""Batches out of what was made for a rank's slots: fields, identities, digest and counts of each step.
+
+What became of a rank's slots: what each is known by, and what could not be read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...order.random.keys import I64
+from ...order.steps.digest import delivered_hashes, slot_identities
+from ..recipe.rank_slots import RankSlots
+from ..recipe.recipe import Recipe
+from .batch import Batch, Ids, SlotIds, fields_nbytes
+from .columns import Columns
+from .step_metrics import MAKING, StepMetrics
+from .substitution import Substitution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Delivered:
+    """Per row of the batch: keys, the delivered sample's, "" at padding; crcs, int64, the CRC-32C that its digest is
+    made of, anything at padding. The samples lie in the batch's columns."""
+
+    keys: list[str]
+    crcs: I64
+    substitutions: list[Substitution]
+
+
+Collate = Callable[..., tuple[dict[str, Any], Any]]
+
+
+class Finish:
+    """Finishes batches of a recipe. collate: makes fields and mask of columns (`collate.collate`)."""
+
+    def __init__(self, recipe: Recipe, collate: Collate) -> None:
+        self._recipe, self._collate = recipe, collate
+        self._names = recipe.plan.source_names
+
+    def __call__(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
+        """The batch of each step."""
+        if mine.n_padded:
+            out = [self._padding(mine, columns)]
+        else:
+            out = self._samples(mine, columns, made, seen)
+        for name in out[0].stats:
+            seen.count(name, sum(int(batch.stats[name]) for batch in out))
+        return out
+
+    def _samples(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
+        steps = np.repeat(np.array(mine.steps, np.uint64), np.diff(mine.starts))
+        hashes = delivered_hashes(
+            steps, mine.number, slot_identities(self._recipe.plan, mine.slots), made.crcs
+        )
+        hashes[~mine.valid] = 0
+        digests = np.add.reduceat(hashes, mine.starts[:-1])
+        real = np.add.reduceat(mine.valid, mine.starts[:-1], dtype=np.int64)
+        names = self._names
+        of_source = np.bincount(mine.slots.source[mine.valid], minlength=len(names))
+        for name, count in zip(names, of_source.tolist(), strict=True):
+            seen.samples[name] = seen.samples.get(name, 0) + count
+        out = []
+        for (step, rows), part, batch, digest, n in zip(
+            mine.parts(),
+            columns.parts(rows for _, rows in mine.parts()),
+            mine.batches,
+            digests.tolist(),
+            real.tolist(),
+            strict=True,
+        ):
+            fields, mask = self._collate(part, self._recipe.framework)
+            ids = SlotIds(
+                names=names, source=mine.slots.source[rows], keys=made.keys[rows], valid=mine.valid[rows]
+            )
+            out.append(self._batch(step, ids, fields, mask, digest, n, batch))
+        for one in made.substitutions:
+            out[mine.steps.index(one.step)].substitutions.append(one)
+        return out
+
+    def _padding(self, mine: RankSlots, columns: Columns) -> Batch:
+        """Of a rank without samples, in the shapes of another's. (What was substituted there, that one lists.)"""
+        fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
+        return self._batch(mine.steps[0], [None] * mine.n_padded, fields, mask, 0, 0, mine.batches[0])
+
+    def _batch(
+        self,
+        step: int,
+        ids: Ids | SlotIds,
+        fields: dict[str, Any],
+        mask: Any,
+        digest: int,
+        n_real: int,
+        global_batch: int,
+    ) -> Batch:
+        plan, nbytes = self._recipe.plan, fields_nbytes(fields)
+        return Batch(
+            step=step,
+            ids=ids,
+            mask=mask,
+            weight=n_real * self._recipe.world.world_size / global_batch,
+            digest=digest,
+            fields=fields,
+            nbytes=nbytes,
+            bucket=None if plan.buckets is None else plan.bucket(step),
+            stats={"batches": 1, "samples": n_real, "decoded_bytes": nbytes},
+        )
+
+
+def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
+    """Batches that were made together, each told in `stats` what it took: its own counts, and an even share of the
+    seconds and of what was counted for all of them. What does not divide stands with the first ones."""
+    shares = {MAKING[stage]: spent / len(batches) for stage, spent in seen.seconds.items()}
+    common = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
+    n = len(batches)
+    for i, batch in enumerate(batches):
+        counts = {name: amount // n + (i < amount % n) for name, amount in common.items()}
+        batch.stats = {**shares, **counts, **batch.stats}
+        batch.slowest = seen.slowest.get(batch.step)
+    return batches

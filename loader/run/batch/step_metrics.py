@@ -1,0 +1,143 @@
+"""What making one batch took, and which sample of it took longest."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+from ...dataset.reading.shard_read import ShardRead
+from ...dataset.shards.address import SampleAddress
+from ...storage import Span
+from ...storage.shared.request_counts import Traffic
+
+MAKING = {
+    "plan": "plan_seconds",
+    "address": "address_seconds",
+    "fetch": "fetch_wait_seconds",
+    "verify": "verify_seconds",
+    "decode": "decode_seconds",
+    "transform": "transform_seconds",
+    "collate": "collate_seconds",
+}
+"""Stage of making a batch -> its metric. They follow each other in the thread that makes the batch; where a pool reads,
+`verify` adds up its threads, and `fetch` is the wait for the pool less that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowSample:
+    """The sample that took longest in one stage of a step.
+
+    seconds: of that sample; for "fetch" of one read of one shard, which `key` is the first wanted sample of. path,
+    offset, nbytes: the shard, relative to the root, and the bytes of that read; for other stages those of the sample's
+    largest field. wait_s: what the consumer waited for the step's batch.
+    """
+
+    step: int
+    stage: str
+    seconds: float
+    source: str
+    key: str
+    version: str
+    path: str
+    offset: int
+    nbytes: int
+    wait_s: float = 0.0
+
+
+class StepMetrics:
+    """Filled while the batches of some steps are made together; thread-safe, since a pool may read for them."""
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = steps
+        self.traffic = Traffic()
+        self.seconds: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self.samples: dict[str, int] = {}
+        """Per source."""
+        self.slowest: dict[int, SlowSample] = {}
+        """By step."""
+        self.step_of: Callable[[int], int] | None = None
+        """Row of what is being made -> its step; None: all are of the first."""
+        self._lock = threading.Lock()
+
+    def count(self, name: str, amount: int = 1) -> None:
+        with self._lock:
+            self.counts[name] = self.counts.get(name, 0) + amount
+
+    def spent(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.spent(stage, perf_counter() - start)
+
+    @contextmanager
+    def timed_fetch(self) -> Iterator[None]:
+        """As `timed("fetch")`, less the seconds of `verify` inside."""
+        start, before = perf_counter(), self.seconds.get("verify", 0.0)
+        try:
+            yield
+        finally:
+            verified = self.seconds.get("verify", 0.0) - before
+            self.spent("fetch", max(0.0, perf_counter() - start - verified))
+
+    def sample(
+        self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
+    ) -> None:
+        """A stage is done with the sample of a row. (No context manager: it would cost three times as much.)"""
+        self.spent(stage, seconds)
+        step = self.steps[0] if self.step_of is None else self.step_of(row)
+        before = self.slowest.get(step)
+        if before is None or seconds > before.seconds:
+            self.slow(stage, seconds, source, address, step)
+
+    def read(self, source: str, read: ShardRead) -> None:
+        """One shard's share of a fetch is there; of steps made together, the first has it."""
+        self.spent("verify", read.verify_s)
+        self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
+
+    def slow(
+        self,
+        stage: str,
+        seconds: float,
+        source: str,
+        address: Callable[[], SampleAddress],
+        step: int,
+        read: tuple[str, Span] | None = None,
+    ) -> None:
+        """Keep a sample if none of its step was slower; without the shard and bytes that were read, with the place of
+        its largest field. address: asked only for a sample that is kept."""
+        with self._lock:
+            before = self.slowest.get(step)
+            if before is not None and seconds <= before.seconds:
+                return
+            at = address()
+            if not at.fields:
+                return
+            if read is None:
+                place = max(at.fields.values(), key=lambda one: one.nbytes)
+                read = place.path, Span(place.offset, place.nbytes)
+            path, span = read
+            self.slowest[step] = SlowSample(
+                step=step,
+                stage=stage,
+                seconds=seconds,
+                source=source,
+                key=at.key,
+                version=at.version,
+                path=path,
+                offset=span.offset,
+                nbytes=span.nbytes,
+            )
+
+    def totals(self) -> dict[str, int]:
+        """Counter -> amount, with what the stores counted."""
+        traffic = self.traffic
+        seen = {"requests": traffic.requests, "retries": traffic.retries, "fallbacks": traffic.fallbacks}
+        return {**self.counts, **seen}

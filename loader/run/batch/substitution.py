@@ -1,0 +1,102 @@
+"""One entry of a rank's ledger: which sample was corrupt, where its bytes lie, and what stood in for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...dataset.shards.address import SampleAddress
+from ...errors import Corrupt, DecodeFailed
+from ...order.plan import Plan
+from ...order.steps.slots import Slots
+from ...storage.spec import redact
+
+LEDGER_FORMAT = 1
+MAX_ERROR_CHARS = 2000  # a decoder may quote what it was given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitution:
+    """Attempt `attempt` (1 to 8) to fill one slot of a step, and the sample whose corruption made it necessary. Of a
+    packed sequence: attempt 0, a document that was masked; nothing stands in for it, `substitute` is "".
+
+    slot: its number in the global batch's canonical order; source, epoch, position: as `explain` has them.
+    stage: "checksum" (the bytes are not those written) or "decode" (they are, and the decoder refused them).
+    error: without secrets. address: of the corrupt sample; for attempt 2 that is the first substitute, and so on.
+    substitute, substitute_ordinal: key and version ordinal of the sample taken instead, of the same version; "" and -1.
+    """
+
+    step: int
+    slot: int
+    source: str
+    epoch: int
+    position: int
+    attempt: int
+    stage: Literal["checksum", "decode"]
+    error: str
+    address: SampleAddress
+    substitute: str
+    substitute_ordinal: int
+
+    @property
+    def identity(self) -> tuple[str | int, ...]:
+        """What is the same whenever this substitution is made: all but the words of the error."""
+        at = self.address
+        return (
+            *(self.step, self.slot, self.attempt, self.source),
+            *(at.version_id, at.ordinal, self.substitute_ordinal),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, one line of a ledger."""
+        return {
+            "format": LEDGER_FORMAT,
+            "step": self.step,
+            "slot": self.slot,
+            "source": self.source,
+            "epoch": self.epoch,
+            "position": self.position,
+            "attempt": self.attempt,
+            "stage": self.stage,
+            "error": self.error,
+            **self.address.to_json(),
+            "substitute": self.substitute,
+            "substitute_ordinal": self.substitute_ordinal,
+        }
+
+    @staticmethod
+    def from_json(line: Mapping[str, Any]) -> "Substitution":
+        """The entry whose `to_json` is `line`. Raises: KeyError, TypeError, ValueError for other JSON."""
+        own = ("step", "slot", "source", "epoch", "position", "attempt", "stage", "error")
+        rest = ("substitute", "substitute_ordinal")
+        return Substitution(
+            **{name: line[name] for name in (*own, *rest)}, address=SampleAddress.from_json(line)
+        )
+
+
+def masked(
+    plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
+) -> Substitution:
+    """The entry of a corrupt document that is masked in its sequence. documents: a slot per piece, `number` is its."""
+    return Substitution(
+        step=step,
+        slot=slot,
+        source=plan.source_names[int(documents.source[number])],
+        epoch=int(documents.epoch[number]),
+        position=int(documents.position[number]),
+        attempt=0,
+        stage=stage_of(error),
+        error=error_text(error),
+        address=address,
+        substitute="",
+        substitute_ordinal=-1,
+    )
+
+
+def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
+    """Where a sample turned out to be corrupt."""
+    return "decode" if isinstance(error, DecodeFailed) else "checksum"
+
+
+def error_text(error: Corrupt) -> str:
+    """The error's words for a ledger: without passwords and signatures, and not without end."""
+    return redact(str(error))[:MAX_ERROR_CHARS]

@@ -1,0 +1,1 @@
+"""One step: fetched, verified, decoded, transformed, collated, substituted."""

@@ -1,0 +1,164 @@
+"""Steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from operator import itemgetter
+
+import numpy as np
+
+from ...cache.cached_store import waiting_for_no_page
+from ...cache.spec import CacheSpec, PageMemory
+from ...dataset.reading.crc_sums import sample_crcs
+from ...dataset.reading.read import Map
+from ...errors import Corrupt
+from ...order.steps.slots import Slots
+from ...storage.shared.request_counts import counted
+from ..ahead.remote_reads import NodeReads
+from ..batch.batch import Batch
+from ..batch.buffers import Recycled
+from ..batch.collate import collate, gathered
+from ..batch.columns import Allocate, Columns, Room
+from ..batch.finish import Delivered, Finish, told
+from ..batch.step_metrics import StepMetrics
+from ..batch.substitution import Substitution
+from ..metrics.metrics import Metrics
+from ..recipe.locate import Located
+from ..recipe.rank_slots import Planned, RankSlots
+from ..recipe.recipe import Recipe
+from ..recipe.video_reads import groups_of
+from .fetch import Fetch, Fetched
+from .many_samples import ManySamples
+from .one_sample import OneSample
+from .packed_slots import PackedSlots
+from .substitute import Substitute
+
+logger = logging.getLogger(__name__)
+
+
+class Assembler:
+    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; what it reads may lie in a cache.
+
+    end: the first step that is not made, for which nothing is read ahead. allocate: where a batch's arrays shall lie;
+    given, batches are made for another process, and stay numpy's.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        metrics: Metrics,
+        run: Map,
+        cache: CacheSpec | None = None,
+        allocate: Allocate | None = None,
+        end: int | None = None,
+    ) -> None:
+        self.recipe, self._metrics, self._run = recipe, metrics, run
+        self._allocate = allocate or Recycled()
+        by_field = recipe.decoders()
+        videos = [groups_of(view, own) for view, own in zip(recipe.views, by_field, strict=True)]
+        self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
+        self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
+        one_sample = OneSample(recipe, by_field, self._fetch)
+        self._samples = ManySamples(recipe, by_field, one_sample)
+        packed = recipe.plan.pack is not None
+        self._packed = PackedSlots(recipe, by_field, self._fetch, run) if packed else None
+        self._substitute = Substitute(recipe, self._fetch, one_sample, run)
+        self._planned = Planned(recipe, end)
+        self._finish = Finish(recipe, collate if allocate is None else gathered)
+
+    def dismiss(self) -> None:
+        """Read nothing ahead any more; does not wait for what is on its way."""
+        self._reads.dismiss()
+
+    def close(self) -> None:
+        """Read nothing ahead any more, tell the cache's other users that this one is gone, and hold no file."""
+        self._reads.close()
+        self._fetch.close()
+
+    def batch(self, step: int, *, alone: bool = False) -> Batch:
+        """The rank's part of the global batch of a step. alone: the steps after it are not read ahead.
+
+        Raises: the leaves of `loader.errors` that reading, decoding and the transform raise, each with the sample's
+        address; Corrupt where nothing may be, or nothing readable is, substituted."""
+        (batch,) = self._together([step], alone=alone)
+        return batch
+
+    def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
+        """The rank's parts of consecutive steps, made together: what a step costs however small it is, they share.
+        Raises: as `batch`, after the batches of the steps before."""
+        if len(steps) > 1 and self._packed is None:
+            try:
+                made = self._together(steps)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                logger.debug("steps %s are made one by one", steps, exc_info=True)
+            else:
+                yield from made
+                return
+        for step in steps:
+            yield self.batch(step)
+
+    def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
+        seen = StepMetrics(steps)
+        first = True if alone else self._reads.begin(steps)
+        made = False
+        try:
+            with counted(seen.traffic), waiting_for_no_page() if first else nullcontext():
+                with seen.timed("plan"):
+                    planned = self._planned(steps)
+                batches = [batch for mine in planned for batch in self._made(mine, seen)]
+            made = True
+        finally:
+            if not alone:
+                for step in steps:
+                    self._reads.done(step)
+            if made or len(steps) == 1:
+                self._metrics.add(seen)
+        return told(batches, seen)
+
+    def _made(self, mine: RankSlots, seen: StepMetrics) -> list[Batch]:
+        seen.step_of = mine.step_of if len(mine.steps) > 1 else None
+        columns = Columns(len(mine), self._allocate)
+        made = (self._packed or self._plain)(mine, columns, seen)
+        with seen.timed("collate"):
+            return self._finish(mine, columns, made, seen)
+
+    def _plain(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+        """A stored sample per slot. For a corrupt one a substitute is decoded, and takes its place in the slots."""
+        with seen.timed("address"):
+            wanted = self._fetch.locate(mine.slots, mine.wanted, self._run)
+        # Nothing may be put into the columns ahead of a transform.
+        early = columns if self.recipe.transform is None else None
+        fetched = [self._fetch(mine.slots, one, early, seen) for one in wanted]
+        bad = [
+            (int(one.rows[number]), one, number, error)
+            for one, found in zip(wanted, fetched, strict=True)
+            for number, error in self._decoded(mine.slots, one, found, columns, seen).items()
+        ]
+        instead = []
+        substitutions: list[Substitution] = []
+        for _, one, number, error in sorted(bad, key=itemgetter(0)):
+            room = Room(columns, int(one.rows[number]))
+            alone, sample, tried = self._substitute(mine, one, number, error, room, seen)
+            room.put(sample, self._samples.names(one, sample))
+            instead.append(alone)
+            substitutions += tried
+        keys, crcs = [""] * len(columns), np.zeros(len(columns), np.int64)
+        for one in [*wanted, *instead]:
+            for row, key in zip(one.rows.tolist(), one.places.keys(), strict=True):
+                keys[row] = key
+            crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
+        return Delivered(keys=keys, crcs=crcs, substitutions=substitutions)
+
+    def _decoded(
+        self, slots: Slots, wanted: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
+    ) -> dict[int, Corrupt]:
+        """Put the samples of one kind into the columns. Number of each corrupt one -> why it is."""
+        bad = dict(fetched.bad)
+        whole = np.ones(len(wanted.rows), bool)
+        whole[[*fetched.payloads, *bad]] = False
+        columns.put_names(wanted.rows[whole], wanted.kind.fields)
+        payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
+        fetched.payloads.clear()
+        return bad | self._samples(slots, wanted, payloads, columns, seen)

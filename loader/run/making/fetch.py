@@ -1,0 +1,197 @@
+"""The bytes of samples, read and verified, counted per step; what needs no decoder lies in the batch afterwards."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...dataset.reading.read import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
+from ...dataset.reading.rows_from_maps import map_bytes
+from ...dataset.reading.shard_read import Reading, ReadingOf
+from ...dataset.shards.address import SampleAddress
+from ...errors import Corrupt
+from ...modalities import Decoder
+from ...order.random.keys import I64
+from ...order.steps.slots import Slots
+from ...storage.disk.buffer_reads import disk_of
+from ...storage.disk.mapped_files import MappedFiles
+from ..ahead.remote_reads import NodeReads
+from ..batch.columns import Columns
+from ..batch.step_metrics import StepMetrics
+from ..recipe import generators as draws
+from ..recipe.locate import Locate, Located
+from ..recipe.recipe import Recipe
+from ..recipe.video_reads import BareClip, Group, Readers, read_samples, with_tables
+from .undecoded import Bulk
+
+Payload = dict[str, bytes | BareClip]
+"""Field -> what there is to decode."""
+
+
+class Fetched(NamedTuple):
+    """By the numbers of the samples: what there is to decode, of those of which not all lies in the batch; and of the
+    corrupt ones why they cannot be read."""
+
+    payloads: dict[int, Payload]
+    bad: dict[int, Corrupt]
+
+
+class Fetch:
+    """Reads samples of a recipe's views. Keeps the ETags of the shards that it has read; thread-safe.
+
+    decoders: per source, by field (`Recipe.decoders`); videos: per source, groups of fields (`video_reads.groups_of`).
+    locate: finds the samples, those that are read together together: of sources with videos that have packet tables by
+    source, of others by their decoders, on disks or not.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        decoders: Sequence[Mapping[str, Decoder]],
+        videos: Sequence[Sequence[Group]],
+        reads: NodeReads,
+        run: Map,
+    ) -> None:
+        self._plan, self._views = recipe.plan, recipe.views
+        self._decoders, self._reads, self._run = decoders, reads, run
+        self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
+        self._pins: dict[str, str] = {}
+        stores = [reads[number] for number in range(len(self._views))]
+        disks = [disk_of(one) for one in stores]
+        self._maps = [None if disk is None else MappedFiles(disk) for disk in disks]
+        apart = zip(
+            [number if groups else None for number, groups in enumerate(self._videos)],
+            self._maps,
+            strict=True,
+        )
+        fields = [view.fields for view in self._views]
+        self.locate = Locate(
+            self._views,
+            fields,
+            [(video, maps is None, id(own)) for (video, maps), own in zip(apart, decoders, strict=True)],
+        )
+        self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
+
+    def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+        """What was read of these samples of one kind. columns: where what needs no decoder is put, unless a transform
+        wants it. Raises: what reading raises, except Corrupt."""
+        with seen.timed_fetch():
+            if self._videos[wanted.kind.sources[0]]:
+                return self._by_sample(slots, wanted, seen)
+            return self._by_field(wanted, columns, seen)
+
+    def close(self) -> None:
+        """Hold no file any more."""
+        for maps in self._maps:
+            if maps is not None:
+                maps.close()
+
+    def parts(
+        self, source: int, wanted: Sequence[PartsOfField], seen: StepMetrics
+    ) -> list[list[bytes | memoryview] | Corrupt]:
+        """The parts of each item of `wanted`, all of one source, or why it is corrupt. Raises: as `__call__` does."""
+        bad: dict[int, Corrupt] = {}
+        with seen.timed_fetch():
+            read = self._readers(source, seen).parts(wanted, bad.setdefault)
+        return [bad.get(number, parts) for number, parts in enumerate(read)]
+
+    def _by_field(self, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+        places, bulk, sources = wanted.places, self._bulk[wanted.kind.number], wanted.kind.sources
+        on_disk = self._maps[sources[0]] is not None
+
+        def reading_of(number: int) -> Reading:
+            return self._reading(sources[number], seen)
+
+        fetched = Fetched({}, {})
+        rest = dict.fromkeys(places.fields, np.arange(len(places)))
+        at = wanted.rows.tolist()
+        if columns is not None and on_disk:
+            for rows in bulk.read(reading_of, places, wanted.rows, columns):
+                rest[rows.field] = rows.left
+                columns.put_rows(rows.field, wanted.rows[rows.filled])
+                for other in rows.others:
+                    _take(fetched, other.number, other.field, other.data)
+            for field in (field for field in rest if field in bulk.plain):
+                rest[field] = _mapped(reading_of, wanted, field, rest[field], columns, fetched)
+        for number, field, data in read_places(reading_of, places, rest, self._run):
+            if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
+                columns.put(at[number], field, data)
+            else:
+                _take(fetched, number, field, data)
+        if columns is not None:
+            bulk.learn(fetched.payloads.values())
+        nbytes = np.sum([at.nbytes for at in places.fields.values()], axis=0)
+        nbytes[list(fetched.bad)] = 0
+        seen.count("fetched_bytes", int(nbytes.sum()))
+        return fetched
+
+    def _by_sample(self, slots: Slots, wanted: Located, seen: StepMetrics) -> Fetched:
+        """Of a source whose videos are read by their packets."""
+        (source,) = wanted.kind.sources
+
+        def rng_of(number: int, field: str) -> np.random.Generator:
+            return draws.for_decoder(draws.place_of(self._plan, slots, int(wanted.rows[number])), field)
+
+        read = read_samples(
+            self._views[source],
+            self._videos[source],
+            self._decoders[source],
+            wanted.places.addresses(),
+            rng_of,
+            self._readers(source, seen),
+        )
+        return Fetched(
+            {number: one for number, one in enumerate(read) if not isinstance(one, Corrupt)},
+            {number: one for number, one in enumerate(read) if isinstance(one, Corrupt)},
+        )
+
+    def _reading(self, source: int, seen: StepMetrics) -> Reading:
+        """How to read from a source's store, and count what was read."""
+        name = self._plan.source_names[source]
+        return Reading(
+            self._reads[source],
+            self._pins,
+            partial(seen.count, "refetched"),
+            partial(seen.read, name),
+            self._maps[source],
+        )
+
+    def _readers(self, source: int, seen: StepMetrics) -> Readers:
+        reading = self._reading(source, seen)
+        how: dict[str, Any] = {
+            "pins": reading.pins,
+            "run": self._run,
+            "on_refetch": reading.on_refetch,
+            "on_read": reading.on_read,
+        }
+
+        def fields(addresses: Sequence[SampleAddress], on_corrupt: OnCorrupt) -> list[dict[str, bytes]]:
+            read = read_fields(reading.store, addresses, on_corrupt=on_corrupt, **how)
+            seen.count("fetched_bytes", sum(len(data) for one in read for data in one.values()))
+            return read
+
+        def parts(wanted: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
+            read = read_parts(reading.store, wanted, on_corrupt=on_corrupt, **how)
+            seen.count("fetched_bytes", sum(len(data) for one in read for data in one))
+            return read
+
+        return Readers(fields=fields, parts=parts, run=self._run)
+
+
+def _mapped(
+    reading_of: ReadingOf, wanted: Located, field: str, numbers: I64, columns: Columns, fetched: Fetched
+) -> I64:
+    """Put bytes of mapped shards into the columns. The numbers of the samples that are left."""
+    found, left = map_bytes(reading_of, wanted.places, field, numbers)
+    for number in [number for number, data in found.items() if isinstance(data, Corrupt)]:
+        _take(fetched, number, field, found.pop(number))
+    columns.put_bytes(field, wanted.rows[list(found)].tolist(), found.values())
+    return left
+
+
+def _take(fetched: Fetched, number: int, field: str, data: bytes | Corrupt) -> None:
+    if isinstance(data, Corrupt):
+        fetched.bad.setdefault(number, data)
+    else:
+        fetched.payloads.setdefault(number, {})[field] = data

@@ -1,0 +1,76 @@
+"""One sample from its bytes: decoded, transformed, and tried once more where it does not decode."""
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from ...errors import Corrupt, DecodeFailed
+from ...modalities import Decoder
+from ...order.steps.slots import Slots
+from ..batch.columns import Room
+from ..batch.step_metrics import StepMetrics
+from ..recipe import generators as draws
+from ..recipe.decode import apply_transform, decode_sample
+from ..recipe.locate import Located
+from ..recipe.recipe import Recipe
+from .fetch import Fetch, Payload
+
+
+class OneSample:
+    """Makes samples of a recipe, one at a time; thread-safe. decoders: per source, by field."""
+
+    def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
+        self._plan = recipe.plan
+        self._transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
+        self._decoders, self._fetch = decoders, fetch
+
+    def __call__(
+        self,
+        slots: Slots,
+        wanted: Located,
+        number: int,
+        payload: Payload,
+        room: Room | None,
+        seen: StepMetrics,
+    ) -> dict[str, Any] | Corrupt:
+        """The sample, or why it is corrupt. One that does not decode is read and decoded once more; one whose
+        checksum is wrong was read twice already. room: where decoders may put their values, unless there is a
+        transform. Raises: TransformFailed; what reading raises of a store that does not answer."""
+        found = self._made(slots, wanted, number, payload, room, seen)
+        if isinstance(found, DecodeFailed):
+            seen.count("refetched")
+            alone = self._fetch.locate.again(slots, int(wanted.rows[number]))
+            again = self._fetch(slots, alone, None, seen)
+            return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], room, seen)
+        return found
+
+    def _made(
+        self,
+        slots: Slots,
+        wanted: Located,
+        number: int,
+        payload: Payload,
+        room: Room | None,
+        seen: StepMetrics,
+    ) -> dict[str, Any] | Corrupt:
+        at, row, of = wanted.places.at(number), int(wanted.rows[number]), int(wanted.source[number])
+        source, transform = self._plan.source_names[of], self._transforms[of]
+
+        def key() -> draws.Place:
+            return draws.place_of(self._plan, slots, row)
+
+        how: dict[str, Any] = {} if room is None or transform else {"place_of": room.place_of}
+        try:
+            start = perf_counter()
+            sample = decode_sample(
+                payload, at, self._decoders[of], lambda field: draws.for_decoder(key(), field), **how
+            )
+            decoded = perf_counter()
+            seen.sample("decode", decoded - start, source, at.address, row)
+            if transform is None:
+                return sample
+            sample = apply_transform(transform, sample, at, draws.for_transform(key()))
+            seen.sample("transform", perf_counter() - decoded, source, at.address, row)
+            return sample
+        except Corrupt as error:
+            return error

@@ -1,0 +1,208 @@
+"""Packed sequences from their documents: fetched, decoded and laid out; what is known or found to be bad is masked.
+
+Pieces of long documents, read alone where the root has their checksums.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...dataset.reading.read import Map, PartsOfField
+from ...dataset.shards.address import SampleAddress
+from ...dataset.versions.pack import checks_of
+from ...errors import Corrupt, InvalidPlan
+from ...modalities import Decoder, decoder_for
+from ...order.sources.packed_view import PackedView
+from ...order.steps.slots import Slots
+from ..batch.columns import Columns, Room
+from ..batch.finish import Delivered
+from ..batch.step_metrics import StepMetrics
+from ..batch.substitution import Substitution, masked
+from ..recipe import generators as draws
+from ..recipe.decode import apply_transform
+from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
+from ..recipe.locate import Located
+from ..recipe.rank_slots import RankSlots
+from ..recipe.recipe import Recipe
+from .fetch import Fetch, Fetched
+from .one_sample import OneSample
+
+
+class PieceReads:
+    """Reads what can be read by the piece; thread-safe. Nothing can where the caller decodes the field himself, and
+    where other fields lie beside it."""
+
+    def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
+        packing = recipe.plan.pack
+        assert packing is not None
+        self._field, self._length = packing.field, packing.length
+        self._dtype, self._fetch = np.dtype(packing.dtype), fetch
+        views = [one.view for one in recipe.plan.sources.values() if isinstance(one.view, PackedView)]
+        ours = [
+            one.get(packing.field) is decoder_for(packing.field) and not packing.beside for one in decoders
+        ]
+        # Nobody wrote down the SHA-256 of a table of checksums: where that of samples counts, documents are read whole.
+        proved = [one.version.verify == "sha256" for one in recipe.views]
+        self._checks = [
+            checks_of(view) if own and not by_sha256 else None
+            for view, own, by_sha256 in zip(views, ours, proved, strict=True)
+        ]
+
+    def __call__(
+        self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
+    ) -> dict[int, Values | Corrupt]:
+        """Number of a piece -> its tokens alone, or why they are corrupt, of those that need not be read whole."""
+        wanted: dict[int, dict[int, PartsOfField]] = {}
+        for number, address in addresses.items():
+            source, of = int(pieces.documents.source[number]), pieces.of
+            checks, start = self._checks[source], int(of.start[number])
+            if checks is None or of.tokens[number] <= self._length:
+                continue
+            part = checks.part(address.ordinal, start // self._length, address.fields[self._field])
+            if part is not None and part.nbytes == of.length[number] * self._dtype.itemsize:
+                wanted.setdefault(source, {})[number] = PartsOfField(
+                    address, self._field, [[part]], "the checksums of its pieces"
+                )
+        out: dict[int, Values | Corrupt] = {}
+        for source, some in wanted.items():
+            read = self._fetch.parts(source, list(some.values()), seen)
+            for number, data in zip(some, read, strict=True):
+                out[number] = data if isinstance(data, Corrupt) else (np.frombuffer(data[0], self._dtype),)
+        return out
+
+
+class _Document(NamedTuple):
+    """A document that was read whole, number `number` of `located`."""
+
+    located: Located
+    number: int
+    fetched: Fetched
+
+
+class PackedSlots:
+    """Makes the packed sequences of a recipe; thread-safe. decoders: per source, by field."""
+
+    def __init__(
+        self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
+    ) -> None:
+        self._recipe, self._fetch, self._run = recipe, fetch, run
+        self._pieces = PieceReads(recipe, decoders, fetch)
+        self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
+
+    def __call__(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+        """The sequences of the wanted slots, put into the columns. Raises: Corrupt where
+        nothing may be masked; InvalidPlan for a document that is not the length, or the dtype, that was planned;
+        TransformFailed; what reading raises."""
+        plan, packing = self._recipe.plan, self._recipe.plan.pack
+        assert packing is not None
+        with seen.timed("address"):
+            (step,) = mine.steps
+            pieces = pieces_of(plan, step, mine.slots, mine.wanted)
+            documents = self._located(pieces)
+        substitutions: list[Substitution] = []
+        values, crcs = self._values(mine, pieces, documents, substitutions, seen)
+        numbers: dict[int, list[int]] = {row: [] for row in mine.wanted.tolist()}
+        for number, row in enumerate(pieces.slot.tolist()):
+            numbers[row].append(number)
+        views = [one.view for one in plan.sources.values() if isinstance(one.view, PackedView)]
+        keys, sums = [""] * len(columns), np.zeros(len(columns), np.int64)
+        for row, some in numbers.items():
+            start = perf_counter()
+            sample: dict[str, Any] = dict(laid_out(packing, pieces.of, some, values))
+            address = sequence_address(views[mine.slots.source[row]], int(mine.slots.ordinal[row]))
+            seen.spent("collate", perf_counter() - start)
+            if self._recipe.transform is not None:
+                sample = self._transformed(mine.slots, row, sample, address, seen)
+            Room(columns, row).put(sample, tuple(sample))
+            keys[row], sums[row] = address.key, sequence_crc(pieces.of, some, crcs)
+        return Delivered(keys=keys, crcs=sums, substitutions=substitutions)
+
+    def _located(self, pieces: SlotPieces) -> list[Located]:
+        """Where the documents of the pieces lie that are read."""
+        return self._fetch.locate(pieces.documents, np.flatnonzero(~pieces.held), self._run)
+
+    def _values(
+        self,
+        mine: RankSlots,
+        pieces: SlotPieces,
+        documents: Sequence[Located],
+        substitutions: list[Substitution],
+        seen: StepMetrics,
+    ) -> tuple[dict[int, Values], dict[int, list[int]]]:
+        """Number of a piece -> what is laid out, and the CRC-32Cs of its document's fields. Those masked are in
+        neither."""
+        plan = self._recipe.plan
+        assert plan.pack is not None
+        values: dict[int, Values] = {}
+        crcs: dict[int, list[int]] = {}
+        addresses = {
+            piece: one.places.address(number)
+            for one in documents
+            for number, piece in enumerate(one.rows.tolist())
+        }
+        read: dict[int, Values | Corrupt | _Document] = {**self._pieces(pieces, addresses, seen)}
+        if read:  # these are not read whole
+            whole = np.array([piece for piece in addresses if piece not in read], np.int64)
+            documents = self._fetch.locate(pieces.documents, whole, self._run)
+        for one in documents:
+            fetched = self._fetch(pieces.documents, one, None, seen)
+            read.update(
+                (piece, _Document(one, number, fetched)) for number, piece in enumerate(one.rows.tolist())
+            )
+        for piece, address in sorted(addresses.items()):
+            found = read.pop(piece)
+            if isinstance(found, _Document):
+                found = self._decoded(pieces, piece, found, seen)
+            if isinstance(found, Corrupt):
+                if not self._recipe.substitute:
+                    raise found
+                slot = int(mine.number[pieces.slot[piece]])
+                substitutions.append(
+                    masked(plan, mine.steps[0], pieces.documents, piece, slot, address, found)
+                )
+                continue
+            values[piece] = found
+            crcs[piece] = [address.fields[field].crc32c for field, _, _ in plan.pack.layout]
+        return values, crcs
+
+    def _decoded(
+        self, pieces: SlotPieces, piece: int, read: "_Document", seen: StepMetrics
+    ) -> Values | Corrupt:
+        """Of a piece whose document was read whole."""
+        packing, (one, number, fetched) = self._recipe.plan.pack, read
+        assert packing is not None
+        payload = fetched.payloads.pop(number, {})
+        found = fetched.bad.get(number) or self._document(pieces.documents, one, number, payload, None, seen)
+        if isinstance(found, Corrupt):
+            return found
+        start, address = int(pieces.of.start[piece]), one.places.address(number)
+        here, n = slice(start, start + int(pieces.of.length[piece])), int(pieces.of.tokens[piece])
+        return tuple(
+            _planned(found[field], field, np.dtype(dtype), n, address)[here]
+            for field, _, dtype in packing.layout
+        )
+
+    def _transformed(
+        self, slots: Slots, slot: int, sample: dict[str, Any], address: SampleAddress, seen: StepMetrics
+    ) -> dict[str, Any]:
+        transform = self._recipe.transform_of(int(slots.source[slot]))
+        place = draws.place_of(self._recipe.plan, slots, slot)
+        assert transform is not None
+        start = perf_counter()
+        sample = apply_transform(transform, sample, address, draws.for_transform(place))
+        seen.sample("transform", perf_counter() - start, place[1], lambda: address, slot)
+        return sample
+
+
+def _planned(value: object, field: str, dtype: np.dtype[Any], n: int, address: SampleAddress) -> np.ndarray:
+    """A document's field, with as many values as the table says it has tokens. Raises: InvalidPlan."""
+    if isinstance(value, np.ndarray) and value.shape == (n,) and value.dtype == dtype:
+        return value
+    got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(type(value))
+    raise InvalidPlan(
+        f"{address.describe(field)} is {got}; it was packed as {dtype} [{n}]. Store the field of all documents in one "
+        "dtype, with a value per token; correct the column of pack(lengths=); or leave such documents out with where()"
+    )

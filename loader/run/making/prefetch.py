@@ -1,0 +1,215 @@
+"""Batches made ahead, by threads or processes, and handed over in order, bounded in bytes.
+
+How many steps are made in one go: what a step costs however small it is, they share.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from ...errors import InvalidRuntime
+from ..batch.batch import Batch
+
+MAX_STEPS = 64
+SECONDS = 0.1
+"""Of work at most: what is begun must be waited for at a seek, and at the end."""
+GROWTH = 8
+"""From one stretch to the next at most: the first batches tell little of those to come."""
+BYTES = 16 * 2**20
+"""Of batches at most: they may lie in one piece of memory, which lives as long as the last of them."""
+
+
+class Stride:
+    """`steps` to make in one go: 1 in the beginning, and then as many as are small."""
+
+    def __init__(self) -> None:
+        self.steps = 1
+
+    def saw(self, steps: int, seconds: float, nbytes: int) -> None:
+        """So many steps took so long, and so much memory."""
+        by_time = SECONDS * steps / max(seconds, 1e-9)
+        by_memory = BYTES * steps / max(nbytes, 1)
+        self.steps = max(1, int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory)))
+
+
+MAX_AHEAD = 64
+"""Batches made ahead at most, however small they are, unless those in the making are more: more only delay a seek."""
+
+
+LOOK_UP_S = 1.0
+
+
+class Made(NamedTuple):
+    """What became of consecutive steps. batches: of the first of them; error: of the step after these, None where all
+    were made. at_s: `perf_counter` when they were there, `took_s` seconds after they were begun; nbytes: the memory
+    they take."""
+
+    batches: list[Batch]
+    error: BaseException | None
+    at_s: float
+    took_s: float
+    nbytes: int
+
+
+class Crew(Protocol):
+    """Whoever makes batches ahead: `run.crew.Crew`, threads; `workers.crew.ProcessCrew`."""
+
+    @property
+    def size(self) -> int:
+        """Batches that are made at the same time."""
+
+    def submit(self, steps: range) -> Future[Made]:
+        """What will become of the steps; they are begun in the order in which they are submitted."""
+
+    def cancel(self, futures: Iterable[Future[Made]]) -> None:
+        """All that was submitted and is not taken: what is not begun will not be."""
+
+    def retire(self) -> None:
+        """Work no more when what was submitted is done. Does not wait."""
+
+    def dismiss(self) -> None:
+        """Work no more. Does not wait."""
+
+    def join(self) -> None:
+        """Wait for the end, after `dismiss` or `retire`."""
+
+    def abandon(self) -> None:
+        """`dismiss`, by nobody who could wait for threads."""
+
+
+def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], Made]:
+    """steps -> what became of them, for threads."""
+
+    def made(steps: range) -> Made:
+        batches, error, start = list[Batch](), None, perf_counter()
+        try:
+            batches.extend(make(steps))
+        except BaseException as raised:  # noqa: BLE001 - whoever takes the step's batch gets it
+            error = raised
+        end = perf_counter()
+        return Made(batches, error, end, end - start, sum(batch.nbytes for batch in batches))
+
+    return made
+
+
+class Prefetch:
+    """Has a crew make step, step + 1 ...; `take` gives them in order.
+
+    At most `bound_bytes` of finished and expected batches are kept, but always enough for everybody in the crew to have
+    one (else some would idle). An error is raised by the `take` of its own step, after the batches before it.
+    """
+
+    def __init__(self, crew: Crew, bound_bytes: int) -> None:
+        self._crew, self._retired, self._bound = crew, list[Crew](), bound_bytes
+        self._stride = Stride()
+        self._each_bytes: int | None = None
+        self._pending: deque[tuple[range, Future[Made]]] = deque()
+        self._ready: deque[Batch] = deque()
+        self._ready_s = 0.0  # when they were there
+        self._failed: tuple[int, BaseException] | None = None  # the step after those that are ready
+        # Whoever drops the loader without closing it must not leave anybody working on.
+        weakref.finalize(self, crew.abandon)
+
+    def take(self, step: int, end: int | None) -> Batch:
+        """The batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
+        asked_s = perf_counter()
+        found = not self._ready or self._ready[0].step != step
+        if found:
+            self._get_ready(step, end)
+        batch = self._ready.popleft()
+        if found:
+            self._fill(step + len(self._ready) + 1, end)
+        if self._crew.size:
+            batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)
+        return batch
+
+    def move(self, crew: Crew) -> None:
+        """Have another crew make what is not begun yet; what was submitted comes from the one that has it."""
+        self._crew.retire()
+        self._retired.append(self._crew)
+        self._crew = crew
+        weakref.finalize(self, crew.abandon)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Stop: batches being made are finished and thrown away, threads and processes end before this returns; without
+        `wait`, threads end after the call that they are in."""
+        crews = [self._crew, *self._retired]
+        for crew in crews:
+            crew.dismiss()
+        self._drop()
+        for crew in crews:
+            (crew.join if wait else crew.abandon)()
+
+    def _get_ready(self, step: int, end: int | None) -> None:
+        """`step`, and what was made together with it. Raises: what making it raised; InvalidRuntime."""
+        failed, self._failed = self._failed, None
+        if failed is not None and failed[0] == step and not self._ready:
+            self._drop()
+            raise failed[1]
+        if self._ready or (self._pending and self._pending[0][0].start != step):
+            self._drop()
+            self._stride = Stride()  # who goes from step to step in his own way needs no other
+        self._fill(step, end)
+        _, future = self._pending.popleft()
+        try:
+            made = _waited_for(future)
+            if made.error is not None and not made.batches:
+                raise made.error
+        except CancelledError:
+            raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
+        except BaseException:
+            self._drop()
+            raise
+        self._ready.extend(made.batches)
+        self._ready_s = made.at_s
+        if made.error is not None:
+            self._failed = step + len(made.batches), made.error
+        self._each_bytes = made.nbytes // len(made.batches)
+        self._stride.saw(len(made.batches), made.took_s, made.nbytes)
+
+    def _fill(self, step: int, end: int | None) -> None:
+        """Submit what there is room for; `step` is the first if nothing is submitted."""
+        following = self._pending[-1][0].stop if self._pending else step
+        while (end is None or following < end) and (steps := self._room()):
+            stop = following + steps if end is None else min(end, following + steps)
+            self._pending.append((range(following, stop), self._crew.submit(range(following, stop))))
+            following = stop
+
+    def _room(self) -> int:
+        """Steps that may be submitted together now; 0: none."""
+        steps, needed = self._stride.steps, len(self._pending) < self._crew.size + 1
+        # Until a batch is there nobody knows what one takes: decoded samples are many times their stored bytes.
+        if self._each_bytes is None:
+            return 1 if needed else 0
+        ahead = len(self._ready) + sum(len(some) for some, _ in self._pending)
+        each = max(1, self._each_bytes)
+        left = self._bound - each * len(self._ready)
+        for some, future in self._pending:
+            if not future.done():  # asked once: it may be done a moment later
+                left -= each * len(some)
+            elif not future.cancelled() and future.exception() is None:
+                left -= future.result().nbytes
+        if needed:
+            return max(1, min(steps, left // each))
+        if not self._crew.size:
+            return 0
+        return steps if ahead + steps <= MAX_AHEAD and left >= steps * each else 0
+
+    def _drop(self) -> None:
+        dropped, self._pending = self._pending, deque()  # at once: another thread may be in `take`
+        self._ready.clear()
+        for crew in (self._crew, *self._retired):
+            crew.cancel([future for _, future in dropped])
+
+
+def _waited_for(future: "Future[Made]") -> Made:
+    """Its result. Looks up now and then: a Ctrl-C in the moment before the main thread waits would not wake it."""
+    while True:
+        try:
+            return future.result(LOOK_UP_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()

@@ -1,0 +1,1 @@
+"""Counters and histograms, the status line, Prometheus text, and the bottleneck."""

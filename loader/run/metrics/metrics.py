@@ -1,0 +1,181 @@
+"""What the loader has done and who waited for whom: counters and one wait histogram per stage.
+
+Named as Prometheus names them. Every batch is made by one thread, stage after stage (`step_metrics.MAKING`). Then it
+lies ready (`handover_wait_seconds`) until the consumer takes it, who may have waited for it (`consumer_wait_seconds`)
+and then works on it (`consumer_busy_seconds`). A thread that may not begin another batch, because enough are made
+ahead, waits for room (`room_wait_seconds`): back-pressure. `limit.py` reads a verdict off these.
+"""
+
+import heapq
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ..batch.batch import Batch
+from ..batch.step_metrics import MAKING, SlowSample, StepMetrics
+
+BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+STAGES = {
+    **MAKING,
+    "handover": "handover_wait_seconds",
+    "room": "room_wait_seconds",
+    "consumer": "consumer_wait_seconds",
+    "busy": "consumer_busy_seconds",
+}
+"""Stage -> its histogram's name."""
+COUNTERS = {
+    "batches": "Batches made, also ahead of the consumer.",
+    "samples": "Samples in the batches made.",
+    "consumed_batches": "Batches handed to the consumer.",
+    "consumed_samples": "Samples handed to the consumer.",
+    "fetched_bytes": "Bytes of fields read from the store.",
+    "decoded_bytes": "Bytes of the batches made.",
+    "requests": "Requests to the store, those of indexes and repeated ones included.",
+    "retries": "Requests repeated because the store failed or throttled.",
+    "fallbacks": "Reads that another store served than the nearest, of a root with mirrors.",
+    "refetched": "Reads repeated because of a wrong checksum, a short answer or bytes that did not decode.",
+    "substituted": "Corrupt samples for which others were handed out.",
+    "ahead_bytes": "Bytes read of the store ahead of the batches that need them.",
+    "ahead_failed": "Reads ahead that failed; a batch that needs them reads them again.",
+    "cache_hits": "Pages found in the cache.",
+    "cache_misses": "Pages, or pieces of them, read from the store.",
+    "cache_written_bytes": "Bytes put into the cache.",
+    "cache_evicted": "Pages evicted from the cache.",
+    "cache_corrupt": "Pages in the node cache that were not what was written.",
+    "cache_failed": "What the disk of the node cache refused.",
+}
+"""Counter -> what it counts."""
+SLOWEST = 16
+"""Slow steps that are remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Plain numbers since the loader was made. buckets: stage -> observations per bucket of BOUNDS_S, the last one
+    above all bounds; samples: source -> samples made."""
+
+    counts: dict[str, int]
+    sums: dict[str, float]
+    buckets: dict[str, list[int]]
+    samples: dict[str, int]
+
+
+class Metrics:
+    """Cumulative; thread-safe. Costs a few microseconds per batch."""
+
+    def __init__(self, sources: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(COUNTERS, 0)
+        self._sums = dict.fromkeys(STAGES, 0.0)
+        self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
+        self._samples = dict.fromkeys(sources, 0)
+        self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the least slow one first
+
+    def count(self, name: str, amount: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += amount
+
+    def observe(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self._observe(stage, seconds)
+
+    def add(self, step: StepMetrics) -> None:
+        """Batches were made, or failed: what that took."""
+        with self._lock:
+            for name, amount in step.totals().items():
+                self._counts[name] += amount
+            for stage, seconds in step.seconds.items():
+                self._observe(stage, seconds / len(step.steps), len(step.steps))
+            for source, amount in step.samples.items():
+                self._samples[source] = self._samples.get(source, 0) + amount
+
+    def consumed(self, batch: Batch, busy_s: float | None) -> None:
+        """The consumer got a batch, `busy_s` after it had got the one before (None for the first)."""
+        with self._lock:
+            self._counts["consumed_batches"] += 1
+            self._counts["consumed_samples"] += int(batch.stats.get("samples", 0))
+            self._observe("consumer", batch.wait_s)
+            if "handover_wait_seconds" in batch.stats:
+                self._observe("handover", batch.stats["handover_wait_seconds"])
+            if busy_s is not None:
+                self._observe("busy", busy_s)
+            if batch.slowest is not None:
+                self._remember(replace(batch.slowest, wait_s=batch.wait_s))
+
+    def slowest(self) -> list[SlowSample]:
+        """The slowest sample of each of the SLOWEST steps that the consumer waited longest for, the worst first."""
+        with self._lock:
+            return [entry[-1] for entry in sorted(self._slowest, reverse=True)]
+
+    def totals(self) -> Totals:
+        with self._lock:
+            return self._totals()
+
+    def drain(self) -> Totals:
+        """The totals, and begin anew: for whoever adds them up (`merge`)."""
+        with self._lock:
+            totals = self._totals()
+            self._counts = dict.fromkeys(self._counts, 0)
+            self._sums = dict.fromkeys(self._sums, 0.0)
+            self._buckets = {stage: [0] * len(counts) for stage, counts in self._buckets.items()}
+            self._samples = dict.fromkeys(self._samples, 0)
+            return totals
+
+    def merge(self, totals: Totals) -> None:
+        """Add what another process counted."""
+        with self._lock:
+            for name, amount in totals.counts.items():
+                self._counts[name] += amount
+            for stage, seconds in totals.sums.items():
+                self._sums[stage] += seconds
+                for index, amount in enumerate(totals.buckets[stage]):
+                    self._buckets[stage][index] += amount
+            for source, amount in totals.samples.items():
+                self._samples[source] = self._samples.get(source, 0) + amount
+
+    def snapshot(self) -> dict[str, float]:
+        """`<counter>_total`; of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds); and
+        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked."""
+        seen = self.totals()
+        out: dict[str, float] = {f"{name}_total": value for name, value in seen.counts.items()}
+        for stage, buckets in seen.buckets.items():
+            name = STAGES[stage]
+            out[f"{name}_sum"] = seen.sums[stage]
+            out[f"{name}_count"] = sum(buckets)
+            out[f"{name}_p50"] = _quantile(buckets, 0.5)
+            out[f"{name}_p99"] = _quantile(buckets, 0.99)
+        elapsed_s = seen.sums["consumer"] + seen.sums["busy"]
+        for name, counted in (("samples", "consumed_samples"), ("fetched_bytes", "fetched_bytes")):
+            out[f"{name}_per_second"] = seen.counts[counted] / elapsed_s if elapsed_s else 0.0
+        return out
+
+    def _totals(self) -> Totals:
+        return Totals(
+            counts=dict(self._counts),
+            sums=dict(self._sums),
+            buckets={stage: list(counts) for stage, counts in self._buckets.items()},
+            samples=dict(self._samples),
+        )
+
+    def _observe(self, stage: str, seconds: float, times: int = 1) -> None:
+        self._sums[stage] += seconds * times
+        self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += times
+
+    def _remember(self, slow: SlowSample) -> None:
+        number = self._counts["consumed_batches"]  # tells equal ones apart: samples have no order
+        entry = (slow.wait_s, slow.seconds, number, slow)
+        if len(self._slowest) < SLOWEST:
+            heapq.heappush(self._slowest, entry)
+        else:
+            heapq.heappushpop(self._slowest, entry)
+
+
+def _quantile(buckets: list[int], q: float) -> float:
+    """The upper bound of the bucket that holds the q-quantile; 0 without observations."""
+    wanted, seen = q * sum(buckets), 0
+    for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
+        seen += count
+        if count and seen >= wanted:
+            return bound
+    return 0.0

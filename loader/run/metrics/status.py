@@ -1,0 +1,80 @@
+"""How a run is going, in one line; on a terminal it is rewritten in place."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic
+from typing import TextIO
+
+from ..batch.batch import Batch
+from ..batch.step_metrics import MAKING
+from .limit import limited_by, stage_seconds
+
+EVERY_S = 0.5
+"""How often a terminal is written to."""
+_SHOWN = 3
+
+
+class Status:
+    """Remembers what was told last: every line speaks of the time since the line before."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, float] | None = None
+
+    def line(self, step: int, metrics: Mapping[str, float], *, executor: str) -> str:
+        """'step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store'.
+
+        executor: as `Loader.executor`; processes are named. Of the workers' time the largest stages are named ("room":
+        they wait until a batch is taken). MB are 10^6 bytes of stored fields.
+        """
+        before, self._before = self._before, dict(metrics)
+        spent = stage_seconds(metrics, before)
+        elapsed_s = spent["consumer"] + spent["busy"]
+        if elapsed_s <= 0:
+            return f"step {step:,}"
+
+        def rate(counter: str) -> float:
+            return (metrics[counter] - (before[counter] if before else 0.0)) / elapsed_s
+
+        work = {stage: spent[stage] for stage in (*MAKING, "room")}
+        whole = sum(work.values())
+        largest = sorted(work, key=lambda stage: -work[stage])[:_SHOWN]
+        shares = " ".join(
+            f"{stage} {work[stage] / whole:.0%}" for stage in largest if work[stage] > 0.005 * whole
+        )
+        who = "worker processes" if executor == "processes" else "workers"
+        parts = [
+            f"step {step:,}",
+            f"{rate('consumed_samples_total'):,.0f} samples/s",
+            f"{rate('fetched_bytes_total') / 1e6:,.1f} MB/s",
+            f"training waits {spent['consumer'] / elapsed_s:.0%}",
+            f"{who}: {shares}" if shares else "",
+            f"limited by: {limit}"
+            if (limit := limited_by(metrics, before, ahead=executor != "caller"))
+            else "",
+        ]
+        return "  ".join(part for part in parts if part).replace("%", " %")
+
+
+def shown(
+    batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
+) -> Iterator[Batch]:
+    """The batches; where `stream` (stderr) is a terminal, `line()` is written there at most once per `every_s`,
+    over the line before, and the terminal is left with the last one."""
+    out = sys.stderr if stream is None else stream
+    if not out.isatty():
+        yield from batches
+        return
+    width, last_s = 0, monotonic()
+    try:
+        for batch in batches:
+            yield batch
+            del batch  # the next one needs the memory
+            if monotonic() - last_s >= every_s:
+                text, last_s = line(), monotonic()
+                out.write(f"\r{text:<{width}}")
+                out.flush()
+                width = len(text)
+    finally:
+        if width:
+            out.write("\n")
+            out.flush()

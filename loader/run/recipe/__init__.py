@@ -1,0 +1,1 @@
+"""Everything that decides a batch beside its step: decoders, world, slots, places."""

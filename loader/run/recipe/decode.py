@@ -1,0 +1,156 @@
+"""Which decoder each field gets, and one sample's way from bytes through decoders and the user's transform."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import isfunction
+from typing import Any
+
+import numpy as np
+
+from ...dataset.shards.address import Described
+from ...errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
+from ...modalities import Decoder, decoder_for, placing
+from ...modalities.destination import Place, nowhere
+from ...modalities.lazy import load
+from ...modalities.video.request import Choice, VideoDecoder, choose
+from ...modalities.video.timeline import Timeline
+from .by_bucket import ByBucket, of_bucket
+from .video_reads import BareClip, Group, group_of, times_field
+
+_MODALITIES = decoder_for.__module__
+
+Transform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
+Decode = bool | Mapping[str, Decoder | ByBucket]
+FieldPlace = Callable[[str], Place]
+FieldRng = Callable[[str], np.random.Generator]
+
+
+def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
+    """field -> decoder. True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the
+    samples, where decoders differ by it.
+
+    Raises: InvalidRuntime for a mapping that names a field the view does not select.
+    """
+    if decode is False:
+        return {}
+    chosen = {field: decoder_for(field) for field in fields}
+    if decode is True:
+        return chosen
+    if not isinstance(decode, Mapping) or not all(
+        callable(value) or isinstance(value, ByBucket) for value in decode.values()
+    ):
+        raise InvalidRuntime(
+            f"decode = {decode!r}; accepted: True, False, or a dict of field -> decoder such as "
+            "{'mp4': loader.video(frames=16, size=(224, 224))}"
+        )
+    if unknown := sorted(set(decode) - set(fields)):
+        raise InvalidRuntime(
+            f"decode names {unknown}, which the plan's views do not select; they select {list(fields)}"
+        )
+    own = {field: of_bucket(value, bucket, f"decode[{field!r}]") for field, value in decode.items()}
+    return {**chosen, **own}
+
+
+def draws(decoder: Decoder) -> bool:
+    """Whether a decoder may use its generator: ours that are plain functions never do. Making a
+    generator costs as much as decoding a small field, so samples that need none get none."""
+    return not (isfunction(decoder) and decoder.__module__.startswith(_MODALITIES))
+
+
+def decode_sample(
+    data: Mapping[str, bytes | BareClip],
+    address: Described,
+    by_field: Mapping[str, Decoder],
+    rng_of: FieldRng,
+    place_of: FieldPlace = lambda _: nowhere,
+) -> dict[str, Any]:
+    """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw. place_of: field
+    -> where its value may be put, asked for those that take memory (`modalities.placing`).
+
+    Raises: DecodeFailed with the sample's full address; what says nothing about the bytes (`_of_the_machine`).
+    """
+    out: dict[str, Any] = {}
+    for field, value in data.items():
+        decoder = by_field.get(field)
+        try:
+            if field in out:
+                continue  # decoded with the video that it is chosen together with
+            if isinstance(value, BareClip):
+                out[field] = value.decoded()
+                _add_times(out, field, decoder, value.choice)
+            elif isinstance(decoder, VideoDecoder):
+                out.update(_decode_videos(group_of(field, by_field, data), data, by_field, rng_of))
+            elif decoder is None:
+                out[field] = value
+            elif placing(decoder):
+                out[field] = decoder(value, None, place_of(field))  # type: ignore[call-arg]
+            else:
+                out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
+        except DecodeFailed as error:
+            raise DecodeFailed(f"{address.describe(field)}: {error}") from error
+        except PenstockError as error:
+            error.add_note(f"while decoding {address.describe(field)}")
+            raise
+        except Exception as error:  # a decoder of the user's
+            if _of_the_machine(error):
+                error.add_note(f"while decoding {address.describe(field)}")
+                raise
+            raise DecodeFailed(
+                f"{address.describe(field)}: decoder {decoder!r} raised {type(error).__name__}: {error}"
+            ) from error
+    if out.keys() == data.keys():
+        return out if len(out) == 1 else {name: out[name] for name in data}
+    names = (name for field in data for name in (field, times_field(field)))
+    return {name: out[name] for name in names if name in out}
+
+
+def _of_the_machine(error: Exception) -> bool:
+    """Whether a decoder failed for want of memory, files or a network, not because of what it was given: such a sample
+    is not corrupt. (Pillow's OSErrors about pictures have no errno.)"""
+    return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno is not None
+    )
+
+
+def _decode_videos(
+    group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
+) -> dict[str, Any]:
+    """The clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
+    ours = {field: one for field in group if isinstance(one := by_field[field], VideoDecoder)}
+    rngs = {field: rng_of(field) for field in group}
+    chosen: dict[str, Choice] = {}
+
+    def noted(timelines: Mapping[str, Timeline]) -> Mapping[str, Choice]:
+        chosen.update(choose(ours, timelines, rngs))
+        return chosen
+
+    out: dict[str, Any] = load("clip:read_whole")({field: data[field] for field in group}, noted)
+    for field, choice in chosen.items():
+        _add_times(out, field, by_field[field], choice)
+    return out
+
+
+def _add_times(out: dict[str, Any], field: str, decoder: Decoder | None, choice: Choice) -> None:
+    if isinstance(decoder, VideoDecoder) and decoder.times:
+        out[times_field(field)] = np.array(choice.times_s, np.float64)
+
+
+def apply_transform(
+    transform: Transform, sample: dict[str, Any], address: Described, rng: np.random.Generator
+) -> dict[str, Any]:
+    """The transform's result as a dict. Raises: TransformFailed when it raises or returns no mapping."""
+    try:
+        result = transform(sample, rng)
+    except Exception as error:
+        raise TransformFailed(
+            f"transform {_name(transform)} raised {type(error).__name__} on {address.describe()}: {error}"
+        ) from error
+    if not isinstance(result, Mapping) or not result:
+        raise TransformFailed(
+            f"transform {_name(transform)} returned {result!r} for {address.describe()}; it must return a dict of "
+            "field -> value. To leave samples out, use a predicate: version.where(...)"
+        )
+    return dict(result)
+
+
+def _name(transform: object) -> str:
+    return str(getattr(transform, "__qualname__", type(transform).__qualname__))

@@ -1,0 +1,125 @@
+"""The pieces of documents that packed slots are made of, and the arrays that they make."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dataset.shards.address import SampleAddress
+from ...dataset.shards.shard import crc32c
+from ...order.plan import Plan
+from ...order.random.keys import I64
+from ...order.sources.best_fit import Pieces
+from ...order.sources.packed_view import PackedView, sequence_key
+from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, Packing
+from ...order.steps.slots import Slots
+from .recipe import stored_view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotPieces:
+    """slot: int64 [pieces], the slot that each belongs to, ascending by source. at, of: the rest about them.
+    documents: a slot per piece, that holds its document. held: bool, quarantined: not read."""
+
+    slot: I64
+    of: Pieces
+    documents: Slots
+    held: NDArray[np.bool_]
+
+
+def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:
+    """The pieces of the packed sequences in these slots (int64 numbers) of a step, source by source."""
+    found: list[tuple[I64, Pieces, NDArray[np.bool_]]] = []
+    for index, one in enumerate(plan.sources.values()):
+        mine = wanted[slots.source[wanted] == index]
+        assert isinstance(one.view, PackedView)
+        pieces = one.view.table.pieces(slots.ordinal[mine])
+        found.append((mine[pieces.row], pieces, plan.quarantine.holds(one.source, step, pieces.document)))
+    slot = np.concatenate([owner for owner, _, _ in found])
+    columns = {
+        name: np.concatenate([getattr(pieces, name) for _, pieces, _ in found])
+        for name in Pieces.__dataclass_fields__
+    }
+    of = Pieces(**columns)
+    documents = Slots(
+        source=slots.source[slot],
+        position=slots.position[slot],
+        epoch=slots.epoch[slot],
+        ordinal=of.document,
+        view_ordinal=of.document,
+        valid=np.ones(len(of), np.bool_),
+        attempt=np.zeros(len(of), np.int8),
+    )
+    return SlotPieces(
+        slot=slot, of=of, documents=documents, held=np.concatenate([held for _, _, held in found])
+    )
+
+
+Values = tuple[np.ndarray, ...]
+"""Of one piece: its tokens, and what lies beside them, field by field of `Packing.layout`; each [tokens]."""
+
+
+def laid_out(
+    packing: Packing, pieces: Pieces, numbers: Sequence[int], values: Mapping[int, Values]
+) -> dict[str, np.ndarray]:
+    """One sequence. numbers: its pieces. values: of a piece, by its number; a piece without is masked.
+
+    field, and each field beside it -> [length], its own dtype, `pad_id` or its fill where there is no token.
+    `<field>.position_ids` -> int32 [length], from 0 in each piece. `<field>.segment_ids` -> int32 [length], 1 for the
+    sequence's first piece and so on, 0 where there is no token. `<field>.loss_mask` -> bool [length], True at tokens
+    that follow another of their piece.
+    """
+    length, name = packing.length, packing.field
+    out = {
+        field: np.full(length, fill, np.dtype(dtype).newbyteorder("="))
+        for field, fill, dtype in packing.layout
+    }
+    position, segment = np.zeros(length, np.int32), np.zeros(length, np.int32)
+    loss = np.zeros(length, np.bool_)
+    for number in numbers:
+        if number not in values:
+            continue
+        at, n = int(pieces.at[number]), int(pieces.length[number])
+        for field, some in zip(out.values(), values[number], strict=True):
+            field[at : at + n] = some
+        position[at : at + n] = np.arange(n, dtype=np.int32)
+        segment[at : at + n] = pieces.place[number] + 1
+        loss[at + 1 : at + n] = True
+    return {
+        **out,
+        f"{name}.{POSITION_IDS}": position,
+        f"{name}.{SEGMENT_IDS}": segment,
+        f"{name}.{LOSS_MASK}": loss,
+    }
+
+
+def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
+    """CRC-32C over the pieces of a sequence: u64 document, u64 start, u32 length, u32 CRC-32C of each of the document's
+    fields in the order of `Packing.layout`, little-endian; of a masked one, which has no entry in `crcs`, length is 0,
+    and so is one CRC."""
+    found = b""
+    for number in numbers:
+        of = crcs.get(number)
+        length = 0 if of is None else int(pieces.length[number])
+        sums = (0,) if of is None else of
+        head = (int(pieces.document[number]), int(pieces.start[number]), length)
+        found += struct.pack(f"<QQI{len(sums)}I", *head, *sums)
+    return crc32c(found)
+
+
+def sequence_address(view: PackedView, number: int) -> SampleAddress:
+    """What a packed sequence is called; its bytes lie where its documents do."""
+    documents = stored_view(view)
+    assert documents is not None
+    version = documents.version
+    return SampleAddress(
+        key=sequence_key(number),
+        version=version.name,
+        version_id=version.id,
+        part=f"pack-{view.table_sha256[:12]}",
+        row=number,
+        ordinal=number,
+        fields={},
+    )

@@ -1,0 +1,93 @@
+"""What decides what a batch holds at a rank, beside the step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...dataset.versions.view import View
+from ...errors import InvalidRuntime
+from ...modalities import Decoder
+from ...order.mixing.assign import rank_slice
+from ...order.plan import Plan
+from ...order.sources.packed_view import PackedView
+from ...order.sources.views import OrderView
+from .by_bucket import ByBucket, of_bucket, of_buckets
+from .decode import Decode, Transform, decoders
+from .world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that decides what a batch holds at a rank; none of it changes which samples are planned.
+
+    decode, transform: with `by_bucket`, one for each bucket of the plan, made.
+    position_limit: stream positions from here on are padding. substitute: whether corrupt samples are substituted.
+    """
+
+    plan: Plan
+    world: World
+    decode: Decode
+    transform: Transform | ByBucket | None
+    framework: str
+    position_limit: int | None
+    substitute: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise InvalidRuntime(
+                f"plan = {self.plan!r}: a plan is needed, such as loader.plan({{'photos': version}}, seed=7, "
+                "global_batch=64), or loader.open_plan(root, hash)"
+            )
+        labels = sorted({one.bucket for one in self.plan.sources.values() if one.bucket is not None})
+        if isinstance(self.decode, Mapping):
+            made = {name: of_buckets(one, labels, f"decode[{name!r}]") for name, one in self.decode.items()}
+            object.__setattr__(self, "decode", made)
+        object.__setattr__(self, "transform", of_buckets(self.transform, labels, "transform"))
+        if not (self.transform is None or callable(self.transform) or isinstance(self.transform, ByBucket)):
+            raise InvalidRuntime(
+                f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
+            )
+        rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
+        if self.plan.pack is not None and self.decode is False:
+            raise InvalidRuntime(
+                "decode=False with a packed plan: its sequences are made of decoded tokens; leave it True"
+            )
+        for name, source in self.plan.sources.items():
+            if stored_view(source.view) is None:
+                raise InvalidRuntime(
+                    f"source {name!r} is a {type(source.view).__name__} without bytes; a Loader needs views of "
+                    "versions (loader.synthetic is for planning only)"
+                )
+
+    def decoders(self) -> list[dict[str, Decoder]]:
+        """field -> decoder, of each source; one and the same dict of sources that are decoded alike. Raises:
+        InvalidRuntime."""
+        fields = list(dict.fromkeys(field for view in self.views for field in view.fields))
+        differ = isinstance(self.decode, Mapping) and any(
+            isinstance(one, ByBucket) for one in self.decode.values()
+        )
+        buckets = [one.bucket if differ else None for one in self.plan.sources.values()]
+        made = {bucket: decoders(fields, self.decode, bucket) for bucket in buckets}
+        return [made[bucket] for bucket in buckets]
+
+    def transform_of(self, source: int) -> Transform | None:
+        """What samples of the plan's source number `source` go through."""
+        bucket = list(self.plan.sources.values())[source].bucket
+        found: Transform | None = of_bucket(self.transform, bucket, "transform")
+        return found
+
+    @property
+    def views(self) -> list[View]:
+        """What is read of the plan's sources, in their order."""
+        return stored_views(self.plan)
+
+
+def stored_views(plan: Plan) -> list[View]:
+    """The views of versions that a plan reads, source by source; of a packed source, its documents'."""
+    views = (stored_view(source.view) for source in plan.sources.values())
+    return [view for view in views if view is not None]
+
+
+def stored_view(view: OrderView) -> View | None:
+    """What is read of a view: itself, or the documents of a packed one; None for one without bytes."""
+    found = view.documents if isinstance(view, PackedView) else view
+    return found if isinstance(found, View) else None

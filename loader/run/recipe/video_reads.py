@@ -1,0 +1,300 @@
+"""Video fields read by their packets: the packet tables first, then only the packets that the chosen frames need.
+
+A field is read so when the version has a field `<field>.packets`, the sample's table says that it can be, and the
+decoder is `loader.video`; otherwise whole. The clip is the same, bit for bit, and so are the batch's digests.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+
+from ...dataset.reading.read import FieldPart, Map, OnCorrupt, PartsOfField, raise_corrupt
+from ...dataset.shards.address import FieldAddress, SampleAddress
+from ...dataset.versions.version import Version
+from ...dataset.versions.view import View
+from ...errors import Corrupt, DecodeFailed, InvalidRuntime
+from ...modalities import Decoder
+from ...modalities.lazy import load
+from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
+from ...modalities.video.request import Choice, VideoDecoder, choose
+from ...modalities.video.timeline import Timeline
+
+Group = tuple[str, ...]
+"""Video fields whose frames are chosen together: one that leads, then those that follow it."""
+
+FieldRng = Callable[[int, str], np.random.Generator]
+"""(number of the sample in the list at hand, field) -> the generator of the field's decoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BareClip:
+    """A clip that is still to be decoded, from packets that are there. whole: reads all of the field's bytes."""
+
+    table: PacketTable
+    timeline: Timeline
+    choice: Choice
+    bodies: Mapping[int, bytes | memoryview]
+    whole: Callable[[], bytes]
+
+    def decoded(self) -> np.ndarray:
+        """uint8 [T, H, W, 3]. Where packets alone do not do (a keyframe that is none), from the whole field.
+
+        Raises: DecodeFailed, and what reading raises.
+        """
+        frames, framing = self.choice.frames, self.choice.framing
+        clip: np.ndarray | None = load("clip:read_bare")(
+            self.table, self.timeline, self.bodies, frames, framing
+        )
+        if clip is None:
+            read: dict[str, np.ndarray] = load("clip:read_whole")(
+                {"": self.whole()}, lambda timelines: {"": self.choice}
+            )
+            clip = read[""]
+        return clip
+
+
+def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
+    """The video fields among `fields` that are chosen together with `field`, the leader first; () for a field that
+    is no video of ours."""
+    decoder = decoders.get(field)
+    if not isinstance(decoder, VideoDecoder):
+        return ()
+    leader = decoder.leader or field
+    rest = (other for other in fields if leader_of(decoders.get(other)) == leader)
+    return (leader, *rest)
+
+
+def leader_of(decoder: Decoder | None) -> str | None:
+    """The field that a decoder follows, if it does."""
+    return decoder.leader if isinstance(decoder, VideoDecoder) else None
+
+
+def times_field(field: str) -> str:
+    """The field of a batch that says when a clip's frames are shown."""
+    return f"{field}.times"
+
+
+def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
+    """The groups of a view's video fields. Raises: InvalidRuntime for one that follows what cannot lead, or whose
+    times would have the name of another field."""
+    for field in view.fields:
+        decoder = decoders.get(field)
+        if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
+            raise InvalidRuntime(
+                f"decode[{field!r}] = video(times=True) makes {times_field(field)!r}, a field that the view selects"
+            )
+        leader = leader_of(decoder)
+        if leader is None:
+            continue
+        if leader not in view.fields:
+            raise InvalidRuntime(
+                f"decode[{field!r}] = video(at={leader!r}), but the view selects {list(view.fields)}; select it too"
+            )
+        if not isinstance(decoders.get(leader), VideoDecoder) or leader_of(decoders[leader]) is not None:
+            raise InvalidRuntime(
+                f"decode[{field!r}] = video(at={leader!r}), but {leader!r} is not read by a loader.video of its own "
+                "place; let all follow one field"
+            )
+    groups = (group_of(field, decoders, view.fields) for field in view.fields)
+    return list(dict.fromkeys(group for group in groups if group))
+
+
+def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
+    """Those groups of a view for which its version has packet tables."""
+    known = set(view.version.fields)
+    return [group for group in groups if all(field + SUFFIX in known for field in group)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """How a version's bytes are read: whole fields, parts of fields, as `dataset.read` does; `run` may be a thread
+    pool's map."""
+
+    fields: Callable[[Sequence[SampleAddress], OnCorrupt], list[dict[str, bytes]]]
+    parts: Callable[[Sequence[PartsOfField], OnCorrupt], list[list[bytes | memoryview]]]
+    run: Map = map
+
+
+def read_samples(
+    view: View,
+    groups: Sequence[Group],
+    decoders: Mapping[str, Decoder],
+    addresses: Sequence[SampleAddress],
+    rng_of: FieldRng,
+    readers: Readers,
+) -> list[dict[str, bytes | BareClip] | Corrupt]:
+    """Per sample, field -> its bytes, or a clip to decode; or why it is corrupt. Raises: what else reading raises.
+
+    Costs two rounds of requests: tables and other fields, then packets (and videos that are read whole after all).
+    """
+    bad: dict[int, Corrupt] = {}
+    able = with_tables(view, groups)
+    if not able:
+        return _or_bad([dict(one) for one in readers.fields(addresses, bad.setdefault)], bad)
+    names = [field + SUFFIX for group in able for field in group]
+    tables = _table_places(view.version, names, addresses, readers.run)
+    ready = [[group for group in able if all(field + SUFFIX in mine for field in group)] for mine in tables]
+    first = [_first_round(*one) for one in zip(addresses, tables, ready, strict=True)]
+    read: list[dict[str, bytes | BareClip]] = [dict(one) for one in readers.fields(first, bad.setdefault)]
+    clips: list[_Clip] = []
+    whole: dict[int, SampleAddress] = {}
+    for i, address in enumerate(first):
+        for group in ready[i] if i not in bad else ():
+            try:
+                chosen = _chosen(i, group, decoders, addresses[i], address, read[i], rng_of)
+            except DecodeFailed as error:
+                bad[i] = error
+                break
+            clips.extend(chosen)
+            if not chosen:
+                places = {field: addresses[i].fields[field] for field in group}
+                held = whole[i].fields if i in whole else {}
+                whole[i] = replace(addresses[i], fields={**held, **places})
+    if whole:
+        numbers = list(whole)
+        more = readers.fields(list(whole.values()), lambda n, error: bad.setdefault(numbers[n], error))
+        for i, fields in zip(numbers, more, strict=True):
+            read[i].update(fields)
+    clips = [clip for clip in clips if clip.sample not in bad]
+    bare = _read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
+    for clip, one in zip(clips, bare, strict=True):
+        read[clip.sample][clip.field] = one
+    return _or_bad(
+        [
+            {name: mine[name] for name in address.fields if name in mine}
+            for address, mine in zip(addresses, read, strict=True)
+        ],
+        bad,
+    )
+
+
+def _or_bad(
+    read: Sequence[dict[str, bytes | BareClip]], bad: Mapping[int, Corrupt]
+) -> list[dict[str, bytes | BareClip] | Corrupt]:
+    return [bad.get(i, one) for i, one in enumerate(read)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Clip:
+    """What is to be read of one field of sample number `sample`."""
+
+    sample: int
+    address: SampleAddress
+    field: str
+    table: PacketTable
+    timeline: Timeline
+    choice: Choice
+
+
+def _table_places(
+    version: Version, names: Sequence[str], addresses: Sequence[SampleAddress], run: Map
+) -> list[dict[str, FieldAddress]]:
+    """Per sample, where those of these packet tables lie that its part has."""
+    out: list[dict[str, FieldAddress]] = [{} for _ in addresses]
+    ordinals = np.array([address.ordinal for address in addresses], np.int64)
+    part, _ = version.parts.locate(ordinals)
+    by_group: dict[str, list[str]] = {}
+    for name in names:
+        by_group.setdefault(version.group_of(name), []).append(name)
+    for group, fields in by_group.items():
+        mine = np.flatnonzero(version.parts.has_group(group)[part])
+        if len(mine):
+            for i, found in zip(mine.tolist(), version.address(ordinals[mine], fields, run), strict=True):
+                out[i].update(found.fields)
+    return out
+
+
+def _first_round(
+    address: SampleAddress, tables: Mapping[str, FieldAddress], ready: Sequence[Group]
+) -> SampleAddress:
+    """What is read at once: all but the videos that have tables, and those tables."""
+    later = [field for group in ready for field in group]
+    now = {name: place for name, place in address.fields.items() if name not in later}
+    return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})
+
+
+def _chosen(
+    sample: int,
+    group: Group,
+    decoders: Mapping[str, Decoder],
+    address: SampleAddress,
+    with_tables: SampleAddress,
+    read: Mapping[str, bytes | BareClip],
+    rng_of: FieldRng,
+) -> list[_Clip]:
+    """The frames of a group; nothing where a table says that its video has to be read whole. Raises: DecodeFailed."""
+    tables = {field: _table(read[field + SUFFIX], field, address, with_tables) for field in group}
+    if any(table.facts.whole_because for table in tables.values()):
+        return []
+    ours = {field: one for field in group if isinstance(one := decoders[field], VideoDecoder)}
+    try:
+        timelines = {field: Timeline.of_table(table) for field, table in tables.items()}
+        choices = choose(ours, timelines, {field: rng_of(sample, field) for field in group})
+    except DecodeFailed as error:
+        raise DecodeFailed(f"{address.describe(group[0])}: {error}") from error
+    return [
+        _Clip(
+            sample=sample,
+            address=replace(address, fields={field: address.fields[field]}),
+            field=field,
+            table=tables[field],
+            timeline=timelines[field],
+            choice=choices[field],
+        )
+        for field in group
+    ]
+
+
+def _table(
+    data: bytes | BareClip, field: str, address: SampleAddress, with_tables: SampleAddress
+) -> PacketTable:
+    """The packet table of a field, held against the field's place. Raises: DecodeFailed."""
+    assert isinstance(data, bytes)
+    try:
+        table = read_packets(data)
+    except DecodeFailed as error:
+        raise DecodeFailed(f"{with_tables.describe(field + SUFFIX)}: {error}") from error
+    facts, place = table.facts, address.fields[field]
+    if (facts.nbytes, facts.crc32c) != (place.nbytes, place.crc32c):
+        raise DecodeFailed(
+            f"{with_tables.describe(field + SUFFIX)} is the packet table of {facts.nbytes} bytes with CRC-32C "
+            f"{facts.crc32c:08x}; {field!r} has {place.nbytes} with {place.crc32c:08x}. Make the tables again from the "
+            "videos (loader.modalities.video.packet_table.index_packets)"
+        )
+    return table
+
+
+def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
+    """Of one that is corrupt, whatever comes. Raises: what reading raises."""
+    numbers = [
+        [range(run.first, run.stop) for run in clip.timeline.runs(clip.choice.frames)] for clip in clips
+    ]
+    requests = [
+        PartsOfField(clip.address, clip.field, [_parts(clip.table, run) for run in runs])
+        for clip, runs in zip(clips, numbers, strict=True)
+    ]
+    return [
+        BareClip(
+            table=clip.table,
+            timeline=clip.timeline,
+            choice=clip.choice,
+            bodies=dict(zip(chain(*runs), bodies, strict=True)) if bodies else {},
+            whole=partial(_whole, clip, readers),
+        )
+        for clip, runs, bodies in zip(
+            clips, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True
+        )
+    ]
+
+
+def _parts(table: PacketTable, numbers: range) -> list[FieldPart]:
+    run = slice(numbers.start, numbers.stop)
+    columns = (table.pos[run].tolist(), table.size[run].tolist(), table.crc32c[run].tolist())
+    return [FieldPart(*one) for one in zip(*columns, strict=True)]
+
+
+def _whole(clip: _Clip, readers: Readers) -> bytes:
+    return readers.fields([clip.address], raise_corrupt)[0][clip.field]

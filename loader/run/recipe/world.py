@@ -1,0 +1,163 @@
+"""Which rank of how many this process is: given, read from the launcher's environment, or from a mesh of devices.
+
+Micro batches: a rank's part of a step in pieces, for gradient accumulation. See `Batch.micro_batches`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from ...errors import InvalidRuntime
+from ...order.plan import Plan
+
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+"""torchrun, Slurm, Open MPI, MPICH and Intel MPI, in this order of preference."""
+
+
+class Mesh(Protocol):
+    """What is asked of a `torch.distributed.device_mesh.DeviceMesh`."""
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...] | None:
+        """A name per dimension."""
+
+    def size(self, mesh_dim: int | None = None) -> int:
+        """Processes along a dimension."""
+
+    def get_coordinate(self) -> Sequence[int] | None:
+        """Where this process stands along each; None outside of the mesh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Data-parallel rank and world size, 0 <= rank < world_size. Raises: InvalidRuntime."""
+
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("world_size", self.world_size)):
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise InvalidRuntime(
+                    f"{name} = {value!r} is a {type(value).__name__}; a whole number is needed"
+                )
+            object.__setattr__(self, name, int(value))  # numpy's integers are welcome
+        if self.world_size < 1:
+            raise InvalidRuntime(f"world_size = {self.world_size}; at least 1 is needed")
+        if not 0 <= self.rank < self.world_size:
+            raise InvalidRuntime(
+                f"rank = {self.rank} with world_size = {self.world_size}; ranks are numbered 0 to {self.world_size - 1}"
+            )
+
+    @staticmethod
+    def from_env(environ: Mapping[str, str] | None = None) -> "World":
+        """What the launcher says (`LAUNCHERS`), or one process alone. Raises: InvalidRuntime."""
+        environ = os.environ if environ is None else environ
+        for rank, world_size in LAUNCHERS:
+            if rank not in environ:
+                continue
+            if world_size not in environ:
+                if environ[rank] == "0":
+                    continue  # Slurm's batch step says so of a process that is alone
+                # Not one process alone: every rank would read all of every batch.
+                raise InvalidRuntime(
+                    f"{rank}={environ[rank]!r} is in the environment and {world_size} is not; set both, or pass "
+                    "rank= and world_size="
+                )
+            try:
+                numbers = int(environ[rank]), int(environ[world_size])
+            except ValueError:
+                raise InvalidRuntime(
+                    f"{rank}={environ[rank]!r}, {world_size}={environ[world_size]!r} in the environment; whole "
+                    "numbers are needed. Pass rank= and world_size= to override"
+                ) from None
+            return World(rank=numbers[0], world_size=numbers[1])
+        # Of Slurm's variables a shell in an allocation has the size alone; of these nobody has.
+        if environ.get("WORLD_SIZE", "1") != "1":
+            raise InvalidRuntime(
+                f"WORLD_SIZE={environ['WORLD_SIZE']!r} is in the environment and RANK is not; set both, or pass rank= "
+                "and world_size="
+            )
+        return World(rank=0, world_size=1)
+
+    @staticmethod
+    def of_mesh(mesh: Mesh, *dims: str) -> "World":
+        """The place along the data-parallel dimensions of a device mesh, such as "dp", or "dp_replicate", "dp_shard".
+
+        Processes that differ along other dimensions alone (tensor, context, pipeline parallel) are one rank: they get
+        the same slots. Several dimensions count row by row, in the order given. Raises: InvalidRuntime for a dimension
+        that the mesh does not have, and in a process outside of it.
+        """
+        names, place = mesh.mesh_dim_names or (), mesh.get_coordinate()
+        unknown = [name for name in dims if name not in names]
+        if not dims or unknown or len(set(dims)) < len(dims):
+            raise InvalidRuntime(
+                f"of_mesh(mesh, {', '.join(map(repr, dims))}): the data-parallel dimensions of the mesh are needed, "
+                f"each once; it has {', '.join(map(repr, names)) or 'no names (init_device_mesh(mesh_dim_names=))'}"
+            )
+        if place is None:
+            raise InvalidRuntime("of_mesh: this process is not in the mesh, so it has no data-parallel rank")
+        rank, world_size = 0, 1
+        for at in map(names.index, dims):
+            rank, world_size = rank * mesh.size(at) + place[at], world_size * mesh.size(at)
+        return World(rank=rank, world_size=world_size)
+
+    @staticmethod
+    def of(rank: "int | World | None", world_size: int | None) -> "World":
+        """Both as given, or a whole World as rank, or both from the environment. Raises: InvalidRuntime when only one
+        is given."""
+        if isinstance(rank, World) and world_size is None:
+            return rank
+        if isinstance(rank, World):
+            raise InvalidRuntime(
+                f"rank = {rank}, world_size = {world_size}: the World has its size, pass it alone"
+            )
+        if rank is None and world_size is None:
+            return World.from_env()
+        if rank is None or world_size is None:
+            raise InvalidRuntime(
+                f"rank = {rank}, world_size = {world_size}; pass both, or neither to read the environment"
+            )
+        return World(rank=rank, world_size=world_size)
+
+
+def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
+    """Pieces of a rank's part, of at most micro_batch slots each: as many as the largest part needs, on every rank, so
+    that ranks stay in step."""
+    largest = -(-global_batch // world_size)
+    return -(-largest // micro_batch)
+
+
+def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
+    """micro_batch as an int. Raises: InvalidRuntime where it is no whole number from 1 on, or a rank would get an empty
+    piece (only at 1, where ranks' parts are unequal)."""
+    number = micro_batch.__index__() if hasattr(micro_batch, "__index__") else 0
+    if isinstance(micro_batch, bool) or number < 1:
+        raise InvalidRuntime(f"micro_batch = {micro_batch!r}; a whole number of at least 1 is needed")
+    for size in {size for stream in plan.streams.values() for size in stream.batch_sizes}:
+        if size // world.world_size < micro_count(size, world.world_size, number):
+            raise InvalidRuntime(
+                f"micro_batch = {number} with a global batch of {size} on {world.world_size} ranks: some would have a "
+                f"micro batch less; use {number + 1}, or a batch that the ranks divide"
+            )
+    return number
+
+
+def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
+    """Micro batches of a rank in all steps before `end`. Costs the plan's segments, or its buckets."""
+    steps: Counter[int] = Counter()
+    ends = {None: end} if plan.buckets is None else dict(plan.buckets.turns.used_before(end).items())
+    for label, own in ends.items():
+        stream = plan.streams[label]
+        starts = [min(segment.start_step, own) for segment in stream.segments]
+        for size, (first, last) in zip(stream.batch_sizes, pairwise([*starts, own]), strict=True):
+            steps[size] += last - first
+    return sum(count * micro_count(size, world_size, micro_batch) for size, count in steps.items())

@@ -1,0 +1,149 @@
+"""A worker process: reads what it was sent, then makes one batch after another until the trainer hangs up."""
+
+import logging
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import NoReturn
+
+from ...errors import Unpicklable
+from ..ahead.threads import range_threads
+from ..batch.batch import Batch
+from ..making.assemble import Assembler
+from ..making.prefetch import making
+from ..metrics.metrics import Metrics
+from .batch_memory import Slot, can_be_sent
+from .batch_message import packed
+from .messages import Kind, Message, receive, send
+from .open_files import NO_FILES, is_want_of_files
+from .outcome import LogCollector, Outcome, SentError
+from .parent_watch import Watch
+from .shared_memory import Segment
+from .startup_message import Sent
+
+
+def main(sock_fd: int, sent_fd: int, trainer: int) -> NoReturn:
+    """The whole process. sent_fd: of memory with a `Sent`; trainer: its process number."""
+    # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    sock = socket.socket(fileno=sock_fd)
+    watch = Watch(sock, trainer)
+    try:
+        _work(sock, sent_fd)
+    except EOFError:
+        pass
+    except OSError as error:
+        if not is_want_of_files(error):
+            raise
+        os._exit(NO_FILES)  # the trainer says what of
+    watch.end()
+
+
+def _work(sock: socket.socket, sent_fd: int) -> None:
+    """Raises: EOFError when the trainer hung up."""
+    logs = LogCollector()
+    logging.getLogger("loader").addHandler(logs)
+    metrics = Metrics()
+    slot = Slot()
+    try:
+        sent = Sent.read(sent_fd)
+        logging.getLogger("loader").setLevel(sent.log_level)
+        run = range_threads(sent.recipe.plan)[1]
+        assembler = Assembler(sent.recipe, metrics, run, sent.cache, slot.allocate)
+    except Exception as error:  # noqa: BLE001 - the trainer raises it
+        refusal = Outcome(error=SentError.of(error), made_s=perf_counter(), totals=metrics.drain())
+        _reply(sock, slot, None, Message(Kind.REFUSED), refusal)
+        while True:
+            receive(sock, wait=True)
+    try:
+        send(sock, Message(Kind.READY))
+        Worker(sock, slot, assembler, metrics, logs).run()
+    finally:
+        assembler.close()
+
+
+class Worker:
+    """Makes what it is asked for, in turn; what is dropped while it makes a batch is not begun."""
+
+    def __init__(
+        self, sock: socket.socket, slot: Slot, assembler: Assembler, metrics: Metrics, logs: LogCollector
+    ) -> None:
+        self._sock, self._slot, self._assembler = sock, slot, assembler
+        self._metrics, self._logs = metrics, logs
+        self._segments: dict[int, Segment] = {}
+        self._asked: deque[Message] = deque()
+        self._made = making(assembler.batches)
+
+    def run(self) -> NoReturn:
+        """Raises: EOFError when the trainer hung up."""
+        while True:
+            start = perf_counter()
+            while (got := receive(self._sock, wait=not self._asked)) is not None:
+                self._heed(*got)
+            self._metrics.observe("room", perf_counter() - start)
+            self._make(self._asked.popleft())
+
+    def _heed(self, message: Message, fd: int | None) -> None:
+        if fd is not None:
+            segment = self._segments[message.segment] = Segment(message.segment, fd, message.nbytes)
+            segment.close()  # the mapping stays
+        if message.kind == Kind.MAKE:
+            self._asked.append(message)
+        elif message.kind == Kind.FORGET:
+            del self._segments[message.segment]
+        elif message.kind == Kind.DROP:
+            while self._asked:
+                send(self._sock, self._asked.popleft()._replace(kind=Kind.DROPPED))
+
+    def _make(self, task: Message) -> None:
+        segment = self._segments.get(task.segment)
+        self._slot.begin(segment)
+        made = self._made(range(task.step, task.step + task.steps))
+        outcome = Outcome(
+            packed=packed(made.batches, self._slot.allocate),
+            error=None if made.error is None else SentError.of(made.error),
+            made_s=made.at_s,
+            took_s=made.took_s,
+            totals=self._metrics.drain(),
+            logged=self._logs.drain(),
+        )
+        _reply(self._sock, self._slot, segment, task._replace(kind=Kind.DONE), outcome, made.batches)
+
+
+def _reply(
+    sock: socket.socket,
+    slot: Slot,
+    segment: Segment | None,
+    message: Message,
+    outcome: Outcome,
+    batches: Sequence[Batch] = (),
+) -> None:
+    """Send an outcome in `segment`, or in one that takes its place. batches: those that are in it."""
+    try:
+        into, written = slot.write(outcome)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - pickling what a transform returned may raise anything
+        refused = SentError.of(_unsendable(batches, error))
+        into, written = slot.write(replace(outcome, packed=None, error=refused))
+    place = {"at": written.at, "pickled": written.nbytes, "arrays": written.arrays}
+    if into is segment:
+        send(sock, message._replace(**place))
+    else:
+        send(sock, message._replace(segment=-1, nbytes=into.nbytes, **place), into.fd)
+
+
+def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
+    """Which field of a batch cannot be pickled."""
+    fields = (field for batch in batches for field in batch.fields.items())
+    names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
+    return Unpicklable(
+        f"field {', '.join(map(repr, names))}: what the transform or decoder returned cannot be sent from a worker "
+        f"process ({type(error).__name__}: {error}); return arrays, numbers, strings or plain containers of them, or "
+        "use executor='threads'"
+    )

@@ -1,0 +1,294 @@
+"""Worker processes as a crew that makes batches: asked for steps, read from when a batch is wanted.
+
+The trainer has no thread for this: workers go from one queued step to the next by themselves, and what they say is read
+by whoever waits for a batch. A trainer that keeps the interpreter busy keeps no worker waiting.
+"""
+
+import logging
+import os
+import select
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from itertools import count
+
+from ...cache.spec import CacheSpec
+from ...errors import WorkerFailed
+from ..batch.collate import as_framework
+from ..making.prefetch import Made
+from ..metrics.metrics import Metrics
+from ..recipe.recipe import Recipe
+from .batch_memory import Written, read
+from .messages import Kind, Message
+from .open_files import if_few, is_want_of_files, too_few_files
+from .outcome import Outcome, log_again
+from .process import Task, WorkerProcess
+from .ring import Ring
+from .shared_memory import Segment
+from .startup_message import Sent
+
+logger = logging.getLogger(__name__)
+
+DEATHS = 2
+"""Workers that steps may cost: the first may have been anybody's fault."""
+
+
+class Asked(Future[Made]):
+    """A batch of a worker's; whoever waits for it reads what the workers say."""
+
+    def __init__(self, read: Callable[[], None]) -> None:
+        super().__init__()
+        self._read = read
+
+    def result(self, timeout: float | None = None) -> Made:
+        """Raises: what making the batch raised; CancelledError where the crew was dismissed."""
+        while not self.done():
+            self._read()
+        return super().result(timeout)
+
+
+class ProcessCrew:
+    """`workers` processes that make the batches of a recipe. Not thread-safe, but for `dismiss`."""
+
+    def __init__(
+        self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
+    ) -> None:
+        """bound_bytes: of the memory of batches that nobody uses. Raises: Unpicklable; InvalidRuntime where there are
+        too few open files; OSError."""
+        self.size = workers
+        self._framework, self._metrics = recipe.framework, metrics
+        self._ring = Ring(bound_bytes, workers + 2)
+        self._numbers = count()
+        self._deaths: Counter[range] = Counter()
+        self._refusal: BaseException | None = None
+        self._dismissed = False
+        self._pid = os.getpid()
+        self._sent_fd = -1
+        self._workers: list[WorkerProcess] = []
+        self._n_workers = workers
+        try:
+            self._sent_fd = Sent.of(recipe, cache).written()
+            for _ in range(workers):
+                self._workers.append(WorkerProcess(self._sent_fd))
+        except OSError as error:
+            self.abandon()
+            if is_want_of_files(error):
+                raise too_few_files("starting worker processes", workers) from error
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers of the workers."""
+        return [worker.pid for worker in self._workers]
+
+    def poll(self) -> bool:
+        """Whether all workers are ready to begin. Raises: why one never will be."""
+        self._read(wait=False)
+        if self._refusal is not None:
+            raise self._refusal
+        return all(worker.is_ready for worker in self._workers)
+
+    def submit(self, steps: range) -> Future[Made]:
+        """Ask for steps: of the worker that has least to do."""
+        future = Asked(self._read)
+        if self._refusal is not None:
+            future.set_exception(self._refusal)
+            return future
+        for segment in self._ring.trim():
+            self._drop(segment)
+        self._ask(steps, future)
+        return future
+
+    def cancel(self, futures: Iterable[Future[Made]]) -> None:
+        """What was asked for and is not begun will not be."""
+        for future in futures:
+            future.cancel()
+        for worker in self._workers:
+            if worker.tasks:
+                with suppress(EOFError):
+                    worker.drop()
+
+    def retire(self) -> None:
+        """Nothing: workers without a task do nothing, and `dismiss` ends them."""
+
+    def dismiss(self) -> None:
+        """Let the workers end. Does not wait. For any thread; in a forked child it does nothing."""
+        if os.getpid() == self._pid:
+            self._dismissed = True
+            for worker in self._workers:
+                worker.hang_up()
+
+    def join(self) -> None:
+        """Wait for the workers' end, after `dismiss`. Batches that were handed over stay."""
+        if os.getpid() != self._pid or self._sent_fd < 0:
+            return
+        for worker in self._workers:
+            worker.wait()
+        self._workers.clear()  # and with them futures that know this crew: nothing is left for the collector of cycles
+        self._ring.close()
+        os.close(self._sent_fd)
+        self._sent_fd = -1
+
+    def abandon(self) -> None:
+        """`dismiss` and `join`: nobody has the crew any more."""
+        self.dismiss()
+        self.join()
+
+    def _ask(self, steps: range, future: Future[Made]) -> None:
+        worker = min(self._workers, key=lambda one: len(one.tasks))
+        with suppress(EOFError):  # it is gone: found out when it is read from, and asked of another
+            worker.ask(
+                Task(number=next(self._numbers), steps=steps, future=future, segment=self._ring.take())
+            )
+
+    def _read(self, *, wait: bool = True) -> None:
+        """Heed what the workers say; `wait` until one says something."""
+        if self._dismissed:
+            self._give_up(CancelledError())
+            return
+        poll = select.poll()
+        by_fd = {worker.socket.fileno(): worker for worker in self._workers}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(None if wait else 0):
+            worker = by_fd[fd]
+            try:
+                for message, passed in worker.answers():
+                    self._heed(worker, message, passed)
+            except EOFError:
+                self._ended(worker)
+            except OSError as error:
+                self._without_files(error)
+                return
+
+    def _heed(self, worker: WorkerProcess, message: Message, fd: int | None) -> None:
+        if message.kind == Kind.READY:
+            worker.is_ready = True
+        elif message.kind == Kind.REFUSED:
+            assert fd is not None
+            outcome = self._outcome(self._ring.add(fd, message.nbytes), message)
+            assert outcome.error is not None
+            self._give_up(outcome.error.restored())
+        else:
+            task, lost = worker.answered(message.task)
+            for one in lost:
+                self._return(one)
+            if message.kind == Kind.DROPPED:
+                self._return(task)
+            else:
+                self._done(task, message, fd)
+
+    def _done(self, task: Task, message: Message, fd: int | None) -> None:
+        segment = task.segment
+        if fd is not None:
+            if segment is not None:
+                self._drop(segment)
+            try:
+                segment = self._ring.add(fd, message.nbytes)
+            except OSError as error:
+                self._without_files(error, task.future)
+                return
+        assert segment is not None
+        try:
+            made = self._made(self._outcome(segment, message), segment.nbytes)
+        except Exception as error:  # noqa: BLE001 - whoever takes the batch gets it
+            _fail(task.future, error)
+            return
+        if task.future.set_running_or_notify_cancel():
+            task.future.set_result(made)
+
+    def _made(self, outcome: Outcome, nbytes: int) -> Made:
+        self._metrics.merge(outcome.totals)
+        log_again(outcome.logged)
+        batches = [] if outcome.packed is None else outcome.packed.batches()
+        for batch in batches:
+            batch.fields, batch.mask = as_framework(batch.fields, batch.mask, self._framework)
+        error = None if outcome.error is None else outcome.error.restored()
+        return Made(batches, error, outcome.made_s, outcome.took_s, nbytes)
+
+    def _outcome(self, segment: Segment, message: Message) -> Outcome:
+        written = Written(message.at, message.pickled, message.arrays)
+        outcome: Outcome = read(self._ring.lend(segment, written.end), written)
+        return outcome
+
+    def _drop(self, segment: Segment) -> None:
+        self._ring.drop(segment)
+        for worker in self._workers:
+            with suppress(EOFError):
+                worker.forget(segment.number)
+
+    def _return(self, task: Task) -> None:
+        """Of a task that was not carried out."""
+        if task.segment is not None:
+            self._ring.give_back(task.segment)
+
+    def _ended(self, worker: WorkerProcess) -> None:
+        """A worker is gone: another takes its place, unless its step has cost enough of them."""
+        if self._dismissed:
+            self._give_up(CancelledError())
+        if self._refusal is not None:
+            return
+        how = worker.wait()
+        if worker.lacks_files:
+            self._workers.remove(worker)
+            error = too_few_files("making batches", self._n_workers)
+            self._give_up(error)
+            for task in worker.tasks:
+                _fail(task.future, error)
+            return
+        tasks = list(worker.tasks)
+        for task in tasks:
+            self._return(task)
+        wanted = [task for task in tasks if not task.future.cancelled()]
+        steps = tasks[0].steps if tasks else range(0)
+        doing = "starting" if not worker.is_ready else f"making {_words(steps)}" if tasks else "waiting"
+        text = f"worker process {worker.pid} ended by {how} while {doing}"
+        self._deaths[steps] += tasks != [] or not worker.is_ready
+        self._workers.remove(worker)
+        if self._deaths[steps] >= DEATHS:
+            del self._deaths[steps]
+            failed = WorkerFailed(
+                f"{text}, as did the one before it. If memory ran out: fewer workers, or a smaller prefetch. If a "
+                f"decoder crashed: loader.explain(plan, step={steps.start}) names the samples, and workers=0 makes the "
+                f"batches in this process.{if_few()}"
+            )
+            if not wanted:
+                self._give_up(failed)
+                return
+            _fail(wanted.pop(0).future, failed)
+        logger.warning("%s; another takes its place", text)
+        try:
+            self._workers.append(WorkerProcess(self._sent_fd))
+        except OSError as error:
+            self._without_files(error, *(task.future for task in wanted))
+            return
+        for task in wanted:
+            self._ask(task.steps, task.future)
+
+    def _without_files(self, error: OSError, *futures: Future[Made]) -> None:
+        """What a worker made cannot be taken. futures: of tasks that no worker has any more. Raises: OSError for any
+        other reason than the limit of open files."""
+        if not is_want_of_files(error):
+            raise error
+        self._give_up(too_few_files("taking batches from worker processes", self._n_workers))
+        assert self._refusal is not None
+        for future in futures:
+            _fail(future, self._refusal)
+
+    def _give_up(self, error: BaseException) -> None:
+        """No batch will come any more."""
+        self._refusal = error
+        for worker in self._workers:
+            worker.hang_up()
+            for task in worker.tasks:
+                _fail(task.future, error)
+
+
+def _words(steps: range) -> str:
+    return f"step {steps.start}" if len(steps) == 1 else f"steps {steps.start} to {steps[-1]}"
+
+
+def _fail(future: Future[Made], error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)

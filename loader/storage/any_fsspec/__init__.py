@@ -1,0 +1,1 @@
+"""Every other URL scheme through fsspec."""

@@ -1,0 +1,190 @@
+"""Opening an fsspec file system, what it can promise, and its errors in the words of `loader.errors`."""
+
+import errno
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ...errors import (
+    AlreadyExists,
+    Forbidden,
+    InvalidStore,
+    MissingDependency,
+    ObjectNotFound,
+    StoreError,
+    Throttled,
+    Transient,
+)
+from ..cloud.errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
+from ..spec import redact
+
+# The packages whose `pipe_file(mode="create")` is one conditional request, and since which version.
+ATOMIC = {"s3fs": "2024.10", "gcsfs": "2025.2", "adlfs": "2024.12"}
+
+# Client libraries that raise errors which are not OSError: looked for only when something imported them.
+_LIBRARIES = {
+    "botocore.exceptions": ("ClientError", "BotoCoreError"),
+    "aiohttp": ("ClientError",),
+    "gcsfs.retry": ("HttpError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "azure.core.exceptions": ("AzureError",),
+}
+_TOKENS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
+# What s3fs makes EIO of, what gcsfs makes of any 403, and what the libraries say that found no credentials.
+_REFUSED = re.compile(r"(?i)\(401\)|^forbidden: |credentials")
+# All that gcsfs says of a missing bucket: that it has no objects to list, or takes none.
+_OBJECTS = re.compile(r"(?:https?://.*/storage/v1/)?b/[^/]+/o(?:\?.*)?")
+_SLOW = {429, 503}
+_AGAIN = {408, 500, 502, 504}
+_SLOW_ERRNO = {errno.EBUSY}  # s3fs: SlowDown, ServiceUnavailable
+_REGION = ("fsspec.client_kwargs.region_name", "AWS_DEFAULT_REGION")
+_ELSEWHERE = getattr(errno, "EREMCHG", None)  # s3fs: PermanentRedirect
+_AGAIN_ERRNO = {errno.EIO, errno.EREMOTEIO, errno.EAGAIN, errno.ETIMEDOUT, errno.EPIPE}
+
+
+def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str]) -> tuple[Any, str]:
+    """(file system, path in it). Listings are not cached: a publish by another process must be seen.
+
+    Raises: InvalidStore for an unknown scheme or refused options; MissingDependency.
+    """
+    import fsspec.core
+
+    plain = {"skip_instance_cache": True, "use_listings_cache": False, **own}
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **plain)
+    except ImportError as error:
+        raise MissingDependency(f"{redact(url, secrets)}: {redact(str(error), secrets)}") from None
+    except (ValueError, TypeError, OSError) as error:
+        raise InvalidStore(
+            f"{redact(url, secrets)}: fsspec does not open it: {redact(str(error), secrets)}"
+        ) from None
+    _refuse_old(fs, url)
+    return fs, str(path)
+
+
+def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
+    """`create(path, data)` that fails when the path exists, in one step; None where there is none."""
+    if type(fs).__module__.split(".")[0] not in ATOMIC:
+        return None
+    return lambda path, data: fs.pipe_file(path, data, mode="create")
+
+
+def strips(fs: Any, path: str) -> Callable[[str], str] | None:
+    """What the file system makes of a path of its own before it uses it (adlfs ends it at a '?'); None where that is
+    always something else than the path, as `path` shows."""
+    strip: Callable[[str], str] = fs._strip_protocol
+    return strip if strip(path) == path else None
+
+
+def change_token(info: Mapping[str, Any]) -> str:
+    """What of a file system's `info` changes with the object: the best that it has, and the size."""
+    found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
+    if isinstance(found, datetime):  # some file systems give a date in one place and seconds in another
+        found = found.timestamp()
+    return f"{found}:{info.get('size')}"
+
+
+def modified_us(info: Mapping[str, Any]) -> int | None:
+    """When an object was last written, in microseconds since 1970, where a file system's `info` tells."""
+    found: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    try:
+        when = datetime.fromisoformat(found) if isinstance(found, str) else found
+        seconds = when.timestamp() if isinstance(when, datetime) else float(when)
+    except (TypeError, ValueError):
+        return None
+    return int(seconds * 1_000_000)
+
+
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+
+
+def filesystem_errors() -> tuple[type[Exception], ...]:
+    """What a file system may raise; programming errors are not among them."""
+    found: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
+    for module, names in _LIBRARIES.items():
+        if module in sys.modules:
+            found.extend(getattr(sys.modules[module], name) for name in names)
+    return tuple(found)
+
+
+def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
+    """The leaf of `StoreError` for an error that an fsspec file system raised while doing `what`.
+
+    lacking: as for `object_errors.advice`.
+    """
+    brief = " ".join(redact(str(error), secrets).split())[:300] or type(error).__name__
+    why = f"cannot {what}: {brief}"
+    status = _status(error)
+    number = getattr(error, "errno", None)
+    if lacks_bucket(error):
+        return InvalidStore(f"{why}; there is no such bucket: {NO_BUCKET}")
+    if (other := other_region(brief)) is not None or number == _ELSEWHERE:
+        return InvalidStore(f"{why}; {region_advice(other or '', *_REGION)}")
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return ObjectNotFound(f"{why}; there is no such object")
+    if isinstance(error, FileExistsError):
+        return AlreadyExists(f"{why}; choose another key")
+    if isinstance(error, PermissionError) or status in (401, 403) or _REFUSED.search(brief):
+        return Forbidden(f"{why}; {advice(lacking)}")
+    if isinstance(error, NotImplementedError) or number == errno.EROFS:
+        return InvalidStore(f"{why}; this file system cannot do that: read from it, and write elsewhere")
+    if status in _SLOW or number in _SLOW_ERRNO:
+        return Throttled(why)
+    if status in _AGAIN or number in _AGAIN_ERRNO or isinstance(error, (ConnectionError, TimeoutError)):
+        return Transient(why)
+    if status == 0 and type(error).__module__.split(".")[0] in ("aiohttp", "botocore"):
+        return Transient(why)  # no answer at all
+    return StoreError(why)
+
+
+def lacks_bucket(error: BaseException) -> bool:
+    """Whether the error says that there is no bucket, which file systems take for a missing file."""
+    cause: BaseException | None = error
+    while cause is not None:
+        response = getattr(cause, "response", None)
+        told = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
+        if told in NO_BUCKET_CODES or getattr(cause, "error_code", None) in NO_BUCKET_CODES:
+            return True
+        cause = cause.__cause__
+    return isinstance(error, FileNotFoundError) and _OBJECTS.fullmatch(str(error)) is not None
+
+
+def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
+    """What asks for the bucket of a path itself, where a file system's listings and look-ups do not tell that there is
+    none: adlfs. Its answer is an error that `lacks_bucket`, or none of those."""
+    if type(fs).__module__.split(".")[0] != "adlfs":
+        return None
+    bucket = path.lstrip("/").partition("/")[0]
+    return lambda: fs.info(bucket)
+
+
+def _status(error: Exception) -> int:
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    else:
+        found = getattr(error, "status", None) or getattr(error, "status_code", None)
+        found = found or getattr(error, "code", None) or 0
+    try:
+        return int(found)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _refuse_old(fs: Any, url: str) -> None:
+    package = type(fs).__module__.split(".")[0]
+    needed = ATOMIC.get(package)
+    if needed is None:
+        return
+    version = str(getattr(sys.modules[package], "__version__", "0"))
+    if _numbers(version) < _numbers(needed):
+        raise MissingDependency(
+            f"{redact(url)}: {package} {version} is too old, it cannot create atomically: "
+            f"pip install '{package}>={needed}'"
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")[:2] if part.isdigit()]

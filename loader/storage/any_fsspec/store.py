@@ -1,0 +1,303 @@
+"""Every other scheme, and any URL opened with {"fsspec": {...options of its file system...}}.
+
+Reads, listings and overwrites work on any fsspec file system. A create-only write works where the file
+system has an atomic one: s3fs, gcsfs and adlfs with `mode="create"`. Elsewhere (memory, http, sftp, hdfs ...)
+fsspec's create is exists-then-write and loses races, so `put_if_absent` is refused: such a store can be read,
+and nothing can be published to it. It is the slow lane: fsspec answers no change token with the bytes, so a
+pinned range read costs a second request, and an unpinned one two.
+
+Options beside "fsspec": timeout_s is the file system's own business; retry_deadline_s, retry_base_s,
+retry_cap_s and max_concurrency are those of `options.py`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, TypeVar
+
+from ...errors import (
+    AlreadyExists,
+    Changed,
+    Corrupt,
+    InvalidStore,
+    ObjectNotFound,
+    PenstockError,
+    StoreError,
+    Transient,
+)
+from ..disk.errors import upload_size
+from ..keys import check_key, check_prefix, check_span
+from ..options import RETRY_OPTIONS, runtime_of
+from ..ranges import plan_reads, slice_reads
+from ..shared import fork
+from ..shared.retry import Retrier
+from ..spec import Opened, StoreSpec, spec_of
+from ..store import Blob, ObjectInfo, Span, Store
+from ..stream import open_reader
+from .open import (
+    atomic_create,
+    change_token,
+    filesystem_errors,
+    lacks_bucket,
+    look_for_bucket,
+    modified_us,
+    open_filesystem,
+    strips,
+    translate,
+)
+
+T = TypeVar("T")
+
+WHOLE_READ_TRIES = 5
+SINGLE_PUT_BYTES = 64 * 2**20  # a create-only write is one request, never in parts
+
+
+def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
+    """Raises: InvalidStore; MissingDependency when the file system's package is not installed."""
+    own = options.get("fsspec") or {}
+    unknown = sorted(set(options) - {"fsspec", *RETRY_OPTIONS})
+    if unknown or not isinstance(own, Mapping):
+        raise InvalidStore(
+            f"{spec.url}: {unknown or 'fsspec'} not understood; the file system's options go under one key, "
+            f'{{"fsspec": {{...}}}}, beside {", ".join(RETRY_OPTIONS)}'
+        )
+    if ("::" not in url and url.split("://", 1)[0] in ("file", "local")) or "://" not in url:
+        from ..disk.store import open_local  # ours creates atomically, fsspec's does not
+
+        return open_local(url, {}, spec)
+    return FsspecStore(url, own, options, spec)
+
+
+class FsspecStore(Opened):
+    """A folder of an fsspec file system, which fsspec makes thread-safe."""
+
+    def __init__(
+        self, url: str, own: Mapping[str, object], options: Mapping[str, object], spec: StoreSpec
+    ) -> None:
+        super().__init__(spec, spec.url.rstrip("/"))
+        self._token = fork.token()
+        self._runtime = runtime_of(self._url, options)
+        self._retrier = Retrier(self._runtime.budget, self._runtime.limiter())
+        self._fs, root = open_filesystem(url, own, self._runtime.secrets)
+        self._base = f"{root.rstrip('/')}/"
+        self._create = atomic_create(self._fs)
+        self._strip = strips(self._fs, f"{self._base}x")
+        self._look = look_for_bucket(self._fs, self._base)
+        given = spec_of(url, options).dropped
+        self._lacking = tuple(name for name in spec.dropped if name not in given)
+
+    def get(self, key: str) -> Blob:
+        for _ in range(WHOLE_READ_TRIES):
+            info = self.head(key)
+            try:
+                return self.get_range(key, 0, info.nbytes, info.etag)
+            except Changed:
+                continue  # replaced meanwhile; a `get` pins nothing
+        raise Transient(
+            f"cannot read {self._url}/{key}: it is replaced faster than it can be read; try later"
+        )
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        check_span(key, offset, nbytes)
+        path = self._path(key)
+        pin = etag if etag is not None else self.head(key).etag
+
+        def attempt() -> Blob:
+            data = self._slice(path, offset, nbytes)
+            info = self._info(
+                key, path
+            )  # after the bytes: with the token unchanged, they are the pinned ones
+            if info.etag != pin:
+                raise Changed(
+                    f"{self._url}/{key}: the object was replaced since it was first read "
+                    f"(etag {pin}, now {info.etag}); open the version again"
+                )
+            if len(data) != nbytes or offset > info.nbytes:
+                raise Corrupt(f"{self._url}/{key}[{offset}:{offset + nbytes}]: it ends at byte {info.nbytes}")
+            return Blob(data, pin)
+
+        return self._call("read", key, attempt)
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = 16 * 2**20,
+    ) -> list[Blob]:
+        reads = plan_reads(spans, max_gap, max_span)
+        pin = etag if etag is not None else self.head(key).etag
+        data = [self.get_range(key, *read, pin).data for read in reads]
+        if not reads:
+            self.get_range(key, 0, 0, pin)
+        return [Blob(piece, pin) for piece in slice_reads(spans, reads, data)]
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        path = self._path(key)
+        self._call("write", key, lambda: self._put(path, bytes(data)))
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
+        """Raises: AlreadyExists; InvalidStore where the file system has no atomic create."""
+        path = self._path(key)
+        if self._create is None:
+            raise InvalidStore(
+                f"{self._url} ({type(self._fs).__name__}) cannot create atomically, so publishing there is "
+                "refused: two writers could both believe they had won; reading works. Write to a POSIX "
+                "directory, s3://, gs:// or az://"
+            )
+        if len(data) > SINGLE_PUT_BYTES:
+            raise InvalidStore(
+                f"{self._url}/{key}: {len(data)} bytes; a create takes {SINGLE_PUT_BYTES} at most"
+            )
+        create, whole = self._create, bytes(data)
+
+        def attempt() -> None:
+            try:
+                create(path, whole)
+                return
+            except filesystem_errors() as error:
+                refused = error
+            try:
+                held = bytes(self._fs.cat_file(path))
+            except FileNotFoundError:
+                if isinstance(refused, FileExistsError):  # a conflict with a request under way
+                    raise Transient(
+                        f"cannot create {self._url}/{key}: the store reports a conflict"
+                    ) from None
+                raise refused from refused.__cause__  # which may say that there is no bucket
+            if held != whole:
+                raise AlreadyExists(
+                    f"{self._url}/{key}: the key already holds another object; choose another key"
+                )
+
+        self._call("create", key, attempt)
+
+    def put_file(self, key: str, path: str) -> None:
+        target = self._path(key)
+        upload_size(path, f"{self._url}/{key}")
+        self._call("upload", key, lambda: self._put_file(path, target))
+
+    def head(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        return self._call("look up", key, lambda: self._info(key, path))
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        full = self._base + check_prefix(prefix)
+        found = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
+        for path in sorted(found):
+            key = path[len(self._base) :]
+            if path.startswith(full) and key and (start_after is None or key > start_after):
+                info = found[path]
+                yield _listed(key, info)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            try:
+                self._call("delete", key, lambda path=path: self._fs.rm_file(path))  # type: ignore[misc]
+            except ObjectNotFound:
+                continue
+
+    def copy(self, src: str, dst: str) -> None:
+        from_, to = self._path(src), self._path(dst)
+
+        def attempt() -> None:
+            self._info(src, from_)  # some file systems copy nothing without a word
+            self._parents(to)
+            self._fs.cp_file(from_, to)
+
+        self._call("copy", src, attempt)
+
+    def open_stream(self, key: str) -> BinaryIO:
+        return open_reader(self, key)
+
+    def close(self) -> None:
+        """fsspec closes its sessions with the process; nothing to release here."""
+
+    def _path(self, key: str) -> str:
+        path = self._base + check_key(key)
+        if self._strip is not None and self._strip(path) != path:
+            raise InvalidStore(
+                f"{self._url}: {type(self._fs).__name__} would take the key {key!r} for {self._strip(path)!r}, and "
+                "could meet another object; choose another key, or open the URL without fsspec options"
+            )
+        return path
+
+    def _info(self, key: str, path: str) -> ObjectInfo:
+        info = self._fs.info(path)
+        if info.get("type") == "directory":
+            raise ObjectNotFound(f"{self._url}/{key}: a folder; there is no such object")
+        return _listed(key, info)
+
+    def _slice(self, path: str, offset: int, nbytes: int) -> bytes:
+        if nbytes == 0:
+            return b""
+        try:
+            return bytes(self._fs.cat_file(path, start=offset, end=offset + nbytes))
+        except filesystem_errors():
+            if offset < int(self._fs.info(path)["size"]):
+                raise
+            return b""  # a range behind the end; the caller says so
+
+    def _find(self, prefix: str, folder: str) -> dict[str, dict[str, Any]]:
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.find(folder, detail=True)
+        except FileNotFoundError as error:
+            if lacks_bucket(error):
+                raise
+            found = {}
+        if not found and (gone := self._gone(f"list {self._url}/{prefix}")) is not None:
+            raise gone
+        return {f"/{path.lstrip('/')}" if self._base[0] == "/" else path: i for path, i in found.items()}
+
+    def _parents(self, path: str) -> None:
+        if type(self._fs).__module__.split(".")[0] == "fsspec":  # buckets have no folders, sftp and others do
+            self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._parents(path)
+        self._fs.pipe_file(path, data)
+
+    def _put_file(self, local: str, path: str) -> None:
+        self._parents(path)
+        self._fs.put_file(local, path)
+
+    def _call(self, verb: str, key: str, attempt: Callable[[], T]) -> T:
+        fork.check(self._token, self._url)
+
+        def once() -> T:
+            try:
+                return attempt()
+            except PenstockError:
+                raise
+            except filesystem_errors() as error:
+                what = f"{verb} {self._url}/{key}"
+                told = self._translated(error, what)
+                if isinstance(told, ObjectNotFound):
+                    told = self._gone(what) or told
+                raise told from None
+
+        return self._retrier.call(once)
+
+    def _gone(self, what: str) -> StoreError | None:
+        """What to say, once something was missing, where the bucket itself is. It is looked for until it was there, or
+        may not be looked for: once as a rule."""
+        look = self._look
+        if look is not None:
+            try:
+                look()
+            except filesystem_errors() as error:
+                if lacks_bucket(error):
+                    return self._translated(error, what)
+            self._look = None
+        return None
+
+    def _translated(self, error: Exception, what: str) -> StoreError:
+        return translate(error, what, self._lacking, self._runtime.secrets)
+
+
+def _listed(key: str, info: dict[str, Any]) -> ObjectInfo:
+    return ObjectInfo(
+        key=key, nbytes=int(info["size"]), etag=change_token(info), modified_us=modified_us(info)
+    )

@@ -1,0 +1,162 @@
+"""One remote store's client, its retries, its threads and its errors: what the verbs talk through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ...errors import InvalidStore, PenstockError
+from ..options import Runtime
+from ..shared import fork
+from ..shared.request_counts import count_request
+from ..shared.retry import Retrier
+from ..shared.threads import DaemonPool
+from ..spec import StoreSpec, redact
+from .errors import translate
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+T = TypeVar("T")
+
+MIN_IN_FLIGHT = 16
+
+
+class Connection:
+    """A client that can be closed and comes back on the next call; refuses to work in a forked child."""
+
+    def __init__(self, connect: Callable[[int], Client], url: str, spec: StoreSpec, runtime: Runtime) -> None:
+        """connect: max_retries -> obstore client. Raises: ForkedStore; InvalidStore."""
+        self._token = fork.opened(url)
+        self._url, self._spec, self._runtime = url, spec, runtime
+        self._connect = connect
+        self._retrier = Retrier(runtime.budget, runtime.limiter())
+        self._lock = Lock()
+        self._client: Client | None = connect(0)
+        self._uploader: Client | None = None
+        self._pool: DaemonPool | None = None
+
+    def call(self, verb: str, key: str, attempt: Callable[[Any, Client], T]) -> T:
+        """`attempt(obstore, client)` under the retry budget; what obstore raises comes out as StoreError.
+
+        Errors of ours that `attempt` raises pass through: Transient is tried again, Changed is not.
+        """
+        fork.check(self._token, self._url)
+        client = self._client or self._reconnect()
+        obstore, errors = _native(), client_errors()
+
+        def once() -> T:
+            try:
+                return attempt(obstore, client)
+            except PenstockError:
+                raise
+            except errors as error:
+                what = f"{verb} {self._url}/{key}"
+                # `from None`: the client's own text may hold signed URLs
+                raise translate(error, what, self._lacking(client), self._runtime.secrets) from None
+
+        return self._retrier.call(once)
+
+    def hold(self, attempt: Callable[[Any, Client], T | None]) -> tuple[T, Callable[[bool], None]] | None:
+        """What `attempt(obstore, client)` makes, tried once, and what is told when it is done with, and whether the
+        store throttled it: till then it has a place among `max_concurrency`. None where it made nothing, or failed."""
+        fork.check(self._token, self._url)
+        client = self._client or self._reconnect()
+        token = self._retrier.limiter.acquire()
+        made: T | None = None
+        try:
+            with suppress(OSError):
+                made = attempt(_native(), client)
+        finally:
+            if made is None:
+                self._retrier.limiter.release(token, throttled=False)
+        if made is None:
+            return None
+        count_request()
+        return made, lambda throttled: self._retrier.limiter.release(token, throttled=throttled)
+
+    def uploader(self) -> Client:
+        """A client that repeats a failed part by itself: a hundred parts do not begin anew for one.
+
+        One for all uploads: they share its connections.
+        """
+        fork.check(self._token, self._url)
+        with self._lock:
+            if self._uploader is None:
+                self._uploader = self._connect(self._runtime.part_retries)
+            return self._uploader
+
+    def workers(self) -> DaemonPool:
+        """The store's threads, made on first use; `max_concurrency` of them, and at least 16."""
+        fork.check(self._token, self._url)
+        with self._lock:
+            if self._pool is None:
+                size = max(MIN_IN_FLIGHT, self._runtime.max_concurrency)
+                self._pool = DaemonPool(size, "penstock-store")
+            return self._pool
+
+    def close(self) -> None:
+        """Let go of connections and threads."""
+        with self._lock:
+            pool, self._pool, self._client, self._uploader = self._pool, None, None, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _lacking(self, client: Client) -> Sequence[str]:
+        """The secret options that this store was unpickled without, where it has nothing else of its own either."""
+        has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
+        return () if has_its_own else self._spec.dropped
+
+    def _reconnect(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect(0)
+            return self._client
+
+
+def connector(
+    name: str, bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime
+) -> Callable[[int], Client]:
+    """What `Connection` calls to make clients: `name` is a class of `obstore.store`, `config` its config.
+
+    The function raises InvalidStore when obstore refuses the configuration.
+    """
+
+    def connect(max_retries: int) -> Client:
+        import obstore.store
+
+        refusals: tuple[type[Exception], ...] = (*client_errors(), TypeError)
+        endpoint = config.get("endpoint") or config.get("base_url")
+        try:
+            made = getattr(obstore.store, name)(
+                bucket,
+                config=config,
+                client_options=runtime.client_options(endpoint),
+                retry_config=runtime.retry_config(max_retries),
+                credential_provider=provider,
+            )
+        except refusals as error:
+            brief = redact(str(error).split("\n\nDebug source", 1)[0], runtime.secrets)
+            raise InvalidStore(f"{bucket}: the options are refused: {brief}") from None
+        return cast("Client", made)
+
+    return connect
+
+
+@cache
+def _native() -> Any:
+    """obstore, without the time of an import statement at every request."""
+    import obstore
+
+    return obstore
+
+
+@cache
+def client_errors() -> tuple[type[Exception], ...]:
+    """What obstore raises: its own tree, and the builtins that it uses instead of some leaves."""
+    from obstore.exceptions import BaseError
+
+    return (BaseError, OSError, ValueError)

@@ -1,0 +1,171 @@
+"""Which credentials an S3 store uses, found as AWS's own tools find them.
+
+First found: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web identity
+(AWS_WEB_IDENTITY_TOKEN_FILE); the default profile of ~/.aws, when it says something of credentials; obstore's chain for
+containers and instances. Profiles of every kind (roles, SSO, processes) are boto3's business, which renews them.
+
+Google's credential files, of every kind that google-auth knows, as what obstore asks for tokens.
+
+Kinds: service_account, authorized_user (a person's), impersonated_service_account, external_account (workload identity
+federation: a token of another cloud, a file, a URL or a program is exchanged). Tokens are renewed before they expire.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from configparser import Error as ConfigError
+from configparser import RawConfigParser
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidStore, MissingDependency
+
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_NATIVE = ("service_account", "authorized_user")
+_ADVICE = "give one that gcloud or the console wrote, or unset GOOGLE_APPLICATION_CREDENTIALS"
+
+
+def file_provider(url: str, path: str) -> Any:
+    """What gives and renews tokens as the file at `path` says; None where obstore reads that file itself.
+
+    Raises: InvalidStore for a file that is none of credentials; MissingDependency for a kind that needs google-auth.
+    """
+    try:
+        info = json.loads(Path(path).read_bytes())
+        kind = info["type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = type(error).__name__
+        raise InvalidStore(f"{url}: {path!r} is no file of Google credentials ({why}); {_ADVICE}") from None
+    try:
+        from google.auth.exceptions import GoogleAuthError
+        from obstore.auth.google import GoogleCredentialProvider
+    except ImportError as error:
+        if kind in _NATIVE:
+            return None
+        raise MissingDependency(
+            f"{url}: credentials of the kind {kind!r} need google-auth: pip install 'penstock[gcs]'"
+        ) from error
+    try:
+        return GoogleCredentialProvider(_loaded(kind, info))
+    except (GoogleAuthError, ValueError, KeyError, TypeError) as error:
+        why = type(error).__name__  # its text may hold the key
+        raise InvalidStore(
+            f"{url}: {path!r} ({kind}) gives no Google credentials ({why}); {_ADVICE}"
+        ) from None
+
+
+def _loaded(kind: str, info: Mapping[str, Any]) -> Any:
+    if kind == "service_account":
+        from google.oauth2 import service_account
+
+        return service_account.Credentials.from_service_account_info(info, scopes=_SCOPES)
+    if kind == "authorized_user":
+        from google.oauth2 import credentials
+
+        return credentials.Credentials.from_authorized_user_info(info, scopes=_SCOPES)
+    if kind == "impersonated_service_account":
+        from google.auth import impersonated_credentials
+
+        return impersonated_credentials.Credentials.from_impersonated_service_account_info(
+            info, scopes=_SCOPES
+        )
+    if kind != "external_account":
+        raise ValueError(kind)
+    from google.auth import aws, identity_pool, pluggable
+
+    if info.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
+        return aws.Credentials.from_info(info, scopes=_SCOPES)
+    if "executable" in info.get("credential_source", {}):
+        return pluggable.Credentials.from_info(info, scopes=_SCOPES)
+    return identity_pool.Credentials.from_info(info, scopes=_SCOPES)
+
+
+_log = logging.getLogger(__name__)
+
+# boto3 renews what expires in less than 10 minutes whenever it is asked, so it is asked at least so often.
+_ASKED_AGAIN = timedelta(minutes=10)
+_SAYS_CREDENTIALS = (
+    *("aws_access_key_id", "credential_process", "credential_source", "role_arn", "web_identity_token_file"),
+    *("sso_session", "sso_start_url", "login_session"),
+)
+
+
+def credential_provider(
+    url: str, options: Mapping[str, object], config: dict[str, Any], environ: Mapping[str, str]
+) -> Any:
+    """What obstore asks for credentials; None where it finds them itself or needs none. Takes keys out of `config`.
+
+    Raises: InvalidStore; MissingDependency for a profile without boto3.
+    """
+    given = options.get("credential_provider")
+    if given is not None and not callable(given):
+        raise InvalidStore(f"{url}: credential_provider is a {type(given).__name__}; give a function")
+    profile = options.get("profile")
+    anonymous = bool(config.get("skip_signature"))
+    explicit = _explicit(url, config)
+    if sum((given is not None, bool(profile), anonymous or explicit is not None)) > 1:
+        raise InvalidStore(
+            f"{url}: a profile, a credential_provider and explicit credentials (or anon) contradict; give one"
+        )
+    if given is not None or explicit is not None or anonymous:
+        return None if anonymous else given or explicit
+    if profile:
+        return _boto_provider(url, str(profile))
+    if "AWS_ACCESS_KEY_ID" in environ:
+        return None
+    if "AWS_PROFILE" in environ:
+        return _boto_provider(url, environ["AWS_PROFILE"])
+    settings = profile_settings(environ)
+    if "AWS_WEB_IDENTITY_TOKEN_FILE" not in environ and any(settings.get(name) for name in _SAYS_CREDENTIALS):
+        try:
+            return _boto_provider(url, "default")
+        except (InvalidStore, MissingDependency) as error:
+            _log.debug("not using the default AWS profile: %s", error)
+    return None
+
+
+def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> Mapping[str, str]:
+    """What ~/.aws/config and ~/.aws/credentials say of a profile (AWS_PROFILE, or the default one); {} if nothing."""
+    name = profile or environ.get("AWS_PROFILE") or "default"
+    found: dict[str, str] = {}
+    for variable, usual, section in (
+        ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
+    ):
+        parser = RawConfigParser(strict=False)
+        try:
+            parser.read(os.path.expanduser(environ.get(variable, usual)), encoding="utf-8")
+            found.update(parser.items(section) if parser.has_section(section) else ())
+        except (ConfigError, UnicodeDecodeError) as error:
+            _log.debug("not reading %s: %s", variable, type(error).__name__)
+    return found
+
+
+def _explicit(url: str, config: dict[str, Any]) -> Callable[[], dict[str, Any]] | None:
+    """Keys out of `config`, as a provider: in its config obstore would mix them with AWS_SESSION_TOKEN."""
+    made = {name: config.pop(name, None) for name in ("access_key_id", "secret_access_key", "session_token")}
+    if made == dict.fromkeys(made):
+        return None
+    if not made["access_key_id"] or not made["secret_access_key"]:
+        raise InvalidStore(f"{url}: give both key and secret, or neither (then the environment is asked)")
+    token = made.pop("session_token")
+    return lambda: {**made, "token": token, "expires_at": None}
+
+
+def _boto_provider(url: str, profile: str) -> Any:
+    try:
+        import boto3.session
+        from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise MissingDependency(
+            f"{url}: the AWS profile {profile!r} needs boto3: pip install 'penstock[s3]'"
+        ) from error
+    try:
+        return Boto3CredentialProvider(boto3.session.Session(profile_name=profile), ttl=_ASKED_AGAIN)
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidStore(
+            f"{url}: AWS profile {profile!r} gives no credentials: {error}; see ~/.aws/config"
+        ) from None

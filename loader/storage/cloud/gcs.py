@@ -1,0 +1,100 @@
+"""gs://bucket/prefix (and gcs://) through obstore.
+
+Options: those of `options.py`, obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`,
+`anon` (which reads; obstore does not write without credentials), `project` (not needed to reach objects, and not used)
+and `token`: "anon", "google_default", the path of a credentials file, or its content as a dict. `credential_provider`
+is a function that returns obstore's GCSCredential.
+
+Credentials, first found: options; GOOGLE_APPLICATION_CREDENTIALS, or the file that `gcloud auth application-default
+login` writes; obstore's own variables and the metadata server of the machine (an instance's or a pod's workload
+identity). Files are read by google-auth where it is installed (penstock[gcs]): it knows every kind, workload identity
+federation and impersonation among them. Without it obstore reads keys of service accounts and of users.
+
+This module and obstore itself are where GOOGLE_* variables are read, and nowhere else.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import InvalidStore
+from ..options import bucket_and_prefix, runtime_of, translate_options
+from ..spec import StoreSpec
+from ..store import Store
+from .connection import connector
+from .credentials import file_provider
+from .store import RemoteStore
+
+_OBSTORE = (
+    *("service_account", "service_account_key", "application_credentials", "bearer_token"),
+    *("base_url", "skip_signature"),
+)
+NAMES = {
+    **{name: name for name in _OBSTORE},
+    **{f"google_{name}": name for name in _OBSTORE},
+    "anon": "skip_signature",
+    "endpoint_url": "base_url",
+}
+_OURS = ("token", "project", "credential_provider")
+_EXPLICIT = ("bearer_token", "service_account", "service_account_key", "skip_signature")
+_OWN_VARIABLES = (
+    *("google_bearer_token", "google_service_account", "google_service_account_path"),
+    "google_service_account_key",
+)
+
+
+def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
+    """Raises: InvalidStore; ForkedStore."""
+    bucket, prefix = bucket_and_prefix(url)
+    shown = f"gs://{bucket}/{prefix}".rstrip("/")
+    runtime = runtime_of(shown, options)
+    config, provider = gcs_config(shown, options)
+    connect = connector("GCSStore", bucket, config, provider, runtime)
+    return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=1)
+
+
+def gcs_config(
+    url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], Any]:
+    """(obstore's config, credential provider or None). environ: None is this process's.
+
+    Raises: InvalidStore; MissingDependency.
+    """
+    environ = os.environ if environ is None else environ
+    config = translate_options(url, options, NAMES, _OURS)
+    _add_token(url, config, options.get("token"))
+    if not config.get("skip_signature", True):
+        del config["skip_signature"]
+    given = options.get("credential_provider")
+    if given is not None and not callable(given):
+        raise InvalidStore(f"{url}: credential_provider is a {type(given).__name__}; give a function")
+    if given is not None or any(config.get(name) for name in _EXPLICIT):
+        return config, given
+    file = config.get("application_credentials") or environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if file is None and not any(environ.get(name.upper()) for name in _OWN_VARIABLES):
+        home = Path(environ.get("CLOUDSDK_CONFIG", "~/.config/gcloud")).expanduser()
+        file = found if (found := home / "application_default_credentials.json").exists() else None
+    if file is None:
+        return config, None
+    provider = file_provider(url, str(file))
+    if provider is not None:
+        config.pop("application_credentials", None)
+    return config, provider
+
+
+def _add_token(url: str, config: dict[str, Any], token: object) -> None:
+    if token is None or token == "google_default":
+        return
+    if token == "anon":
+        config["skip_signature"] = True
+    elif isinstance(token, Mapping):
+        config["service_account_key"] = json.dumps(dict(token))
+    elif isinstance(token, str) and ("/" in token or token.endswith(".json")):
+        config["application_credentials"] = token
+    else:
+        raise InvalidStore(
+            f"{url}: this kind of token is not supported; accepted are 'anon', 'google_default', the path of "
+            "a credentials file and its content as a dict; an OAuth token goes under bearer_token"
+        )

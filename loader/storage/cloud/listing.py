@@ -1,0 +1,84 @@
+"""Listing a bucket in key order, over broken pages, without trusting a provider's offset or prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import StoreError
+from ..shared.request_counts import count_request
+from ..store import ObjectInfo
+from .connection import Connection, client_errors
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+PAGE_KEYS = 1_000
+
+
+def list_objects(
+    connection: Connection, base: str, prefix: str, start_after: str, *, seek: bool = False
+) -> Iterator[ObjectInfo]:
+    """Objects below `base` ('' or ends in '/') whose relative key starts with `prefix`, behind `start_after`.
+
+    obstore lists whole folders, so the rest is filtered here. A page that fails is asked for under the retry
+    budget, from the beginning of the listing: what was yielded before is not yielded again, and pages that were seen
+    before are part of the try, so that the budget of a page that always fails runs out. seek: let the server begin
+    behind what was yielded, which some get wrong.
+    Raises: StoreError when the bucket does not list in key order.
+    """
+    full = base + prefix
+    folder = full[: full.rfind("/")] if "/" in full else None
+    pages: Iterator[Sequence[Any]] | None = None
+    previous = ""  # in this pass
+    last = start_after  # over all passes
+    seen = ""  # the last path of the pages that were taken, over all passes
+
+    def attempt(obstore: Any, client: Client) -> Sequence[Any] | None:
+        nonlocal pages, previous, seen
+        try:
+            if pages is None:
+                behind = base + last if seek and last else None
+                pages, previous = obstore.list(client, folder, offset=behind, chunk_size=PAGE_KEYS), ""
+            page: Sequence[Any] | None = next(pages, None)
+            while page and (end := max(meta["path"] for meta in page)) <= seen:
+                count_request()
+                page = next(pages, None)
+            seen = end if page else seen
+            return page
+        except client_errors():
+            pages = None  # a broken stream cannot be resumed
+            raise
+
+    while (page := connection.call("list", prefix, attempt)) is not None:
+        for meta in page:
+            key = meta["path"][len(base) :]
+            if not meta["path"].startswith(full) or not key:
+                continue
+            if key <= previous:
+                if meta["size"] == 0:
+                    continue  # a folder marker: 'sub/' sorts behind 'sub.x', and 'sub' before it
+                raise StoreError(
+                    f"cannot list {prefix!r}: {key!r} came behind {previous!r}, and key order is needed; "
+                    "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket"
+                )
+            previous = key
+            if key > last:
+                last = key
+                yield info_of(key, meta)
+
+
+def info_of(key: str, meta: Any) -> ObjectInfo:
+    """What obstore says of an object."""
+    modified_us = int(meta["last_modified"].timestamp() * 1_000_000)
+    return ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta), modified_us=modified_us)
+
+
+def etag_of(meta: Any) -> str:
+    """The ETag of what obstore says of an object."""
+    return quoted(meta["e_tag"] or "")
+
+
+def quoted(etag: str) -> str:
+    """An ETag as servers should write it: Azure's listings have no quotes, and its answers do."""
+    return etag if not etag or etag.endswith('"') else f'"{etag}"'

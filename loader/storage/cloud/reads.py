@@ -1,0 +1,337 @@
+"""Reading from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
+
+obstore's change tokens are compared here (Ceph refuses a quoted If-Match), its own retries are switched off
+(`retry.py` rules).
+
+Which right is missing, where a store answers 403 to a read.
+
+S3 and Google answer so for an object that is not there, too, when the credentials may not list: whether it is missing
+cannot be told then, and reading a root's log needs just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
+from ..keys import check_key, check_span
+from ..options import Runtime
+from ..ranges import plan_reads, slice_reads
+from ..spec import Opened, StoreSpec
+from ..store import Blob, ObjectInfo, Span
+from .connection import Connection, client_errors
+from .errors import is_past_end
+from .listing import info_of
+from .s3_direct.http_connection import Broken
+from .s3_direct.range_requests import Direct
+from .s3_direct.response_body import Answer, Following, NativeAnswer
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+
+_RIGHTS = {  # scheme -> to list, to read
+    "s3": ("s3:ListBucket", "s3:GetObject (and kms:Decrypt, where a key of KMS encrypts)"),
+    "gs": ("storage.objects.list", "storage.objects.get"),
+}
+
+
+def explained(connection: Connection, scheme: str, path: str, refused: Forbidden) -> Forbidden:
+    """`refused`, met while reading `path`, with the right that is missing; costs one listing of a page at most."""
+    if scheme not in _RIGHTS or "AccessDenied" not in str(refused):
+        return refused
+    to_list, to_read = _RIGHTS[scheme]
+    folder = path.rpartition("/")[0] or None
+
+    def attempt(obstore: Any, client: Client) -> object:
+        return next(obstore.list(client, folder, chunk_size=1), None)
+
+    try:
+        connection.call("list", path, attempt)
+    except Forbidden:
+        return Forbidden(
+            f"{refused}; these credentials may not list the bucket, so that a missing object looks forbidden: grant "
+            f"{to_list} on it, and {to_read} if reading is refused then"
+        )
+    except StoreError:
+        return refused
+    return Forbidden(f"{refused}; these credentials may list and not read: grant {to_read}")
+
+
+T = TypeVar("T")
+
+BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and uploaded in such pieces
+WHOLE_READ_TRIES = 5
+
+Fill = Callable[[int, memoryview], object]
+"""(offset, view): read into the view from there on."""
+
+
+class ReadStore(Opened):
+    """What of one bucket and prefix is read. `connect(max_retries)` makes a client; its errors are mapped here."""
+
+    def __init__(
+        self,
+        connect: Callable[[int], Client],
+        prefix: str,
+        spec: StoreSpec,
+        url: str,
+        runtime: Runtime,
+        direct: Direct | None = None,
+    ) -> None:
+        """direct: what ranges are read by, as far as it goes.
+
+        Raises: ForkedStore; InvalidStore when the client refuses its configuration.
+        """
+        super().__init__(spec, url)
+        self._direct = direct
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._connection = Connection(connect, url, spec, runtime)
+        self._call = self._connection.call
+
+    def get(self, key: str) -> Blob:
+        """One request up to BOUNDED_BYTES; what is larger comes in requests of so much each, several at once, into
+        the memory that is given."""
+        for _ in range(WHOLE_READ_TRIES):
+            try:
+                first, nbytes = self._beginning(key)
+                if nbytes == len(first.data):
+                    return first
+                pool = self._connection.workers()
+
+                def rest(offset: int, view: memoryview, etag: str = first.etag) -> str:
+                    return self.fill(key, offset, view, etag)
+
+                return Blob(read_whole(first.data, nbytes, BOUNDED_BYTES, rest, pool), first.etag)
+            except Changed:
+                continue  # replaced meanwhile; a `get` pins nothing
+        raise Transient(
+            f"cannot read {self._url}/{key}: it is replaced faster than it can be read; try later"
+        )
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        check_span(key, offset, nbytes)
+        if nbytes == 0:
+            return self._empty(key, offset, etag)
+        path = self._prefix + check_key(key)
+
+        def attempt(obstore: Any, client: Client) -> Blob:
+            answer, found = self._asked(obstore, client, key, path, offset, nbytes, etag)
+            data = answer.all()
+            self._whole(key, len(data), nbytes)
+            return Blob(data, found)
+
+        return self._reading(key, attempt)
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = BOUNDED_BYTES,
+    ) -> list[Blob]:
+        reads = plan_reads(spans, max_gap, max_span)
+        if len(reads) > 1:
+            pool = self._connection.workers()
+            rest = [
+                pool.submit(copy_context().run, partial(self.get_range, key, *read, etag=etag))
+                for read in reads[1:]
+            ]
+            try:
+                blobs = [self.get_range(key, *reads[0], etag), *(future.result() for future in rest)]
+            finally:
+                for future in rest:
+                    future.cancel()
+        else:
+            blobs = [self.get_range(key, *(reads[0] if reads else Span(0, 0)), etag)]
+        found = blobs[0].etag
+        for blob in blobs:
+            self._pinned(key, blob.etag, found)  # without a pin too, no answer mixes two objects
+        pieces = slice_reads(spans, reads, [blob.data for blob in blobs])
+        return [Blob(piece, found) for piece in pieces]
+
+    @property
+    def follows(self) -> bool:
+        """Whether `fill` makes anything of `following`."""
+        return self._direct is not None and self._direct.is_on
+
+    def fill(
+        self,
+        key: str,
+        offset: int,
+        view: memoryview,
+        etag: str | None = None,
+        following: Following | None = None,
+    ) -> str:
+        """Read into `view`, which is of bytes; the etag. An answer that breaks off is taken up where it broke.
+
+        following: of the reads of this object that this one is one of, with one etag.
+
+        Raises: as `get_range`; also Changed where the object is replaced between an answer and the next.
+        """
+        check_span(key, offset, len(view))
+        if not view:
+            return self._empty(key, offset, etag).etag
+        path, done, found = self._prefix + check_key(key), 0, etag
+        end = offset + len(view)
+        stop = end if following is None else max(end, following.stop)
+        if following is not None and following.etag:
+            found = self._pinned(key, following.etag, etag)
+            with suppress(Broken):  # no request of its own: the budget is for the next one
+                for count in following.into(offset, view):
+                    done += count
+            if done == len(view):
+                return found
+
+        def attempt(obstore: Any, client: Client) -> str:
+            nonlocal done, found
+            if done < len(view):
+                at = offset + done
+                answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
+                if following is not None:
+                    following.begin(answer, at, found)
+                rest = view[done:]
+                for count in answer.into(rest) if following is None else following.into(at, rest):
+                    done += count
+            self._whole(key, done, len(view))
+            return str(found)
+
+        return self._reading(key, attempt)
+
+    def head(self, key: str) -> ObjectInfo:
+        path = self._prefix + check_key(key)
+        meta = self._call("look up", key, lambda obs, client: obs.head(client, path))
+        return info_of(key, meta)
+
+    def _beginning(self, key: str) -> tuple[Blob, int]:
+        """What one request brings, and the object's size. Raises: Changed where it was replaced meanwhile."""
+        path = self._prefix + check_key(key)
+
+        def attempt(obstore: Any, client: Client) -> tuple[Blob, int] | None:
+            try:
+                answer = self._answer(obstore, client, path, 0, BOUNDED_BYTES)
+            except client_errors() as error:
+                if is_past_end(error):
+                    return None  # there is no byte to ask for
+                raise
+            etag, nbytes = answer.etag, answer.size  # what is read to its end may be asked by others
+            data = answer.all()
+            self._whole(key, len(data), min(nbytes, BOUNDED_BYTES))
+            return Blob(data, etag), nbytes
+
+        found = self._reading(key, attempt)
+        if found is None:
+            info = self.head(key)
+            if info.nbytes:
+                raise Changed(f"{self._url}/{key}: it was empty, and has {info.nbytes} bytes now")
+            found = Blob(b"", info.etag), 0
+        return found
+
+    def _asked(
+        self,
+        obstore: Any,
+        client: Client,
+        key: str,
+        path: str,
+        offset: int,
+        nbytes: int,
+        etag: str | None,
+        beyond: int = 0,
+    ) -> tuple[Answer, str]:
+        """An answer whose bytes are still to come, and the object's etag. beyond: as for `_answer`."""
+        try:
+            answer = self._answer(obstore, client, path, offset, offset + nbytes, beyond)
+        except client_errors() as error:
+            if is_past_end(error):
+                raise self._short(key, offset, nbytes) from None
+            raise
+        try:
+            found = self._pinned(key, answer.etag, etag)
+            if answer.size < offset + nbytes:
+                raise self._short(key, offset, nbytes, answer.size)
+        except (Changed, Corrupt):
+            del answer  # whoever holds the error holds this frame: not its connection, too
+            raise
+        return answer, found
+
+    def _answer(
+        self, obstore: Any, client: Client, path: str, start: int, stop: int, beyond: int = 0
+    ) -> Answer:
+        """Bytes [start, stop), or as many as the object has of these; of one that is read directly, so many `beyond`.
+
+        Raises: what obstore raises.
+        """
+        if self._direct is not None:
+            answer = self._direct.ask(obstore, client, path, start, stop + beyond)
+            if answer is not None:
+                return answer
+        return NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
+
+    def _reading(self, key: str, attempt: Callable[[Any, Client], T]) -> T:
+        try:
+            return self._call("read", key, attempt)
+        except Forbidden as refused:
+            scheme, path = self._url.partition("://")[0], self._prefix + key
+            raise explained(self._connection, scheme, path, refused) from None
+
+    def _empty(self, key: str, offset: int, etag: str | None) -> Blob:
+        info = self.head(key)
+        found = self._pinned(key, info.etag, etag)
+        if offset > info.nbytes:
+            raise self._short(key, offset, 0, info.nbytes)
+        return Blob(b"", found)
+
+    def _pinned(self, key: str, found: str, etag: str | None) -> str:
+        if etag is not None and etag != found:
+            raise Changed(
+                f"{self._url}/{key}: the object was replaced since it was first read "
+                f"(etag {etag}, now {found}); open the version again"
+            )
+        return found
+
+    def _whole(self, key: str, found: int, nbytes: int) -> None:
+        if found != nbytes:
+            raise Transient(f"cannot read {self._url}/{key}: got {found} of {nbytes} bytes")
+
+    def _short(self, key: str, offset: int, nbytes: int, size: int | None = None) -> Corrupt:
+        end = "before that range" if size is None else f"at byte {size}"
+        return Corrupt(f"{self._url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}")
+
+
+def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:
+    """All `nbytes` of an object whose `beginning` is there; the rest in reads of at most `most`, several at once.
+
+    Memory: the object once, and its beginning. (A BytesIO gives away its own memory as bytes where nobody else has it;
+    joining what was read would hold all of it twice.) Raises: what `fill` raises.
+    """
+    made = BytesIO()
+    made.seek(nbytes - 1)
+    made.write(b"\0")
+    memory = made.getbuffer()
+    rest = [
+        threads.submit(copy_context().run, _fill_part, fill, offset, memory, min(offset + most, nbytes))
+        for offset in range(len(beginning), nbytes, most)
+    ]
+    try:
+        memory[: len(beginning)] = beginning
+        for one in rest:
+            one.result()
+    except BaseException:
+        for one in rest:
+            one.cancel()
+        raise
+    memory.release()
+    return made.getvalue()
+
+
+def _fill_part(fill: Fill, offset: int, memory: memoryview, stop: int) -> None:
+    with memory[offset:stop] as part:  # nobody has a part of the memory any more when its future is done
+        fill(offset, part)

@@ -1,0 +1,137 @@
+"""s3://bucket/prefix (and s3a://) through obstore.
+
+Options: those of `options.py`, obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
+anon, profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}.
+`credential_provider` is a function that returns obstore's S3Credential; it pickles by its import path.
+`direct_reads` (true): ranges by requests of our own (`direct.py`), where that goes; false asks obstore for all.
+
+Credentials are found as `s3_credentials.py` says; explicit keys are not mixed with the environment's token. Endpoint
+and region: options, AWS_* variables, the profile, then us-east-1.
+
+These two modules and obstore itself are where AWS_* variables are read, and nowhere else.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import InvalidStore
+from ..options import (
+    RUNTIME_OPTIONS,
+    Runtime,
+    bucket_and_prefix,
+    check_address,
+    runtime_of,
+    translate_options,
+)
+from ..spec import StoreSpec
+from ..store import Store
+from .connection import connector
+from .credentials import credential_provider, profile_settings
+from .s3_direct.range_requests import Direct
+from .s3_puts import TwinStore
+
+_OBSTORE = (
+    *("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "skip_signature"),
+    *("virtual_hosted_style_request", "request_payer", "checksum_algorithm", "unsigned_payload"),
+    *("server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "sse_customer_key_base64"),
+    *("role_arn", "role_session_name", "web_identity_token_file", "sts_endpoint", "metadata_endpoint"),
+    *("imdsv1_fallback", "s3_express", "disable_tagging", "disable_bulk_delete"),
+    *("container_credentials_relative_uri", "container_credentials_full_uri"),
+)
+NAMES = {
+    **{name: name for name in _OBSTORE},
+    **{f"aws_{name}": name for name in _OBSTORE},
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "aws_token": "session_token",
+    "anon": "skip_signature",
+    "endpoint_url": "endpoint",
+    "aws_endpoint_url": "endpoint",
+    "region_name": "region",
+    "requester_pays": "request_payer",
+}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_OURS = ("profile", "client_kwargs", "credential_provider", "direct_reads")
+_NOT_DIRECT = ("skip_signature", "sse_customer_key_base64", "s3_express")
+"""What an address that obstore signs does not have, or does not need."""
+_NOT_SENT = (
+    *("server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "checksum_algorithm"),
+    "request_payer",
+)
+"""What an object is put with that such an address does not say."""
+
+
+def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
+    """Raises: InvalidStore; MissingDependency for a profile without boto3; ForkedStore."""
+    bucket, prefix = bucket_and_prefix(url)
+    shown = f"s3://{bucket}/{prefix}".rstrip("/")
+    runtime = runtime_of(shown, options)
+    config, provider = s3_config(shown, options)
+    connect = connector("S3Store", bucket, config, provider, runtime)
+    unsigned, says = connect, "unsigned_payload" in config  # whoever does decides for everything
+    if not says:
+        unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
+    delete_keys = 1 if config.get("disable_bulk_delete") else 1000
+    return TwinStore(
+        *(connect, unsigned, prefix, spec, shown, runtime),
+        delete_keys=delete_keys,
+        direct=_direct(shown, options, config, runtime),
+        sends=not says and not _given(config, _NOT_SENT),
+    )
+
+
+def s3_config(
+    url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], Any]:
+    """(obstore's config, credential provider or None) for options in any of the accepted spellings. environ: None is
+    this process's.
+
+    Raises: InvalidStore; MissingDependency.
+    """
+    environ = os.environ if environ is None else environ
+    client_kwargs = options.get("client_kwargs") or {}
+    if not isinstance(client_kwargs, Mapping):
+        raise InvalidStore(f"{url}: client_kwargs is a {type(client_kwargs).__name__}; give a dict")
+    flat = {name: value for name, value in options.items() if name != "client_kwargs"}
+    for name, value in client_kwargs.items():
+        if name in RUNTIME_OPTIONS or name in _OURS:
+            raise InvalidStore(
+                f"{url}: {name!r} stands in client_kwargs, which are boto's and obstore's names; give it beside them"
+            )
+        if name in flat and flat[name] != value:
+            raise InvalidStore(f"{url}: {name!r} is given twice, in client_kwargs too; give it once")
+        flat[name] = value
+    config = translate_options(url, flat, NAMES, _OURS)
+    profile = options.get("profile")
+    settings = profile_settings(environ, str(profile) if profile else None)
+    found = {name: environ.get(name) for name in _ENDPOINTS} | {"endpoint_url": settings.get("endpoint_url")}
+    for name, endpoint in found.items():
+        if endpoint and "endpoint" not in config:
+            config["endpoint"] = check_address(url, name, endpoint)
+    if "skip_signature" in config and not config["skip_signature"]:
+        del config["skip_signature"]
+    provider = credential_provider(url, options, config, environ)
+    region = config.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    config["region"] = region or settings.get("region") or "us-east-1"
+    return config, provider
+
+
+def _direct(
+    url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
+) -> Direct | None:
+    """None for a store that is not read so. Raises: InvalidStore."""
+    wanted = options.get("direct_reads")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
+    if wanted is False or runtime.client.get("proxy_url"):
+        return None
+    if _given(config, _NOT_DIRECT):
+        return None
+    return Direct(runtime)
+
+
+def _given(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+    """Whether any of these is, here or in the environment, which obstore reads by itself."""
+    return any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)

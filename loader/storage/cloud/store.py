@@ -1,0 +1,136 @@
+"""S3, GCS and Azure through obstore: everything that does not depend on the provider. Reading: `object_reads.py`.
+
+The sync API from many threads is as fast as its async one, and needs no event loop. obstore's own retries
+are switched off (`retry.py` rules), and its listings are filtered here (their offset and prefix semantics differ
+between providers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from ...errors import AlreadyExists, Transient
+from ..disk.errors import upload_size
+from ..files import put_held
+from ..keys import check_key, check_prefix
+from ..options import Runtime
+from ..spec import StoreSpec
+from ..store import ObjectInfo
+from ..stream import open_reader
+from .connection import client_errors
+from .deletes import delete_objects
+from .errors import is_conflict
+from .listing import list_objects
+from .reads import BOUNDED_BYTES, ReadStore
+from .s3_direct.range_requests import Direct
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+T = TypeVar("T")
+
+SINGLE_PUT_BYTES = 64 * 2**20  # a larger file is uploaded in parts
+MAX_PARTS = 9_000  # S3 takes 10 000
+
+
+class RemoteStore(ReadStore):
+    """One bucket and prefix."""
+
+    def __init__(
+        self,
+        connect: Callable[[int], Client],
+        prefix: str,
+        spec: StoreSpec,
+        url: str,
+        runtime: Runtime,
+        *,
+        delete_keys: int,
+        direct: Direct | None = None,
+    ) -> None:
+        """delete_keys: how many keys the provider deletes in one request; direct: as for `ReadStore`.
+
+        Raises: ForkedStore; InvalidStore when the client refuses its configuration.
+        """
+        super().__init__(connect, prefix, spec, url, runtime, direct)
+        self._delete_keys = delete_keys
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        path = self._prefix + check_key(key)
+        self._call("write", key, lambda obs, client: obs.put(client, path, data, use_multipart=False))
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
+        """A failed create says nothing of what is stored: the key is read again, and that decides."""
+        path = self._prefix + check_key(key)
+
+        def attempt(obstore: Any, client: Client) -> None:
+            def put() -> object:
+                return obstore.put(client, path, data, mode="create", use_multipart=False)
+
+            self._created(obstore, client, key, data, put)
+
+        self._call("create", key, attempt)
+
+    def put_file(self, key: str, path: str) -> None:
+        target = self._prefix + check_key(key)
+        nbytes = upload_size(path, f"{self._url}/{key}")
+        if nbytes <= SINGLE_PUT_BYTES:
+            return put_held(self, key, path, nbytes)
+        uploader = self._connection.uploader()
+        chunk = max(BOUNDED_BYTES, -(-nbytes // MAX_PARTS))
+
+        def attempt(obstore: Any, _: Client) -> None:
+            obstore.put(uploader, target, Path(path), use_multipart=True, chunk_size=chunk, max_concurrency=4)
+
+        return self._call("upload", key, attempt)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """As everywhere; an empty folder marker ('sub/') that a console made is listed as an empty 'sub'."""
+        return list_objects(self._connection, self._prefix, check_prefix(prefix), start_after or "")
+
+    def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """See `seek.list_from`."""
+        prefix = check_prefix(prefix)
+        return list_objects(self._connection, self._prefix, prefix, start_after, seek=True)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        delete_objects(self._connection, self._prefix, [check_key(key) for key in keys], self._delete_keys)
+
+    def copy(self, src: str, dst: str) -> None:
+        from_, to = self._prefix + check_key(src), self._prefix + check_key(dst)
+        self._call("copy", src, lambda obs, client: obs.copy(client, from_, to))
+
+    def open_stream(self, key: str) -> BinaryIO:
+        return open_reader(self, key)
+
+    def close(self) -> None:
+        self._connection.close()
+        if self._direct is not None:
+            self._direct.close()
+
+    def _created(
+        self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
+    ) -> T | None:
+        """What a create says; None where it failed, and the key holds `data`. Raises: AlreadyExists; Transient."""
+        try:
+            return put()
+        except client_errors() as error:
+            refused = error
+        if self._holds(obstore, client, key, data):
+            return None
+        if is_conflict(refused):  # 409: refused because of another request, and nothing is stored
+            raise Transient(f"cannot create {self._url}/{key}: the store reports a conflict")
+        raise refused
+
+    def _holds(self, obstore: Any, client: Client, key: str, data: bytes | memoryview) -> bool:
+        """Whether `key` holds `data`; False when it holds nothing. Raises: AlreadyExists."""
+        try:
+            held = obstore.get(client, self._prefix + key).bytes().to_bytes()
+        except FileNotFoundError:
+            return False
+        if held != data:
+            raise AlreadyExists(
+                f"{self._url}/{key}: the key already holds another object; choose another key"
+            )
+        return True

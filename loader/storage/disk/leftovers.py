@@ -1,0 +1,85 @@
+"""What lies below a directory and is in no listing of it: for whoever must leave nothing out without a word.
+
+What writers have not finished: of a folder of this machine, where no listing shows it, and no key names it.
+
+Buckets have uploads that were never ended, which their own APIs list (`penstock doctor`, `penstock takedown`).
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+
+from ..keys import TEMPORARY, UNFINISHED, is_text
+from ..store import ObjectInfo, Store
+from .errors import disk_error
+from .store import LocalStore
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether the file of this path is one that a writer has not finished."""
+    return path.rpartition("/")[2].startswith(TEMPORARY)
+
+
+def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
+    """The objects of a store in key order, and in a folder the files that writers have not finished. Raises: as
+    `Store.list`."""
+    return store.list_with_unfinished(prefix) if isinstance(store, LocalStore) else store.list(prefix)
+
+
+def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
+    """For whoever deletes: what `list_with_unfinished` gives, without what lies behind a symbolic link below the folder
+    `top`, and True beside each such link. Raises: as `Store.list`."""
+    if isinstance(store, LocalStore):
+        return store.list_in_place(prefix, top)
+    return ((info, False) for info in store.list(prefix))
+
+
+def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
+    """Delete what `list_in_place` named, but no link, and nothing behind one. Raises: InvalidStore for these; as
+    `Store.delete_many`, which stops where it may."""
+    if isinstance(store, LocalStore):
+        store.delete_in_place(paths, top)
+    else:
+        store.delete_many(paths)
+
+
+def unlisted(folder: str) -> Iterator[tuple[str, str]]:
+    """(path below `folder`, why it is no object) of all that a listing passes over, but for unfinished writes. A
+    directory is named in place of what is in it; bytes that are no UTF-8 are written as `\\xe9`.
+
+    Raises: Forbidden; Transient.
+    """
+    yield from _below(folder, "")
+
+
+def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
+    folders: list[str] = []
+    try:
+        with os.scandir(os.path.join(folder, inside)) as entries:
+            for entry in entries:
+                path = inside + entry.name
+                if why := _why(entry):
+                    yield os.fsencode(path).decode(errors="backslashreplace"), why
+                elif entry.is_dir():
+                    folders.append(f"{path}/")
+    except FileNotFoundError:
+        return  # deleted meanwhile
+    except OSError as error:
+        raise disk_error("list", os.path.join(folder, inside), error) from error
+    for path in folders:
+        yield from _below(folder, path)
+
+
+def _why(entry: os.DirEntry[str]) -> str:
+    """Why nothing of an entry is listed; "" where it is, or is an unfinished write."""
+    if not is_text(entry.name):
+        return "its name is not UTF-8, as every key is: rename it"
+    if entry.name.startswith(TEMPORARY):
+        if re.fullmatch(UNFINISHED, entry.name) and entry.is_file(follow_symlinks=False):
+            return ""
+        return f"names that begin with {TEMPORARY!r} are those of unfinished files: rename it"
+    if entry.is_dir() or entry.is_file():
+        return ""
+    if entry.is_symlink():
+        return "a link to what is not there: mount or restore that, or remove the link"
+    return "neither a file nor a folder: move it elsewhere"

@@ -1,0 +1,350 @@
+"""A directory on a disk, straight through the operating system.
+
+fsspec's `mode="create"` on a disk is exists-then-write and loses races; here a create is a finished, fsynced
+temporary file that `os.link` publishes under its key, which the kernel lets succeed once.
+
+Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, as RFC 8089 says).
+Symbolic links are followed. A file whose name begins with `.tmp-` is one that a writer has not finished.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
+from ..keys import TEMPORARY, check_key, check_prefix, check_span, unfinished_name
+from ..ranges import plan_reads, slice_reads
+from ..shared.request_counts import count_request
+from ..spec import Opened, StoreSpec
+from ..store import Blob, ObjectInfo, Span, Store
+from .buffer_reads import Piece, Run, cut, neighbours, runs_of
+from .delete_in_place import unlink_in_place
+from .errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
+from .walk import walk
+
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+
+
+def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
+    """Raises: InvalidStore for a path that is a file, another host's file:// URL, `~`, or an option."""
+    if options:
+        raise InvalidStore(f"{url}: a directory takes no options, got {sorted(options)}; leave them out")
+    path = _path_of(url)
+    if re.match(r"~[^/]*(/|$)", path):
+        raise InvalidStore(f"{url!r}: '~' is not expanded here; write the path in full")
+    if "\0" in path:
+        raise InvalidStore(f"{url!r} holds a NUL character, which no path does")
+    root = os.path.abspath(path)
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise InvalidStore(f"{root} is a file; a store is a directory")
+    return LocalStore(root, StoreSpec(url=root, options={}, dropped=spec.dropped))
+
+
+class LocalStore(Opened):
+    """Objects are the files below one directory. An etag is modification time, inode and size."""
+
+    def __init__(self, root: str, spec: StoreSpec) -> None:
+        super().__init__(spec, root)
+        self._base = root if root.endswith("/") else f"{root}/"
+
+    @property
+    def disk(self) -> "LocalStore":
+        """Itself: see `disk.disk_of`."""
+        return self
+
+    def get(self, key: str) -> Blob:
+        return self._read(key, 0, None, None)
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        check_span(key, offset, nbytes)
+        return self._read(key, offset, nbytes, etag)
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = 16 * 2**20,
+    ) -> list[Blob]:
+        reads = plan_reads(spans, max_gap, max_span)
+        descriptor, status = self._open(key)
+        try:
+            found = self._pinned(key, status, etag)
+            data = [self._pread(key, descriptor, status.st_size, *read) for read in reads]
+        finally:
+            os.close(descriptor)
+        return [Blob(piece, found) for piece in slice_reads(spans, reads, data)]
+
+    def read_each(
+        self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
+    ) -> tuple[list[bytes], str]:
+        """The bytes of (offset, nbytes) spans in the order given, and the file's etag. Raises: as `get_ranges`.
+
+        What `get_ranges` does, at a third of its cost: only spans that lie close behind each other share a read, since
+        another one from the page cache costs no more than cutting pieces out of a larger one.
+        """
+        runs = neighbours(spans)
+        descriptor, status = self._open(key)
+        try:
+            found = self._pinned(key, status, etag)
+            count_request(len(runs))
+            with _disk(self._base + key):
+                data = [os.pread(descriptor, nbytes, offset) for offset, nbytes, _ in runs]
+            for i, (offset, nbytes, _) in enumerate(runs):
+                if len(data[i]) != nbytes:  # a long one, or the end of the file
+                    data[i] = self._pread(key, descriptor, status.st_size, offset, nbytes)
+        finally:
+            os.close(descriptor)
+        return cut(spans, runs, data), found
+
+    def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
+        """Fill the buffers of pieces from one file, and give its etag. Pieces that lie close behind each other share a
+        read: sorted by offset is best.
+
+        Raises: ObjectNotFound; Changed; Corrupt where the file ends too early, some buffers filled.
+        """
+        runs, short = runs_of(pieces), list[Run]()
+        descriptor, status = self._open(key)
+        try:
+            found = self._pinned(key, status, etag)
+            count_request(len(runs))
+            with _disk(self._base + key):
+                for run in runs:
+                    if os.preadv(descriptor, run.buffers, run.offset) != run.nbytes:
+                        short.append(run)
+            for run in short:  # it is longer than the kernel reads at once, or than the file
+                offset = run.offset
+                for buffer in run.buffers:
+                    view = memoryview(buffer).cast("B")
+                    view[:] = self._pread(key, descriptor, status.st_size, offset, len(view))
+                    offset += len(view)
+        finally:
+            os.close(descriptor)
+        return found
+
+    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result]:
+        """The etag and the status of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
+        path = self._base + check_key(key)
+        with _disk(path):
+            status = os.stat(path)
+        return self._pinned(key, status, etag), status
+
+    def open_same(self, key: str, etag: str) -> BinaryIO | None:
+        """The file that had this etag; None where it was replaced. Raises: ObjectNotFound."""
+        descriptor, status = self._open(key)
+        if _etag(status) != etag:
+            os.close(descriptor)
+            return None
+        return open(descriptor, "rb", buffering=0)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self._write(key, lambda out: write_all(out, memoryview(data)), os.replace)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
+        try:
+            self._write(key, lambda out: write_all(out, memoryview(data)), _link)
+        except AlreadyExists:
+            # Perhaps our own: a network disk may lose the answer to a link that it carried out.
+            if self._held(key) != data:
+                raise
+            # Whoever linked it may have failed, or died, before its name was durable.
+            target = self._base + key
+            try:
+                fsync_directory(os.path.dirname(target))
+            except OSError as error:
+                raise disk_error("write", target, error) from error
+
+    def put_file(self, key: str, path: str) -> None:
+        upload_size(path, self._base + check_key(key))
+        self._write(key, lambda out: _copy_all(out, path), os.replace)
+
+    def head(self, key: str) -> ObjectInfo:
+        descriptor, status = self._open(key)
+        os.close(descriptor)
+        return _info(key, status)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        for key, status in walk(self._base, check_prefix(prefix), start_after):
+            yield _info(key, status)
+
+    def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """What `list` gives, and among it the files that a writer has not finished: at work, or killed. These have
+        paths that are no keys. Raises: as `list`."""
+        for key, status in walk(self._base, check_prefix(prefix), None, unfinished=True):
+            yield _info(key, status)
+
+    def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
+        """What `list_with_unfinished` gives, but for what lies behind a symbolic link below the folder `top`; and each
+        such link itself, which is told by True, and may be one on the way to `prefix`. Raises: as `list`."""
+        for key, status in walk(
+            self._base, check_prefix(prefix), None, unfinished=True, top=check_prefix(top)
+        ):
+            yield _info(key, status), stat.S_ISLNK(status.st_mode)
+
+    def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
+        """Delete what `list_in_place` gave, but no links; none is no error. Raises: InvalidStore for what is no such
+        path, or is a link or lies behind one; as `delete_many`."""
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            check_key(folder if name.startswith(TEMPORARY) else path)
+            unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                os.unlink(self._base + check_key(key))
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue
+            except OSError as error:
+                raise disk_error("delete", self._base + key, error) from error
+
+    def copy(self, src: str, dst: str) -> None:
+        check_key(dst)
+        descriptor, _ = self._open(src)
+        os.close(descriptor)
+        self._write(dst, lambda out: _copy_all(out, self._base + src), os.replace)
+
+    def open_stream(self, key: str) -> BinaryIO:
+        descriptor, _ = self._open(key)  # the open file stays the same object, whatever replaces its name
+        return open(descriptor, "rb", buffering=2**20)
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    def _open(self, key: str) -> tuple[int, os.stat_result]:
+        path = self._base + check_key(key)
+        try:
+            descriptor = os.open(path, _OPEN_FLAGS)
+        except OSError as error:
+            raise disk_error("read", path, error) from error
+        status = os.fstat(descriptor)
+        if status.st_mode & 0o170000 != 0o100000:
+            os.close(descriptor)
+            raise ObjectNotFound(f"{path} is not a file; the store has no object at that key")
+        return descriptor, status
+
+    def _read(self, key: str, offset: int, nbytes: int | None, etag: str | None) -> Blob:
+        descriptor, status = self._open(key)
+        try:
+            found = self._pinned(key, status, etag)
+            wanted = status.st_size if nbytes is None else nbytes
+            return Blob(self._pread(key, descriptor, status.st_size, offset, wanted), found)
+        finally:
+            os.close(descriptor)
+
+    def _pread(self, key: str, descriptor: int, size: int, offset: int, nbytes: int) -> bytes:
+        count_request()
+        try:
+            data = os.pread(descriptor, nbytes, offset)
+            if len(data) < nbytes:  # the kernel stops at 2 GiB, and at the end of the file
+                data = _pread_rest(descriptor, data, offset, nbytes)
+        except OSError as error:
+            raise disk_error("read", self._base + key, error) from error
+        if len(data) != nbytes or offset > size:
+            raise Corrupt(f"{self._base}{key}[{offset}:{offset + nbytes}]: the file ends at byte {size}")
+        return data
+
+    def _pinned(self, key: str, status: os.stat_result, etag: str | None) -> str:
+        found = _etag(status)
+        if etag is not None and etag != found:
+            raise Changed(
+                f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {found}); "
+                "where only its times changed, start again; else restore it. Other programs leave a root alone"
+            )
+        return found
+
+    def _held(self, key: str) -> bytes | None:
+        try:
+            return self.get(key).data
+        except ObjectNotFound:
+            return None
+
+    def _write(self, key: str, fill: Callable[[int], None], publish: Callable[[str, str], None]) -> None:
+        """Fill a temporary file beside the target, make it durable, then give it its name in one step."""
+        target = self._base + check_key(key)
+        folder = os.path.dirname(target)
+        temporary = f"{folder}/{unfinished_name()}"
+        try:
+            make_directories(folder)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                try:
+                    fill(descriptor)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                publish(temporary, target)
+            finally:
+                _unlink_if_there(temporary)
+            fsync_directory(folder)
+        except OSError as error:
+            if isinstance(error, AlreadyExists | InvalidStore):
+                raise
+            raise disk_error("write", target, error) from error
+
+
+@contextmanager
+def _disk(path: str) -> Iterator[None]:
+    """Raises: what the operating system says of a read, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error("read", path, error) from error
+
+
+def _path_of(url: str) -> str:
+    if "://" not in url:
+        return url
+    parts = urlsplit(url.replace("?", "%3F").replace("#", "%23"))
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidStore(
+            f"{url!r} names the host {parts.netloc!r}; write file:///absolute/path, with three slashes"
+        )
+    return unquote(parts.path)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    modified_us = status.st_mtime_ns // 1000
+    return ObjectInfo(key=key, nbytes=status.st_size, etag=_etag(status), modified_us=modified_us)
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
+
+
+def _link(temporary: str, target: str) -> None:
+    try:
+        os.link(temporary, target)
+    except FileExistsError as error:
+        if os.path.isdir(target):
+            raise disk_error("write", target, IsADirectoryError(error.errno, "is a directory")) from error
+        raise AlreadyExists(f"{target}: the key already holds another object; choose another key") from error
+    except OSError as error:
+        raise no_links(target, error) from error
+
+
+def _copy_all(descriptor: int, path: str) -> None:
+    with open(path, "rb") as source, open(descriptor, "wb", closefd=False) as out:
+        shutil.copyfileobj(source, out, 2**20)
+
+
+def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes:
+    pieces, count = [data], len(data)
+    while count < nbytes and pieces[-1]:
+        pieces.append(os.pread(descriptor, nbytes - count, offset + count))
+        count += len(pieces[-1])
+    return b"".join(pieces)
+
+
+def _unlink_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return  # os.replace moved it

@@ -1,0 +1,1 @@
+"""Several stores that hold the same objects, as one."""

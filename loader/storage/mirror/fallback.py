@@ -1,0 +1,165 @@
+"""Which of several stores serves a read: the nearest that is up, then the next.
+
+What one does not have, or gives wrongly, the next is asked for. One that fails is passed over for a while, and asked
+again beside the reads, so that no read waits for a store that is known to be down.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Generic, TypeVar
+
+from ...errors import (
+    Corrupt,
+    Forbidden,
+    ForkedStore,
+    InvalidStore,
+    ObjectNotFound,
+    PenstockError,
+    StoreError,
+    Throttled,
+    Transient,
+)
+from ..keys import check_key
+from ..second_read import doubted, note
+from ..shared.request_counts import count_fallback
+from ..shared.retry import is_patient, tried_once, tried_while
+from ..shared.threads import DaemonPool
+from .member import Member
+from .nearest import Members
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+NEXT_AFTER_S = 2.0
+"""How long a store is tried that does not answer, where another can be asked instead."""
+CERTAIN = "data/"
+"""Objects that are only asked for where the log names them: a store that cannot be asked may have them."""
+_DOWN = (Transient, Throttled, Forbidden, InvalidStore)
+"""What says that a store is down, and not just that one object is not there."""
+
+
+class Fallback:
+    """Chooses among stores, read by read. Thread-safe."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def read(self, key: str, read: Callable[[Member], T], *, by_name: bool = False) -> T:
+        """What `read` gives of the first store that has it. by_name: of a listing, in the order of their names.
+
+        Raises: ObjectNotFound where nobody has it; else what the first store raised that may have it; InvalidStore for
+        a key that no store takes, which says nothing of the stores.
+        """
+        if not by_name:
+            check_key(key)
+        order = self._members.all if by_name else self._members.in_order()
+        wrong = doubted()
+        certain = bool(wrong) or key.startswith(CERTAIN)
+        up = [one for one in order if one.is_up]
+        good = [one for one in up if one.number not in wrong]
+        self._ask_again(order)
+        tried: _Tried[T] = _Tried(key, order[0], listed=by_name)
+        for place, one in enumerate(good):
+            # (an object that another store says is not there is not waited for, unless it must be there)
+            more = place + 1 < len(good) or bool(tried.absent and not certain)
+            if self._try(tried, one, read, more=more):
+                return tried.found[0]
+        if certain or not tried.absent:
+            left = [one for one in order if not (one.is_up or one in good[-1:] or one.number in wrong)]
+            if any(self._try(tried, one, read, more=False) for one in left):
+                return tried.found[0]
+        if not tried.down:
+            again = [one for one in order if one.number in wrong]
+            if any(self._try(tried, one, read, more=False) for one in again):
+                return tried.found[0]
+        raise tried.error()
+
+    def _try(self, tried: "_Tried[T]", one: Member, read: Callable[[Member], T], *, more: bool) -> bool:
+        """Whether a store served the read. more: there is another one to ask, so it need not have its whole budget."""
+        for_good = is_patient()
+        try:
+            with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S) if more else nullcontext():
+                self._members.admit(one)
+                found = read(one)
+        except ForkedStore:
+            raise
+        except _DOWN as error:
+            if isinstance(error, InvalidStore) and one.identity is None:
+                raise  # it is another root, or no store at all: the caller's mistake
+            tried.down.append((one, error))
+            # (Forbidden may be true of one object, or of listing, alone)
+            self._failed(one, error, for_good=for_good and not isinstance(error, Forbidden))
+        except (StoreError, Corrupt) as error:
+            absent = isinstance(error, ObjectNotFound)
+            (tried.absent if absent else tried.bad).append((one, error))
+            if absent and one.identity is None:
+                self._failed(one, error, for_good=True)
+        else:
+            tried.found.append(found)
+            one.served()
+            tried.tell(one)
+            if not tried.listed:  # what is listed decides nothing
+                note(one.number)
+            return True
+        return False
+
+    def _failed(self, one: Member, error: PenstockError, *, for_good: bool) -> None:
+        pause_s = one.failed(for_good=for_good)
+        if pause_s is not None:
+            logger.warning("%s: it is passed over, and asked again in %.0f s", error, pause_s)
+
+    def _ask_again(self, order: Sequence[Member]) -> None:
+        for one in order:
+            if not one.is_up and one.shall_be_asked():
+                pool = DaemonPool(1, "penstock-mirror")
+                pool.submit(self._ask, one)
+                pool.shutdown(wait=False)
+
+    def _ask(self, one: Member) -> None:
+        answers = False
+        try:
+            with tried_once():
+                if one.identity is None:
+                    self._members.admit(one)
+                else:
+                    self._members.identity_of(one.store)
+            answers = True
+            logger.warning("%s answers again: it is read again", one.url)
+        except InvalidStore as error:
+            logger.error("%s: it is not read", error)
+        except StoreError as error:
+            logger.debug("%s is still down: %s", one.url, error)
+        finally:
+            one.asked(answers=answers)
+
+
+class _Tried(Generic[T]):
+    """What came of asking the stores for one object."""
+
+    def __init__(self, key: str, nearest: Member, *, listed: bool) -> None:
+        self.key, self.nearest, self.listed = key, nearest, listed
+        self.found: list[T] = []
+        self.absent: list[tuple[Member, PenstockError]] = []
+        self.bad: list[tuple[Member, PenstockError]] = []
+        self.down: list[tuple[Member, PenstockError]] = []
+
+    def tell(self, one: Member) -> None:
+        """Count what another store than the nearest served, and say once of each store what it lacked."""
+        if one is not self.nearest:
+            count_fallback()
+        for other, error in (*self.absent, *self.bad):
+            what = type(error).__name__
+            if what not in other.warned:
+                other.warned.add(what)
+                logger.warning("%s; it is read from %s (said once for this store)", error, one.url)
+
+    def error(self) -> PenstockError:
+        """What whoever asked is told."""
+        known = [*self.bad, *self.absent]
+        errors = [*self.down, *known] if self.key.startswith(CERTAIN) else [*known, *self.down]
+        first = errors[0][1]
+        others = [f"{one.url}: {error}" for one, error in errors[1:]]
+        if others:
+            first.add_note(f"of the other stores: {'; '.join(others)}")
+        return first

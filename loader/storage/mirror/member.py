@@ -1,0 +1,71 @@
+"""One of several stores that hold the same objects: is it up, and when is it asked again after it failed?"""
+
+import time
+from collections.abc import Callable
+
+from ..shared.fork import lock
+from ..store import Store
+
+PASSED_OVER_S = 5.0
+"""How long a store that failed is passed over; doubled each time that it fails soon after it came back."""
+PASSED_OVER_MAX_S = 60.0
+STRIKES = 3
+"""Failures of reads that were tried once, as reads ahead are, that count as one of a read that was tried again."""
+
+
+class Member:
+    """A store and its health; a circuit breaker. Thread-safe. number: 0 is the primary."""
+
+    def __init__(self, store: Store, number: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.store, self.number = store, number
+        self.url = store.url
+        self.reads = 0
+        """Reads that it served."""
+        self.identity: str | None = None
+        """Whose objects it holds, once somebody has asked."""
+        self.warned: set[str] = set()
+        """What was said of it once, and need not be said again."""
+        self._clock, self._lock = clock, lock()
+        self._strikes, self._pause_s = 0, PASSED_OVER_S
+        self._until_s: float | None = None  # the end of its being passed over; None: it is up
+        self._back_s = float("-inf")
+        self._asking = False
+
+    @property
+    def is_up(self) -> bool:
+        return self._until_s is None
+
+    def served(self) -> None:
+        """A read succeeded."""
+        self.reads += 1
+        self._strikes = 0
+
+    def failed(self, *, for_good: bool) -> float | None:
+        """A read failed, after all its tries or (`for_good` False) after the only one. Returns the seconds that it is
+        passed over from now on; None where that is nothing new."""
+        with self._lock:
+            self._strikes += STRIKES if for_good else 1
+            if self._strikes < STRIKES or self._until_s is not None:
+                return None
+            now, self._strikes = self._clock(), 0
+            again = now - self._back_s < PASSED_OVER_MAX_S
+            self._pause_s = min(2 * self._pause_s, PASSED_OVER_MAX_S) if again else PASSED_OVER_S
+            self._until_s = now + self._pause_s
+            return self._pause_s
+
+    def shall_be_asked(self) -> bool:
+        """Whether it is time to ask it again; the caller then does, and says what came of it with `asked`."""
+        with self._lock:
+            due = self._until_s is not None and not self._asking and self._clock() >= self._until_s
+            self._asking = self._asking or due
+            return due
+
+    def asked(self, *, answers: bool) -> None:
+        """What came of asking it again."""
+        with self._lock:
+            self._asking = False
+            if answers:
+                self._until_s, self._back_s = None, self._clock()
+            else:
+                self._pause_s = min(2 * self._pause_s, PASSED_OVER_MAX_S)
+                self._until_s = self._clock() + self._pause_s

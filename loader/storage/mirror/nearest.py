@@ -1,0 +1,139 @@
+"""Which of several stores of the same objects is the nearest, and whether they hold the same at all."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from math import inf
+
+from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
+from ..disk.buffer_reads import disk_of
+from ..shared.fork import lock
+from ..shared.retry import tried_once
+from ..shared.threads import DaemonPool
+from ..store import Store
+from .member import Member
+
+logger = logging.getLogger(__name__)
+
+Identity = Callable[[Store], str | None]
+"""Whose objects a store holds, by one request; None where it holds none yet. Raises: StoreError."""
+
+PATIENCE_S = 1.0
+"""How much longer than the first store any other may take to answer, when the nearest is looked for."""
+MUCH_NEARER, NEAR_S = 2.0, 0.005
+"""A store comes before one that was named earlier when it answers so many times as fast, and so much sooner."""
+
+
+class Members:
+    """The stores, in the order in which they are read. Thread-safe.
+
+    A folder of this machine is the nearest. Otherwise each store is asked for its identity twice, at the first read,
+    all at once, and the time of the second answer says how near it is: two round trips. Those that are about as near
+    keep the order in which they were named, and so do all but the nearest.
+    """
+
+    def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
+        self.all = [Member(store, number) for number, store in enumerate(stores)]
+        self.identity_of = identity
+        self._identity: str | None = None
+        self._lock = lock()
+        self._order: list[Member] | None = None
+        disk = next((one for one in self.all if disk_of(one.store) is not None), None)
+        if disk is not None:
+            self._order = [disk, *(one for one in self.all if one is not disk)]
+
+    @property
+    def primary(self) -> Member:
+        return self.all[0]
+
+    def in_order(self) -> Sequence[Member]:
+        """Raises: InvalidStore where two of them hold different things."""
+        order = self._order
+        if order is None:
+            with self._lock:
+                if self._order is None:
+                    self._order = self._measured()
+                order = self._order
+        return order
+
+    def admit(self, member: Member) -> None:
+        """Before a store is read for the first time: what it holds is what the others hold.
+
+        Raises: InvalidStore where it is not; ObjectNotFound, its identity None, for one that holds nothing while others
+        do; what reading raises.
+        """
+        if not member.identity:
+            self._admit(member, self.identity_of(member.store))
+
+    def admit_for_writing(self) -> None:
+        """Before the primary is written to: a history must not begin anew in an empty place beside a mirror of another.
+
+        Raises: ObjectNotFound; as `admit`.
+        """
+        self.admit(self.primary)
+        if not self.primary.identity:
+            for one in self.all[1:]:
+                with suppress(ObjectNotFound, Transient, Throttled, Forbidden), tried_once():
+                    self.admit(one)
+            self.admit(self.primary)
+
+    def _admit(self, member: Member, found: str | None) -> None:
+        if found is None and (member is not self.primary or self._identity is not None):
+            raise ObjectNotFound(
+                f"{member.url} holds no root yet; penstock migrate run makes a mirror, root.write() a root"
+            )
+        if found and self._identity is None:
+            self._identity = found
+        if found and found != self._identity:
+            raise InvalidStore(
+                f"{member.url} is root {found}, and the stores beside it are root {self._identity}: a mirror has the "
+                "id of its primary; correct the URL of the root or of the mirror (penstock migrate run makes one)"
+            )
+        member.identity = found or ""
+
+    def _measured(self) -> list[Member]:
+        pool = DaemonPool(len(self.all), "penstock-nearest")
+        asked = {one: pool.submit(self._seconds, one) for one in self.all}
+        _wait_for_the_near(set(asked.values()))
+        pool.dismiss()
+        seconds: dict[Member, float] = {}
+        for one, coming in asked.items():
+            try:
+                if not coming.done():
+                    raise Transient(f"no answer within {PATIENCE_S:g} s of the first store's")
+                found, seconds[one] = coming.result()
+                self._admit(one, found)
+            except ObjectNotFound:
+                continue  # whoever reads it meets that
+            except StoreError as error:
+                if isinstance(error, InvalidStore) and (one is self.primary or one in seconds):
+                    raise
+                one.failed(for_good=True)
+                logger.warning("%s cannot be read (%s): it is passed over for now", one.url, error)
+        if not seconds:
+            return self.all
+        best = min(seconds.values())
+        near_s = max(MUCH_NEARER * best, best + NEAR_S)
+        first = next(one for one in self.all if seconds.get(one, inf) <= near_s)
+        logger.info("of %s the nearest is %s", ", ".join(one.url for one in self.all), first.url)
+        return [first, *(one for one in self.all if one is not first)]
+
+    def _seconds(self, member: Member) -> tuple[str | None, float]:
+        with tried_once():
+            self.identity_of(member.store)  # opens the connection
+            start = time.perf_counter()
+            return self.identity_of(member.store), time.perf_counter() - start
+
+
+def _wait_for_the_near(pending: "set[Future[tuple[str | None, float]]]") -> None:
+    """Until all have answered, or PATIENCE_S after the first that did."""
+    until_s: float | None = None
+    while pending:
+        left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        done, pending = wait(pending, left_s, return_when=FIRST_COMPLETED)
+        if not done:
+            return
+        if until_s is None and any(one.exception() is None for one in done):
+            until_s = time.monotonic() + PATIENCE_S

@@ -1,0 +1,231 @@
+"""Several stores that hold the same objects as one: read from the nearest that is up, written to the first."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from ...errors import InvalidStore, StoreError, Transient
+from ..disk.buffer_reads import Piece, disk_of
+from ..keys import check_prefix, check_span
+from ..resume_listing import list_from
+from ..second_read import doubted
+from ..shared.retry import tried_while
+from ..store import Blob, ObjectInfo, Span, Store
+from ..stream import fill_from, open_reader
+from .etags import Pins
+from .fallback import NEXT_AFTER_S, Fallback
+from .member import Member
+from .nearest import Identity, Members
+
+
+class MirroredStore:
+    """A store over others. stores: the primary, which alone is written to, and its mirrors. Tokens of its objects are
+    its own (`pins.Pins`); in each store the ETag is pinned that was seen there first.
+
+    Where all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
+    It pickles as its stores do, without secrets.
+    """
+
+    def __init__(self, stores: Sequence[Store], identity: Identity) -> None:
+        self._members, self._pins = Members(stores, identity), Pins(len(stores))
+        self._fallback = Fallback(self._members)
+        self.primary = self._members.primary.store
+        """Which alone is written to. Its errors are its own: nobody else is asked in its place."""
+        self._on_disk = next((one for one in self._members.all if disk_of(one.store) is not None), None)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MirroredStore, (self.stores, self._members.identity_of)
+
+    def __repr__(self) -> str:
+        return f"MirroredStore({', '.join(one.url for one in self._members.all)})"
+
+    @property
+    def primary_is_up(self) -> bool:
+        """Whether the primary is asked: it has not failed of late."""
+        return self._members.primary.is_up
+
+    @property
+    def url(self) -> str:
+        """Where the primary is, without secrets."""
+        return self.primary.url
+
+    @property
+    def stores(self) -> list[Store]:
+        """The primary, and its mirrors as they were named."""
+        return [one.store for one in self._members.all]
+
+    @property
+    def served(self) -> list[tuple[str, int]]:
+        """(URL, reads that it served in this process) of the primary and its mirrors, as they were named."""
+        return [(one.url, one.reads) for one in self._members.all]
+
+    @property
+    def disk(self) -> "MirroredStore | None":
+        """Itself, where the nearest store is a folder of this machine."""
+        return None if self._on_disk is None else self
+
+    # reading
+
+    def get(self, key: str) -> Blob:
+        return self._blob(key, None, lambda one, _: one.store.get(key))
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        check_span(key, offset, nbytes)
+        return self._blob(key, etag, lambda one, own: one.store.get_range(key, offset, nbytes, own))
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = 16 * 2**20,
+    ) -> list[Blob]:
+        for span in spans:
+            check_span(key, *span)
+
+        def read(one: Member) -> list[Blob]:
+            own = self._pins.etag(one.number, key, etag)
+            blobs = one.store.get_ranges(key, spans, etag=own, max_gap=max_gap, max_span=max_span)
+            return [Blob(data, self._pins.token(one.number, key, found, etag)) for data, found in blobs]
+
+        return self._fallback.read(key, read)
+
+    def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
+        """Fill `view` with an object's bytes from `offset`, whichever store has them; the etag. Raises: as a read."""
+
+        def read(one: Member) -> str:
+            found = fill_from(one.store, key, offset, view, self._pins.etag(one.number, key, etag))
+            return self._pins.token(one.number, key, found, etag)
+
+        return self._fallback.read(key, read)
+
+    def head(self, key: str) -> ObjectInfo:
+        def read(one: Member) -> ObjectInfo:
+            info = one.store.head(key)
+            token = self._pins.token(one.number, key, info.etag)
+            return replace(info, etag=token)
+
+        return self._fallback.read(key, read)
+
+    def open_stream(self, key: str) -> BinaryIO:
+        return open_reader(self, key)
+
+    # what a disk can do, where the nearest store is one
+
+    def read_each(
+        self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
+    ) -> tuple[list[bytes], str]:
+        def read(one: Member) -> tuple[list[bytes], str]:
+            own, disk = self._pins.etag(one.number, key, etag), disk_of(one.store)
+            if disk is not None:
+                data, found = disk.read_each(key, spans, etag=own)
+            else:
+                blobs = one.store.get_ranges(key, [Span(*span) for span in spans], etag=own)
+                data, found = [blob.data for blob in blobs], blobs[0].etag
+            return data, self._pins.token(one.number, key, found, etag)
+
+        return self._fallback.read(key, read)
+
+    def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
+        found, token = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
+        for data, (_, _, buffers) in zip(found, pieces, strict=True):
+            at = 0
+            for buffer in buffers:
+                view = memoryview(buffer).cast("B")
+                view[:] = data[at : at + len(view)]
+                at += len(view)
+        return token
+
+    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
+        one = self._on_disk
+        disk = None if one is None or not one.is_up else disk_of(one.store)
+        if one is None or disk is None or one.number in doubted():
+            return None
+        try:
+            self._members.admit(one)
+            seen = disk.state(key, self._pins.etag(one.number, key, etag))
+            if seen is None:
+                return None
+            one.served()
+            return self._pins.token(one.number, key, seen[0], etag), seen[1]
+        except InvalidStore:
+            raise
+        except StoreError:
+            return None  # a read says why, or goes to the next store
+
+    def open_same(self, key: str, etag: str) -> BinaryIO | None:
+        one = self._on_disk
+        disk = None if one is None else disk_of(one.store)
+        own = None if one is None else self._pins.etag(one.number, key, etag)
+        return None if disk is None or own is None else disk.open_same(key, own)
+
+    # writing
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """To the primary. What is put can be replaced and decides nothing, as a sign of life: whoever leaves it waits
+        no longer than readers for a primary that is down."""
+        one = self._members.primary
+        with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S):
+            self.writable().put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
+        self.writable().put_if_absent(key, data)
+
+    def put_file(self, key: str, path: str) -> None:
+        self.writable().put_file(key, path)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        if not self.primary_is_up:
+            # At once: the garbage collector gives leases back in any thread, and no context may be entered there.
+            raise Transient(f"{self.url} is passed over, since it failed a moment ago: nothing was deleted")
+        self.writable().delete_many(keys)
+
+    def copy(self, src: str, dst: str) -> None:
+        self.writable().copy(src, dst)
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """What the primary has, or while it is down another store. Raises: what listing raises, once it has begun."""
+        yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
+
+    def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """See `seek.list_from`."""
+        yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
+
+    def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+
+        def begin(one: Member) -> tuple[Member, list[ObjectInfo], Iterator[ObjectInfo]]:
+            infos = listing(one.store)
+            return one, [info for _, info in zip(range(1), infos, strict=False)], infos
+
+        one, first, rest = self._fallback.read(prefix, begin, by_name=True)
+        for infos in (first, rest):
+            for info in infos:
+                etag = self._pins.listed(one.number, info.key, info.etag)
+                yield replace(info, etag=etag)
+
+    def writable(self) -> Store:
+        """The primary. Raises: ObjectNotFound where it is empty, and its mirrors are not; InvalidStore where it holds
+        another root than they; what reading raises."""
+        self._members.admit_for_writing()
+        return self.primary
+
+    def _blob(self, key: str, etag: str | None, read: Callable[[Member, str | None], Blob]) -> Blob:
+        def attempt(one: Member) -> Blob:
+            data, found = read(one, self._pins.etag(one.number, key, etag))
+            return Blob(data, self._pins.token(one.number, key, found, etag))
+
+        return self._fallback.read(key, attempt)
+
+
+def primary_of(store: Store) -> Store:
+    """The store itself, or of several the primary: for what mirrors do not have, whose listing would say that there is
+    nothing."""
+    return store.primary if isinstance(store, MirroredStore) else store

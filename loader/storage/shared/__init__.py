@@ -1,0 +1,1 @@
+"""Parts that every backend uses: threads, fork safety, retries, memory and request counts."""

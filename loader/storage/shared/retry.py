@@ -1,0 +1,175 @@
+"""Our own retry budget and concurrency limit, instead of each client's.
+
+obstore gives up after 1.6 to 5 s of 503s and s3fs tries 25 times over 40 s; here a verb is tried until its
+deadline, with exponential backoff and full jitter, and a store that says "slow down" is asked by fewer
+threads at once (additive increase, multiplicative decrease, as TCP does it).
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Condition, Lock
+from typing import TypeVar
+
+from ...errors import InvalidStore, StoreError, Throttled, Transient
+from .request_counts import count_request
+
+T = TypeVar("T")
+
+Worth = Callable[[float], bool]
+"""Seconds from the first try to the next one -> whether that is worth it."""
+
+_worth: ContextVar[Worth | None] = ContextVar("penstock_worth", default=None)
+
+
+@contextmanager
+def tried_while(worth: Worth) -> Iterator[None]:
+    """Verbs in this context are tried again only while all who say `worth` around them agree, and the budget lasts."""
+    outer = _worth.get()
+    token = _worth.set(worth if outer is None else lambda spent_s: outer(spent_s) and worth(spent_s))
+    try:
+        yield
+    finally:
+        _worth.reset(token)
+
+
+@contextmanager
+def tried_once() -> Iterator[None]:
+    """Verbs in this context are tried once, whatever the budget: for reads that somebody else repeats if it matters."""
+    with tried_while(lambda _: False):
+        yield
+
+
+def is_patient() -> bool:
+    """Whether verbs in this context have the whole of their budget."""
+    return _worth.get() is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryBudget:
+    """How long a verb may go on failing.
+
+    deadline_s: no try begins later than this after the first; the last one may then take as long as one
+    request may (the option `timeout_s`). base_s, cap_s: the n-th pause is uniform in
+    [0, min(cap, base * 2^(n-1))].
+    """
+
+    deadline_s: float = 60.0
+    base_s: float = 0.05
+    cap_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.deadline_s < 0 or self.base_s < 0 or self.cap_s < self.base_s:
+            raise InvalidStore(
+                f"retry budget {self} cannot be: deadline, base and cap are seconds, 0 or more, base <= cap: "
+                "options retry_deadline_s, retry_base_s, retry_cap_s"
+            )
+
+    def pause_s(self, tries: int, fraction: float) -> float:
+        """The pause after `tries` failed tries; `fraction` is a random number in [0, 1)."""
+        return fraction * min(self.cap_s, self.base_s * 2.0 ** min(tries - 1, 32))
+
+
+class Limiter:
+    """At most `limit` requests in flight; halved when the store throttles, +1 per `limit` successes.
+
+    Requests that were already under way when the limit was cut do not cut it again: they belong to the same
+    burst. `most` is both where it starts and where growth ends.
+    """
+
+    def __init__(self, most: int = 64) -> None:
+        """Raises: InvalidStore for a limit below 1."""
+        if most < 1:
+            raise InvalidStore(f"max_concurrency={most} lets no request through; give 1 or more")
+        self._most = most
+        self._limit = float(most)
+        self._in_flight = self._waiting = 0
+        self._cuts = 0
+        self._lock = Lock()  # every request comes by here: a condition's own `with` takes 0.5 us longer
+        self._free = Condition(self._lock)
+
+    @property
+    def limit(self) -> int:
+        """How many requests may be in flight now."""
+        return int(self._limit)
+
+    def acquire(self) -> int:
+        """Wait for a place; returns the token that `release` takes back."""
+        with self._lock:
+            while self._in_flight + 1 > self._limit:
+                self._waiting += 1
+                self._free.wait()
+                self._waiting -= 1
+            self._in_flight += 1
+            return self._cuts
+
+    def release(self, token: int, *, throttled: bool) -> None:
+        """Give the place back and learn from how the request ended."""
+        with self._lock:
+            self._in_flight -= 1
+            if not throttled:
+                if self._limit < self._most:
+                    self._limit = min(float(self._most), self._limit + 1.0 / self._limit)
+            elif token == self._cuts:
+                self._limit = max(1.0, self._limit / 2.0)
+                self._cuts += 1
+            if self._waiting:  # to wake nobody costs too
+                self._free.notify()
+
+
+class Retrier:
+    """Runs tries of one verb under a budget and a limiter. `clock`, `sleep`, `rng` are there for tests."""
+
+    def __init__(
+        self,
+        budget: RetryBudget,
+        limiter: Limiter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
+        self.budget = budget
+        self.limiter = limiter
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """The result of `attempt`, tried again while it raises Throttled or Transient.
+
+        Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time, or as they are
+        where `tried_while` ends it; every other error at once. No place in the limiter is held during a pause.
+        """
+        started_s = self._clock()
+        tries = 0
+        while True:
+            token, throttled = self.limiter.acquire(), False
+            count_request(retry=tries > 0)
+            try:
+                try:
+                    return attempt()
+                except Throttled:
+                    throttled = True
+                    raise
+                finally:
+                    self.limiter.release(token, throttled=throttled)
+            except (Throttled, Transient) as error:
+                tries += 1
+                spent_s, worth = self._clock() - started_s, _worth.get()
+                pause_s = self.budget.pause_s(tries, self._rng())
+                if worth is not None and not worth(spent_s + pause_s):
+                    raise
+                if spent_s + pause_s >= self.budget.deadline_s:
+                    raise _spent(error, tries, spent_s, self.budget.deadline_s) from error
+            self._sleep(pause_s)
+
+
+def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> StoreError:
+    return type(error)(
+        f"{error}; gave up after {tries} tries in {spent_s:.1f} s (retry_deadline_s={deadline_s:g}): "
+        "check the store and the network, lower max_concurrency, or give it longer"
+    )

@@ -1,0 +1,129 @@
+"""A card as JSON: what other tools read."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .rendering.hub_metadata import hub_licences, languages, tags, tasks
+from .value import FORMAT, Card, Column, Example, Kind
+
+
+def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Plain JSON; the same card gives the same. sheets: kind -> file name of the picture of its examples."""
+    return {
+        "card": FORMAT,
+        "dataset": card.dataset,
+        "number": card.number,
+        "name": card.name,
+        "version": card.id,
+        "parent": card.parent,
+        "created": card.created,
+        "samples": card.samples,
+        "excluded_samples": card.excluded_samples,
+        "excluded": card.excluded.to_json(),
+        "raw_objects": card.raw_objects,
+        "subjects": card.subjects,
+        "nbytes": card.nbytes,
+        "hours": {
+            "video": card.hours("video"),
+            "audio": card.hours("audio"),
+            "sound_with_video": card.sound_hours,
+        },
+        "splits": card.splits,
+        "licences": card.licences.to_json(),
+        "kinds": [_kind(kind) for kind in card.kinds],
+        "groups": [
+            {name: getattr(group, name) for name in group.__slots__} | {"fields": dict(group.fields)}
+            for group in card.groups
+        ],
+        "columns": [_column(column) for column in card.columns],
+        "sources": card.sources.to_json(),
+        "folders": card.folders.to_json(),
+        "history": _history(card),
+        "examples": [_example(example) for example in card.examples],
+        "pictures": dict(sheets or {}),
+        "hub": {
+            "license": hub_licences(card),
+            "language": sorted(languages(card)),
+            "task_categories": list(tasks(card)),
+            "tags": tags(card),
+        },
+        "warnings": list(card.warnings),
+        "unknown": list(card.unknown),
+    }
+
+
+def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
+    """The document as text, UTF-8, sorted keys."""
+    body = card_document(card, sheets)
+    return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    return {
+        "name": kind.name,
+        "modality": kind.modality,
+        "samples": kind.samples,
+        "raw_objects": kind.raw_objects,
+        "splits": dict(kind.splits),
+        "hours": kind.hours,
+        "seconds": dict(kind.seconds),
+        "sound_s": kind.sound_s,
+        "without_seconds": kind.without_seconds,
+        "duration_s": kind.duration_s.to_json() if kind.duration_s else None,
+        "durations": _in_order(kind.durations),
+        "sizes": kind.sizes.to_json(),
+        "short_sides": _in_order(kind.short_sides),
+        "aspects": _in_order(kind.aspects),
+        "labels": kind.labels.to_json(),
+        "languages": kind.languages.to_json(),
+    }
+
+
+def _in_order(classes: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Classes have an order of their own, which an object of JSON would lose."""
+    return [{"name": name, "n": n} for name, n in classes.items()]
+
+
+def _column(column: Column) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "numbers": column.numbers.to_json() if column.numbers else None,
+        "counts": column.counts.to_json() if column.counts else None,
+        "note": column.note,
+    }
+
+
+def _history(card: Card) -> dict[str, Any]:
+    made = card.history
+    return {
+        "versions": made.versions,
+        "publishes": made.publishes,
+        "batches": made.batches,
+        "accounted": made.accounted,
+        "objects": dict(made.counts),
+        "refused": [
+            {"outcome": outcome, "stage": stage, "code": code, "n": n}
+            for outcome, stage, code, n in made.refused
+        ],
+        "policies": [{"policy": text, "batches": n} for text, n in made.policies],
+        "featurizers": [
+            {"name": name, "version": version, "parameters": parameters, "batches": n}
+            for name, version, parameters, n in made.featurizers
+        ],
+        "filters": [{"filter": text, "batches": n} for text, n in made.filters],
+        "checks": [{name: getattr(check, name) for name in check.__slots__} for check in made.checks],
+        "run": dict(made.run),
+    }
+
+
+def _example(example: Example) -> dict[str, Any]:
+    shown = {name: getattr(example, name) for name in example.__slots__ if name != "picture"}
+    digest = hashlib.sha256(example.picture).hexdigest() if example.picture else None
+    return shown | {
+        "facts": dict(example.facts),
+        "picture_sha256": digest,
+        "picture_nbytes": len(example.picture),
+    }

@@ -1,0 +1,65 @@
+"""What annotations say, laid over the files of a version's samples table while they are read batch by batch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader import Version
+from loader.dataset.tables.annotations import files_of, last_said
+from loader.dataset.tables.columns import type_named
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Edited:
+    """Values of cells that were annotated: 8 bytes per annotated sample, and its values.
+
+    start: number of each part's first row, where the rows of the version are numbered through; live: bool, of each.
+    """
+
+    def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
+        files = files_of(version.manifest["samples"], None, annotations=True)
+        self.names = sorted({name for file in files for name in file["columns"]})
+        self._rows = np.zeros(0, np.int64)
+        self._values: dict[str, pa.Array] = {}
+        self._left: dict[str, Bools] = {}
+        if not files:
+            return
+        table = last_said(version.store, files, self.names).to_arrow()
+        rows = start[version.parts.positions(table["part"].cast(pa.string()))] + table["row"].to_numpy()
+        order = np.argsort(rows)
+        order = order[live[rows[order]]]
+        self._rows = rows[order]
+        for name in self.names:
+            kind = type_named(version.manifest["columns"][name]["type"])
+            self._values[name] = table[name].combine_chunks().take(pa.array(order)).cast(kind)
+            said = table[f"{name} said"].fill_null(False).to_numpy()
+            self._left[name] = said[order].astype(bool)
+        self._said = {name: said.copy() for name, said in self._left.items()}
+
+    def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of these rows with what annotations say of them; the columns that it has."""
+        names = [name for name in batch.schema.names if name in self._values]
+        if not names or not len(self._rows):
+            return batch
+        at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
+        for name in names:
+            mine = (self._rows[at] == rows) & self._said[name][at]
+            if mine.any():
+                self._left[name][at[mine]] = False
+                values = self._values[name]
+                there = batch.column(name).cast(values.type)
+                laid = pc.if_else(pa.array(mine), values.take(pa.array(at)), there)
+                batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
+        return batch
+
+    def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """(rows, a column of them) of what was said of cells that no batch had."""
+        for name, left in self._left.items():
+            if left.any():
+                at = np.flatnonzero(left)
+                yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})

@@ -1,0 +1,231 @@
+"""One pass over a version's samples table: everything that a card counts.
+
+The table's files are read one run at a time and batch by batch, only the columns a card shows, and annotations laid
+over them; no media are touched. Memory: what was annotated, the compressed files of one run, some 10 bytes per row (its
+kind, its split, whether it is live), and 16 bytes per raw object. Time: O(rows x columns); the keys are hashed one by
+one, about a microsecond each.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from loader import Version
+from loader.dataset.tables.annotations import files_of
+from loader.dataset.tables.columns import KEY_COLUMNS
+from loader.dataset.tables.parquet import TableFile, check_schema_version, get_table_bytes
+from loader.errors import Corrupt
+
+from ...progress import progress
+from .annotated_columns import Edited
+from .kinds import LANGUAGES, SIDES, KindScan, Names, floats, licences
+from .layout import Layouts, layouts
+from .raw_objects import RawObjects
+from .tally import Spread, Tally
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+BATCH_ROWS = 65_536
+NO_SPLIT = "(no split)"
+FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
+"""What is told of a sample that is shown, where the table has it."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """What is collected of a version. kinds: name -> its part; columns: name -> numbers or names; spans: name ->
+    (first, last) of a column of times; facts: number of a row that was chosen to be shown -> what the table says of
+    it."""
+
+    splits: list[str]
+    kinds: dict[str, KindScan]
+    columns: dict[str, Spread | Tally]
+    spans: dict[str, tuple[Any, Any]]
+    licences: Tally
+    raw: RawObjects
+    layouts: Layouts
+    facts: dict[int, dict[str, Any]]
+    n_examples: int
+
+
+def scan(version: Version, *, n_examples: int) -> Scan:
+    """Read the samples table. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
+    return _Scanner(version, n_examples).run()
+
+
+class _Scanner:
+    """One scan. Rows of the version are numbered through: row r of the part at position p is start[p] + r."""
+
+    def __init__(self, version: Version, n_examples: int) -> None:
+        self._version, self._n_examples = version, n_examples
+        parts = version.parts
+        self._layouts = layouts(version)
+        start = self._layouts.start
+        self._live = np.ones(int(start[-1]), bool)
+        for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
+            self._live[start[position] : start[position + 1]] = parts.live_members(position)
+        self._kind_names, self._split_names = Names(), Names()
+        # The kind of samples whose own column says none is what their fields say.
+        by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
+        self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
+        self._no_split = self._split_names.code(NO_SPLIT)
+        self._split = np.full(len(self._live), self._no_split, np.int16)
+        self._columns: dict[str, Spread | Tally] = {}
+        self._spans: dict[str, tuple[Any, Any]] = {}
+        self._licences, self._raw = Tally(), RawObjects(version.manifest["columns"])
+        self._kinds: dict[int, KindScan] = {}
+        self._runs = _runs(version)
+        self._edited = Edited(version, start, self._live)
+
+    def run(self) -> Scan:
+        total = sum(file["n_rows"] for run in self._runs for file in run)
+        numbered = list(enumerate(self._runs))
+        for number, run in progress(
+            numbered, "samples table", lambda one: sum(file["n_rows"] for file in one[1]), total
+        ):
+            opened = [self._open(file) for file in run]
+            for table in opened:
+                self._name_rows(table)
+            for table in opened:
+                for rows, batch in self._batches(table, self._wanted(table)):
+                    self._add(rows, batch, number)
+        for rows, batch in self._edited.rest():
+            self._add(rows, batch, 0)
+        kinds = self._finished_kinds()
+        return Scan(
+            splits=self._split_names.names,
+            kinds=dict(sorted(kinds.items(), key=lambda item: (-item[1].samples, item[0]))),
+            columns=dict(sorted(self._columns.items())),
+            spans=dict(sorted(self._spans.items())),
+            licences=self._licences,
+            raw=self._raw,
+            layouts=self._layouts,
+            facts=self._facts(),
+            n_examples=self._n_examples,
+        )
+
+    def _finished_kinds(self) -> dict[str, KindScan]:
+        found = {}
+        for code in np.unique(self._kind[self._live]).tolist():
+            mine = self._live & (self._kind == code)
+            kind = self._kinds.setdefault(code, KindScan())
+            kind.splits = np.bincount(self._split[mine], minlength=len(self._split_names.names))
+            layout = self._layouts.of_rows(np.array([mine.argmax()]))[0]
+            kind.modality = self._layouts.modalities[int(layout)]
+            kind.raw_objects = self._raw.distinct(code)
+            found[self._kind_names.names[code]] = kind
+        return found
+
+    def _facts(self) -> dict[int, dict[str, Any]]:
+        """Of the chosen rows, from the files of their runs once more."""
+        chosen = {row: run for kind in self._kinds.values() for _, row, run in kind.best}
+        facts: dict[int, dict[str, Any]] = {row: {} for row in chosen}
+        for run in sorted(set(chosen.values())):
+            mine = np.array([row for row, where in chosen.items() if where == run])
+            for file in self._runs[run]:
+                table = self._open(file)
+                names = [name for name in FACTS if name in table.schema_arrow.names]
+                for rows, batch in self._batches(table, names):
+                    for at in np.flatnonzero(np.isin(rows, mine)).tolist():
+                        facts[int(rows[at])].update(batch.slice(at, 1).to_pylist()[0])
+        for rows, batch in self._edited.rest():
+            name = batch.schema.names[0]
+            for at in np.flatnonzero(np.isin(rows, list(facts))).tolist() if name in FACTS else ():
+                facts[int(rows[at])][name] = batch.column(0)[at].as_py()
+        return facts
+
+    def _open(self, file: dict[str, Any]) -> pq.ParquetFile:
+        data = get_table_bytes(self._version.store, TableFile.from_json(file))
+        name = f"{self._version.store.url}/{file['path']}"
+        try:
+            table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        except pa.ArrowException as error:
+            raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
+        check_schema_version(table.schema_arrow, name)
+        return table
+
+    def _batches(
+        self, table: pq.ParquetFile, columns: Sequence[str]
+    ) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """(rows of the version, these columns of them), live samples only."""
+        if not columns:
+            return
+        for batch in table.iter_batches(BATCH_ROWS, columns=["part", "row", *columns]):
+            positions = self._version.parts.positions(pa.chunked_array([batch.column("part")]))
+            rows = self._layouts.start[positions] + batch.column("row").to_numpy()
+            alive = self._live[rows]
+            if not alive.all():
+                rows, batch = rows[alive], batch.filter(pa.array(alive))
+            if len(rows):
+                yield rows, self._edited.laid_over(rows, batch)
+
+    def _name_rows(self, table: pq.ParquetFile) -> None:
+        """The kind and split of the run's rows, where it says so."""
+        found = [name for name in ("kind", "split") if name in table.schema_arrow.names]
+        for rows, batch in self._batches(table, found):
+            if "kind" in found:
+                by_fields = self._kind[rows].astype(np.int64)
+                self._kind[rows] = self._kind_names.codes(batch.column("kind"), by_fields)
+            if "split" in found:
+                unknown = np.full(len(rows), self._no_split, np.int64)
+                self._split[rows] = self._split_names.codes(batch.column("split"), unknown)
+
+    def _wanted(self, table: pq.ParquetFile) -> list[str]:
+        known = {*RawObjects.COLUMNS, *(["key"] if self._n_examples else [])}
+        return [
+            name
+            for name in table.schema_arrow.names
+            if name not in ("part", "row") and (name in known or name not in KEY_COLUMNS)
+        ]
+
+    def _add(self, rows: Int64s, batch: pa.RecordBatch, run: int) -> None:
+        names = set(batch.schema.names)
+        kinds, splits = self._kind[rows], self._split[rows].astype(np.int64)
+        with_sound = np.array(self._layouts.sounds)[self._layouts.of_rows(rows)]
+        for name in sorted(names - set(KEY_COLUMNS)):
+            self._add_column(name, batch.column(name))
+        if "licence" in names:
+            self._licences.add(licences(batch.column("licence")))
+        self._raw.add(kinds, batch)
+        for code in np.unique(kinds).tolist():
+            mine = np.flatnonzero(kinds == code)
+            of_kind = batch if len(mine) == len(rows) else batch.take(pa.array(mine))
+            kind = self._kinds.setdefault(code, KindScan())
+            kind.add(of_kind, splits[mine], with_sound[mine])
+            if "key" in names and self._n_examples:
+                kind.choose(rows[mine], of_kind.column("key"), run, self._n_examples)
+
+    def _add_column(self, name: str, values: pa.Array) -> None:
+        kind = values.type
+        if pa.types.is_boolean(kind):
+            self._tally(name).add(pc.if_else(values, "yes", "no"))
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            self._tally(name).add(values)
+        elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            # An int column may be a double one in another run; the manifest has the type that holds both.
+            whole = "int" in self._version.manifest["columns"][name]["type"]
+            spread = self._columns.setdefault(name, Spread(whole=whole))
+            if isinstance(spread, Spread):
+                spread.add(floats(values))
+        elif pa.types.is_timestamp(kind) and values.null_count < len(values):
+            told = pc.min_max(values)
+            first, last = told["min"].value, told["max"].value
+            low, high = self._spans.get(name, (first, last))
+            self._spans[name] = (min(low, first), max(high, last))
+
+    def _tally(self, name: str) -> Tally:
+        tally = self._columns.setdefault(name, Tally())
+        return tally if isinstance(tally, Tally) else Tally()
+
+
+def _runs(version: Version) -> list[list[dict[str, Any]]]:
+    """The files of the samples table that came with their samples, those of one change together."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for file in files_of(version.manifest["samples"], None, annotations=False):
+        runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))
+    return list(runs.values())

@@ -1,0 +1,1 @@
+"""A dataset card as HTML, Markdown and metadata of the Hugging Face Hub."""

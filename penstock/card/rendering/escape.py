@@ -1,0 +1,116 @@
+"""Text from anywhere, made harmless where a card shows it: in HTML, in Markdown, in YAML.
+
+Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin
+a link, load a picture or run a script.
+
+A plain page of the card's kind: one HTML file, no script, no request, light and dark.
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+from importlib.resources import files
+
+WORD_JOINER = "\u2060"
+"""No width and no meaning: between the letters of an address it keeps renderers from making a link of it."""
+
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;", "\\": "&#92;"}
+_BACKSLASHED = frozenset("`*_[]~$#")
+# GitHub's and others' Markdown finds these in plain text, some of them after escapes were taken away.
+_ADDRESS = re.compile(r"(://|\bwww(?=\.)|(?<=[\w.+-])@(?=[\w-]+\.)|\b(?:mailto|xmpp):)", re.IGNORECASE)
+# At the beginning of a line: an item of a list, or a rule across the page.
+_START = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[+-](?:\s|$)|-{3}))")
+
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+# C0 and C1 but for tab and line feed, overrides of the writing direction, halves of surrogate pairs.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: object, longest: int | None = None) -> str:
+    """On one line, without control characters, halves of surrogate pairs and overrides of the writing direction.
+
+    longest: in letters; what is longer ends in '…'.
+    """
+    told = str(text)
+    if longest is not None and len(told) > 8 * longest + 64:
+        told = told[: 8 * longest + 64]  # a document of megabytes is not walked through for its first line
+    kept = "".join(" " if letter.isspace() else letter for letter in told if _is_shown(letter))
+    line = " ".join(kept.split())
+    if longest is not None and len(line) > longest:
+        line = line[: longest - 1].rstrip() + "…"
+    return line
+
+
+def _is_shown(letter: str) -> bool:
+    if letter.isspace():
+        return True
+    if unicodedata.category(letter) in ("Cc", "Cs", "Cn"):
+        return False
+    return letter not in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def html_text(text: object, longest: int | None = None) -> str:
+    """For the text and the quoted attributes of HTML and SVG."""
+    return html.escape(clean(text, longest), quote=True)
+
+
+def markdown_text(text: object, longest: int | None = None) -> str:
+    """For a line, a table's cell or a picture's alternative text in Markdown (CommonMark with GitHub's tables):
+    shown as it is, read as nothing."""
+    line = _ADDRESS.sub(_broken, clean(text, longest))
+    told = "".join(
+        _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
+    )
+    return _START.sub(lambda found: f"{found.group(1) or ''}\\", told)
+
+
+def markdown_plain(told: str) -> str:
+    """The text that `markdown_text`, or the releases before it, made this of."""
+    return html.unescape(_ESCAPED.sub(r"\1", told).replace(WORD_JOINER, ""))
+
+
+def terminal_text(text: str) -> str:
+    """For a terminal: control characters, which may move its cursor or write to its clipboard, as Python writes them;
+    lines and tabs stay."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _broken(found: re.Match[str]) -> str:
+    address = found.group()
+    if address == "://":
+        return f":{WORD_JOINER}//"
+    return f"{address}{WORD_JOINER}"
+
+
+def yaml_text(text: object) -> str:
+    """A YAML scalar in double quotes that every YAML reader gives back as the cleaned text."""
+    out = []
+    for letter in clean(text):
+        if letter in '"\\':
+            out.append(f"\\{letter}")
+        elif " " <= letter <= "~" or (letter.isprintable() and "\xa0" < letter < "\ufdd0"):
+            out.append(letter)
+        else:
+            out.append(f"\\U{ord(letter):08X}")
+    return '"' + "".join(out) + '"'
+
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""Forbids a page to load or run anything, whatever stands in it."""
+
+
+def page(title: str, header: str, sections: Sequence[tuple[str, str]], footer: str) -> str:
+    """The whole page. title and footer are texts; header and the sections (title, body) are HTML, with what came from
+    data escaped; a section without a body is left out."""
+    style = files(__package__).joinpath("style.css").read_text("utf-8")
+    bodies = "".join(
+        f"<section><h2>{html_text(name)}</h2>{body}</section>" for name, body in sections if body
+    )
+    return (
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        "<meta name=viewport content='width=device-width, initial-scale=1'><meta name=referrer content=no-referrer>"
+        f"<title>{html_text(title)}</title><style>{style}</style></head><body>"
+        f"<header>{header}</header><main>{bodies}</main><footer>{html_text(footer)}</footer></body></html>\n"
+    )

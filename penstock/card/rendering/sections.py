@@ -1,0 +1,203 @@
+"""What a card shows, before it is shown: the same headings, bars and rows in Markdown and in HTML."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ...units import length, number, share, size
+from ..counting.tally import Counts
+from ..value import Card, Column, Kind
+
+_OUTCOMES = {
+    "landed": "objects landed",
+    "used": "used",
+    "rejected": "rejected: damaged",
+    "dropped": "dropped: sound, not taken",
+}
+MANY = 8
+"""Different values, of which a column that has hardly any twice is not told by naming the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """A distribution. rows: (name, samples); unknown: samples in none of them; total: of all; note: one sentence."""
+
+    title: str
+    rows: tuple[tuple[str, int], ...]
+    unknown: int
+    total: int
+    note: str = ""
+
+
+def headline(card: Card) -> list[tuple[str, str]]:
+    """(what, how much): the few numbers that stand above everything."""
+    tiles = [("samples", f"{card.samples:,}")]
+    if card.raw_objects is not None:
+        tiles.append(("raw objects", f"{card.raw_objects:,}"))
+    for modality in ("video", "audio"):
+        hours = card.hours(modality)
+        if hours is not None:
+            tiles.append((modality, length(hours * 3600)))
+    if card.sound_hours:
+        tiles.append(("sound with video", length(card.sound_hours * 3600)))
+    tiles.append(("in shards", size(card.nbytes)))
+    if card.excluded_samples:
+        tiles.append(("left out", f"{card.excluded_samples:,}"))
+    return tiles
+
+
+def summary(card: Card) -> str:
+    """One sentence."""
+    kinds = ", ".join(f"{kind.samples:,} {kind.name}" for kind in card.kinds)
+    splits = ", ".join(f"{n:,} {name}" for name, n in card.splits.items())
+    return f"{card.samples:,} samples ({kinds}), in splits: {splits}."
+
+
+def distributions(card: Card) -> Iterator[Bars]:
+    """Every distribution with something to show."""
+    if card.licences.known or not card.licences.complete:
+        yield _of_counts("Licences", card.licences, card.samples)
+    for kind in card.kinds:
+        yield from _of_kind(kind)
+
+
+def _of_kind(kind: Kind) -> Iterator[Bars]:
+    n = kind.samples
+    if kind.labels.known:
+        yield _of_counts(f"Labels of {kind.name} samples", kind.labels, n)
+    if kind.languages.known:
+        yield _of_counts(f"Languages of {kind.name} samples", kind.languages, n)
+    if kind.short_sides:
+        commonest = ", ".join(f"{name} ({count:,})" for name, count in kind.sizes.counts[:3])
+        note = f"Commonest sizes in px: {commonest}." if commonest else ""
+        yield _of_classes(f"Resolution of {kind.name} samples, shorter side in px", kind.short_sides, n, note)
+    if kind.aspects:
+        note = "Width to height, the nearest of the usual ratios."
+        yield _of_classes(f"Aspect of {kind.name} samples", kind.aspects, n, note)
+    if kind.duration_s is not None:
+        told = kind.duration_s
+        note = (
+            f"{length(told.minimum)} to {length(told.maximum)}, median {length(told.p50)}, "
+            f"together {length(told.total)}."
+        )
+        yield _of_classes(f"Length of {kind.name} samples", kind.durations, n, note)
+
+
+def _of_counts(title: str, counts: Counts, total: int) -> Bars:
+    rows = counts.counts
+    if counts.n_others:
+        rows = (*rows, (f"{counts.n_others:,} others", counts.others))
+    note = "" if counts.complete else f"{counts.known:,} samples have too many different values to list."
+    return Bars(title=title, rows=rows, unknown=counts.unknown, total=total, note=note)
+
+
+def _of_classes(title: str, classes: Mapping[str, int], total: int, note: str) -> Bars:
+    unknown = total - sum(classes.values())
+    return Bars(title=title, rows=tuple(classes.items()), unknown=unknown, total=total, note=note)
+
+
+def column_words(column: Column) -> tuple[str, str]:
+    """(known samples, what they are) of a column."""
+    if column.numbers is not None:
+        told = column.numbers
+        spread = f"{number(told.minimum)} to {number(told.maximum)}"
+        if told.minimum == told.maximum:
+            return f"{told.known:,}", f"always {number(told.minimum)}"
+        return (
+            f"{told.known:,}",
+            f"{spread}, mean {number(told.mean)}, median {number(told.p50, 3)}",
+        )
+    if column.counts is not None:
+        counts = column.counts
+        if not counts.complete:
+            return f"{counts.known:,}", "too many different values to list"
+        distinct = len(counts.counts) + counts.n_others
+        if distinct > MANY and 2 * distinct > counts.known:
+            return f"{counts.known:,}", f"{distinct:,} different values"
+        names = [f"{name} ({n:,})" for name, n in counts.counts[:4]]
+        more = len(counts.counts) - 4 + counts.n_others
+        return f"{counts.known:,}", ", ".join(names) + (f" and {more:,} others" if more > 0 else "")
+    return "", column.note
+
+
+def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
+    """(header, rows): kinds down, splits across, with the length where it is known."""
+    splits = list(card.splits)
+    header = ["kind", *splits, "samples", "share", "raw objects", "length"]
+    rows = []
+    for kind in card.kinds:
+        cells = [_of_split(kind, name) for name in splits]
+        together = length(sum(kind.seconds.values())) if kind.seconds else ""
+        objects = "unknown" if kind.raw_objects is None else f"{kind.raw_objects:,}"
+        rows.append(
+            [kind.name, *cells, f"{kind.samples:,}", share(kind.samples, card.samples), objects, together]
+        )
+    if len(card.kinds) > 1:
+        objects = "unknown" if card.raw_objects is None else f"{card.raw_objects:,}"
+        totals = [f"{n:,}" for n in card.splits.values()]
+        rows.append(["all", *totals, f"{card.samples:,}", "100 %", objects, ""])
+    return header, rows
+
+
+def _of_split(kind: Kind, name: str) -> str:
+    n, seconds = kind.splits.get(name, 0), kind.seconds.get(name)
+    return f"{n:,}" + (f" ({length(seconds)})" if seconds else "")
+
+
+def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
+    """(header, rows): what the shards hold. The bytes and rows of excluded samples are among them."""
+    header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
+    all_rows = card.samples + card.excluded_samples
+    rows = [
+        [
+            group.name,
+            ", ".join(f"{name} ({size(n)})" for name, n in group.fields.items()),
+            ", ".join(group.modalities),
+            f"{group.rows:,}",
+            share(group.rows, all_rows),
+            size(group.nbytes),
+            share(group.nbytes, card.nbytes),
+        ]
+        for group in card.groups
+    ]
+    return header, rows
+
+
+def object_rows(card: Card) -> list[tuple[str, str]]:
+    """What became of what landed."""
+    counts = card.history.counts
+    rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
+    rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
+    return rows
+
+
+def provenance_rows(card: Card) -> list[tuple[str, str]]:
+    """(what, which) of where the version comes from."""
+    made = card.history
+    rows = [
+        ("version", card.id),
+        ("parent", card.parent or "none: the first version"),
+        ("created", card.created),
+    ]
+    rows += [(name.replace("_", " "), value) for name, value in made.run.items()]
+    if made.batches:
+        rows.append(("batches", f"{made.batches:,} in {made.versions:,} versions"))
+    rows += [("source", f"{name} ({n:,} samples)") for name, n in card.sources.counts]
+    if card.folders.counts:
+        named = [f"{name} ({n:,})" for name, n in card.folders.counts[:12]]
+        more = len(card.folders.counts) - 12 + card.folders.n_others
+        rows.append(("folders", ", ".join(named) + (f" and {more:,} others" if more > 0 else "")))
+    if card.subjects is not None:
+        rows.append(("subjects", f"{card.subjects:,}"))
+    return rows
+
+
+def making_rows(card: Card) -> list[tuple[str, str, str]]:
+    """(what, which, batches): policies, featurizers with their versions, filters."""
+    made = card.history
+    rows = [("cut by", text, f"{n:,}") for text, n in made.policies]
+    rows += [
+        ("featurizer", f"{name} {version}" + (f" ({parameters})" if parameters else ""), f"{n:,}")
+        for name, version, parameters, n in made.featurizers
+    ]
+    rows += [("filter", text, f"{n:,}") for text, n in made.filters]
+    return rows

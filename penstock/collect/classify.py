@@ -1,0 +1,106 @@
+"""Whose each object under `data/` is, and why it may go: pieces of a listing held against the log."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader.dataset.log.state import State, Txn
+from loader.storage.keys import UNFINISHED
+
+from .needed import References
+
+OURS = (
+    r"^data/(?P<txn>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<attempt>[^/]+)/"
+    rf"(?:manifest-[0-9a-f]{{16}}\.json|[^/]+\.tar|[^/]+\.parquet|{UNFINISHED})$"
+)
+"""Every name that a writer gives under `data/`, in a folder also to what it has not finished."""
+FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)
+WHY = ("foreign", "open transaction", "live", "retired version", "aborted transaction", "leftover")
+_NOBODYS = ("", FOREIGN)
+_NOTHING = (0, 0)
+
+
+@dataclass(slots=True)
+class Tally:
+    """(dataset, what it is) -> (objects, bytes); some foreign keys."""
+
+    sums: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+
+    def add(self, dataset: str, what: str, objects: int, nbytes: int) -> None:
+        """So many more."""
+        before = self.sums.get((dataset, what), _NOTHING)
+        self.sums[dataset, what] = before[0] + objects, before[1] + nbytes
+
+    def add_foreign(self, keys: list[str], nbytes: int = 0) -> None:
+        """Of nobody's: the first twenty are named."""
+        self.add("", WHY[FOREIGN], len(keys), nbytes)
+        self.foreign += keys[: 20 - len(self.foreign)]
+
+
+def sorter(
+    state: State, kept: Mapping[str, object], live: References, tally: Tally
+) -> Callable[[pa.RecordBatch], pa.Table]:
+    """A function of a piece of a listing that counts what is in it and gives what is condemned: key, nbytes, dataset,
+    txn, why. What is a link is foreign. kept: ids of the versions that stay.
+    Takes 1 s per million objects."""
+    fates: dict[str, tuple[str, int]] = {}
+
+    def fate_of(txn: str) -> tuple[str, int]:
+        """(dataset, what its objects are unless a version refers to them)."""
+        if txn not in fates:
+            known = state.txns.get(txn)
+            fates[txn] = _NOBODYS if known is None else (known.dataset, _fate(known, state, kept))
+        return fates[txn]
+
+    def sort_out(batch: pa.RecordBatch) -> pa.Table:
+        keys, sizes = batch.column("key"), batch.column("nbytes")
+        txns = pc.struct_field(pc.extract_regex(keys, OURS), "txn").dictionary_encode()
+        names: list[str] = txns.dictionary.to_pylist()
+        found = [fate_of(name) for name in names]
+        at = txns.indices.fill_null(len(names)).to_numpy()
+        fate = np.array([what for _, what in found] + [FOREIGN], np.int8)[at]
+        fate[batch.column("link").to_numpy(zero_copy_only=False)] = FOREIGN
+        fate[(fate != FOREIGN) & live.within(keys).to_numpy(zero_copy_only=False)] = LIVE
+        numbers: dict[str, int] = {}
+        of = np.array([numbers.setdefault(dataset, len(numbers)) for dataset, _ in [*found, _NOBODYS]])[at]
+        datasets = list(numbers)
+        _count(tally, datasets, of, fate, sizes.to_numpy())
+        foreign = np.flatnonzero(fate == FOREIGN)
+        if len(foreign):
+            tally.add_foreign(keys.take(foreign).to_pylist(), pc.sum(sizes.take(foreign)).as_py())
+        gone = np.flatnonzero(fate > LIVE)
+        return pa.table(
+            {
+                "key": keys.take(gone),
+                "nbytes": sizes.take(gone),
+                "dataset": pa.array(datasets, pa.large_string()).take(pa.array(of[gone])),
+                "txn": txns.take(gone).cast(pa.large_string()),
+                "why": pa.array(np.array(WHY, object)[fate[gone]], pa.large_string()),
+            }
+        )
+
+    return sort_out
+
+
+def _fate(txn: Txn, state: State, kept: Mapping[str, object]) -> int:
+    if txn.status == "open":
+        return OPEN
+    version = state.committed(txn.txn)
+    if version is None:
+        return ABORTED
+    return LEFTOVER if version.id in kept else RETIRED
+
+
+def _count(tally: Tally, datasets: list[str], of: np.ndarray, fate: np.ndarray, nbytes: np.ndarray) -> None:
+    """Count objects of numbered `datasets`: of, fate, nbytes: of each. Takes a few passes, however many datasets."""
+    kind = of * len(WHY) + fate
+    objects, total = np.bincount(kind), np.zeros(len(datasets) * len(WHY), np.int64)
+    np.add.at(total, kind, nbytes)  # weights of bincount are floats, which lose bytes beyond 2^53
+    for one in np.flatnonzero(objects).tolist():
+        dataset, what = divmod(one, len(WHY))
+        if what != FOREIGN:
+            tally.add(datasets[dataset], WHY[what], int(objects[one]), int(total[one]))

@@ -1,0 +1,182 @@
+"""Who is alive, as far as a collector can tell: open transactions and leases whose counters move.
+
+What a collector has seen, and for how long, on its own clock and no other.
+
+    collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [what it said,
+                                   silent_us]}}; the checksum is that of a log entry
+    collect/<name>/plan.parquet    what is condemned, and for how long; see `plan.py`
+
+A name stands for a clock: a collector that runs on several machines has a name on each, and begins with nothing there.
+Durations are added up from look to look; `clock.py` says how much of what lies between two counts.
+"""
+
+import logging
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from loader.dataset.leases.heartbeat import read_heartbeat
+from loader.dataset.leases.lease import FOLDER as LEASES
+from loader.dataset.leases.lease import LeaseRecord, Leases
+from loader.dataset.log.entries import DAMAGED, canonical, checksum_of
+from loader.dataset.log.state import State
+from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+from .clock import Moment, passed
+
+FORMAT = 1
+FOLDER = "collect/"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+logger = logging.getLogger(__name__)
+
+Said = str
+"""What a sign of life said: its counter and holder, or nothing."""
+
+
+def own_name() -> str:
+    """The collector of this machine."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:60].strip("-.") or "host"
+
+
+def check_name(name: str) -> str:
+    """Raises: InvalidName."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name!r} cannot name a collector: 1 to 100 of A-Z a-z 0-9 . _ -, the first no sign"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """Signs of life, as they were at a look. at: when it was; said: key -> (what it said, for how long it has)."""
+
+    at: Moment | None = None
+    said: Mapping[str, tuple[Said, int]] = field(default_factory=dict)
+
+    def silent_us(self, key: str) -> int:
+        """How long it has said the same; 0 for one that was not there."""
+        return self.said[key][1] if key in self.said else 0
+
+    def after(self, now: Mapping[str, Said], at: Moment, most_us: int) -> "Signs":
+        """These, and what is seen now. most_us: as for `passed`."""
+        step = passed(self.at, at, most_us)
+        silent = {
+            key: self.said[key][1] + step
+            if step is not None and key in self.said and self.said[key][0] == said
+            else 0
+            for key, said in now.items()
+        }
+        return Signs(at=at, said={key: (said, silent[key]) for key, said in now.items()})
+
+
+def read_signs(store: Store, name: str) -> Signs:
+    """What the collector saw last; nothing when it never looked, or what it left is damaged. Raises: FormatTooNew."""
+    key = f"{FOLDER}{name}/signs.json"
+    try:
+        body = parse_json_object(store.get(key).data)
+        if body["format"] > FORMAT:
+            raise FormatTooNew(
+                f"{store.url}/{key} has format {body['format']}; this penstock reads up to {FORMAT}"
+            )
+        if body.get("checksum") != checksum_of(body):
+            raise ValueError("its checksum does not hold")
+        said = {str(sign): (str(what), int(silent)) for sign, (what, silent) in body["signs"].items()}
+        return Signs(at=Moment.from_json(body), said=said)
+    except ObjectNotFound:
+        return Signs()
+    except FormatTooNew:
+        raise
+    except DAMAGED as error:
+        logger.warning("%s in %s cannot be read (%s): the collector begins again", key, store.url, error)
+        return Signs()
+
+
+def write_signs(store: Store, name: str, signs: Signs) -> None:
+    """For the next look. Raises: StoreError."""
+    said = {key: [what, silent] for key, (what, silent) in signs.said.items()}
+    assert signs.at is not None
+    body = {"format": FORMAT, **signs.at.to_json(), "signs": said}
+    store.put(f"{FOLDER}{name}/signs.json", canonical({**body, "checksum": checksum_of(body)}))
+
+
+READ_AHEAD = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What was seen at a look. silence_us: who has said the same for so long is dead."""
+
+    signs: Signs
+    leases: Sequence[LeaseRecord]
+    silence_us: int
+
+    def is_dead(self, key: str, said: Said) -> bool:
+        """Whether the sign of life has long been silent, and says the same still."""
+        known = self.signs.said.get(key)
+        return known is not None and known[0] == said and known[1] >= self.silence_us
+
+    def living(self, leases: Sequence[LeaseRecord]) -> list[LeaseRecord]:
+        """Of leases as they are now, those that count."""
+        return [one for one in leases if not self.is_dead(one.key, _said(one))]
+
+    def dead(self) -> list[LeaseRecord]:
+        """Leases that claim nothing any more."""
+        return [one for one in self.leases if self.is_dead(one.key, _said(one))]
+
+    def silent_txns(self, state: State) -> list[str]:
+        """Open transactions that nobody works on."""
+        return [
+            txn
+            for txn in open_txns(state)
+            if (known := self.signs.said.get(_key(txn))) is not None and known[1] >= self.silence_us
+        ]
+
+
+def open_txns(state: State) -> list[str]:
+    """Those neither committed nor aborted."""
+    return [txn.txn for txn in state.txns.values() if txn.status == "open"]
+
+
+def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Life:
+    """See who is alive, after `state` was read, and note it under the collector's name. A lease that was seen at the
+    look before is asked for, listed or not. A request per open transaction, per lease, and three more. Raises:
+    StoreError."""
+    before = read_signs(store, name)
+    there, txns = leases.read(key for key in before.said if key.startswith(LEASES)), open_txns(state)
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+        beats = list(pool.map(lambda txn: _beat(store, txn), txns))
+    said: dict[str, Said] = {one.key: _said(one) for one in there}
+    said |= dict(zip(map(_key, txns), beats, strict=True))
+    life = Life(signs=before.after(said, at, silence_us // 2), leases=there, silence_us=silence_us)
+    write_signs(store, name, life.signs)
+    return life
+
+
+def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
+    """For how long a collector has not seen a lease move; 0 when it moved since its last look, None when it never saw
+    it."""
+    known = signs.said.get(lease.key)
+    if known is None:
+        return None
+    return 0.0 if known[0] != _said(lease) else (known[1] + (passed(signs.at, now, 2**63) or 0)) / 1e6
+
+
+def _said(lease: LeaseRecord) -> Said:
+    return f"{lease.beat} {lease.holder}"
+
+
+def _key(txn: str) -> str:
+    return f"heartbeats/{txn}.json"
+
+
+def _beat(store: Store, txn: str) -> Said:
+    try:
+        beat = read_heartbeat(store, txn)
+    except InvalidName:  # a name of the caller's that no heartbeat can have
+        beat = None
+    return f"{beat.beat} {beat.holder}" if beat else ""

@@ -1,0 +1,101 @@
+"""What collectors deleted from a root, for ever on record: mirrors delete no more than that.
+
+    swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
+
+The hex begins the SHA-256 of the keys, with a line break between them: each primary that a root has had counts on from
+what it knew, and a mirror needs the records of all. Earlier releases wrote `swept/<n>.parquet`. Created once, before
+the objects are deleted: what a collector that was killed did not delete any more is condemned still, and stands in a
+later record again.
+
+A mirror's collector: it deletes what its primary's has deleted, once nobody who reads the mirror needs it.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader import Root
+from loader.dataset.log.marker import check_primary
+from loader.dataset.tables.parquet import parse_table, table_bytes
+from loader.errors import AlreadyExists, Conflict
+from loader.storage import Store
+
+from .plan import CONDEMNED
+
+FOLDER = "swept/"
+_RECORD = re.compile(r"swept/([0-9]{12})(?:-([0-9a-f]{16}))?\.parquet")
+
+
+class Record:
+    """Appends to a root's record of what was swept. name: the collector's."""
+
+    def __init__(self, root: Root, name: str) -> None:
+        self._root, self._name = root, name
+        self._there: dict[str, str] | None = None
+        self._n = 0
+
+    def append(self, condemned: pa.Table, at_us: int) -> str:
+        """Put on record what is about to be deleted; its key. Of the same objects there is one record, however often
+        they could not be deleted. at_us: for people. Raises: Conflict where the root was moved; StoreError."""
+        store = self._root.store
+        try:
+            check_primary(store, self._root.log.refresh())
+        except Conflict as error:
+            error.add_note("nothing more was deleted here; swept again, it is collected as a mirror")
+            raise
+        there = self._known()
+        digest = hashlib.sha256("\n".join(condemned["key"].to_pylist()).encode()).hexdigest()[:16]
+        if digest not in there:
+            key = f"{FOLDER}{self._n + 1:012d}-{digest}.parquet"
+            facts = {"at_us": str(at_us), "collector": self._name}
+            with suppress(AlreadyExists):  # another collector's, of the same objects
+                store.put_if_absent(key, table_bytes(condemned.select(CONDEMNED.names), "swept", facts=facts))
+            self._n += 1
+            there[digest] = key
+        return there[digest]
+
+    def _known(self) -> dict[str, str]:
+        """Hex -> key of the records that are there, listed once."""
+        if self._there is None:
+            self._there = {}
+            for n, digest, key in _records(self._root.store):
+                self._n = max(self._n, n)
+                self._there[digest] = key
+        return self._there
+
+
+def _records(store: Store) -> Iterator[tuple[int, str, str]]:
+    """(n, hex or "", key) of every record, ascending. A listing."""
+    for info in store.list(FOLDER):
+        if found := _RECORD.fullmatch(info.key):
+            yield int(found[1]), found[2] or "", info.key
+
+
+def read_swept(store: Store) -> Iterator[pa.Table]:
+    """What was deleted, record by record: key, nbytes, dataset, txn, why. Raises: Corrupt; FormatTooNew."""
+    for *_, key in _records(store):
+        yield parse_table(store.get(key).data, f"{store.url}/{key}")
+
+
+def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
+    """What of a piece of the plan stands in the primary's record, which a migration copies to the mirror. Reads all of
+    the record; 0.1 KB of memory per object in it. Raises: Corrupt; FormatTooNew."""
+    keys = [table["key"].cast(pa.large_string()).combine_chunks() for table in read_swept(store)]
+    swept = pa.concat_arrays(keys) if keys else pa.array([], pa.large_string())
+
+    def deleted_there(condemned: pa.Table) -> pa.Table:
+        return condemned.filter(pc.is_in(condemned["key"], value_set=swept))
+
+    return deleted_there
+
+
+class PrimaryRecord:
+    """Where a mirror's sweeps are on record: in that of its primary, before they happen."""
+
+    def append(self, condemned: pa.Table, at_us: int) -> str:
+        """Nothing to add."""
+        return ""

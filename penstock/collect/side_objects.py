@@ -1,0 +1,78 @@
+"""What else goes, beside `data/`: cards of versions that went, signs of life of the dead, hints nobody reads."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+
+from loader.dataset.log.marker import PROBES
+from loader.dataset.log.snapshots import old_hints
+from loader.dataset.log.state import State
+from loader.storage import Store
+from loader.storage.disk.leftovers import is_unfinished, list_in_place
+from loader.storage.store import ObjectInfo
+
+from .classify import Tally
+from .clients import Life
+
+_CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
+_HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
+Gone = tuple[ObjectInfo, str, str, str]
+"""An object that goes: itself, its dataset, its transaction, and why; "" where there is none."""
+
+
+def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[Gone]:
+    """Of versions that do not stay. A listing. What is no card of a version of this root is counted as foreign."""
+    for info in _in_place(store, "cards/", tally):
+        found = _CARD.fullmatch(info.key)
+        record = state.by_id(found[2]) if found else None
+        if record is None:
+            tally.add_foreign([info.key], info.nbytes)
+        elif record.id not in kept:
+            yield info, record.dataset, record.txn, "card of a retired version"
+
+
+def signs_of_the_dead(store: Store, state: State, life: Life, tally: Tally) -> Iterator[Gone]:
+    """Heartbeats of transactions that are over, what probes of the store left behind, and leases that have long been
+    silent. Two listings."""
+    for info in _in_place(store, "heartbeats/", tally):
+        txn = state.txns.get(info.key.removeprefix("heartbeats/").removesuffix(".json"))
+        if txn is not None and txn.status != "open":
+            yield info, txn.dataset, txn.txn, "heartbeat of a transaction that is over"
+        elif txn is None and info.key.startswith(PROBES) and not _HEARTBEAT.fullmatch(info.key):
+            yield info, "", "", "probe"
+        elif txn is None:
+            tally.add_foreign([info.key], info.nbytes)
+    dead = {one.key for one in life.dead()}
+    for info in _in_place(store, "leases/", tally):
+        if info.key in dead:
+            yield info, "", "", "lease of a silent reader"
+
+
+def hints(store: Store, tally: Tally) -> Iterator[Gone]:
+    """All but the newest few. A listing, and another one where there are more."""
+    if old := old_hints(store):
+        here = {info.key for info in _in_place(store, "log/state-", tally)}
+        yield from ((info, "", "", "old hint") for info in old if info.key in here)
+
+
+def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
+    """A listing; links are counted as foreign, and what lies behind them is not looked at."""
+    for info, link in list_in_place(store, prefix):
+        if link:
+            tally.add_foreign([info.key])
+        elif not is_unfinished(info.key):
+            yield info
+
+
+def as_table(gone: Iterable[Gone]) -> pa.Table:
+    """key, nbytes, dataset, txn, why."""
+    rows = [(info.key, info.nbytes, dataset, txn, why) for info, dataset, txn, why in gone]
+    names, text = ("key", "nbytes", "dataset", "txn", "why"), pa.large_string()
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return pa.table(
+        {
+            name: pa.array(column, pa.int64() if name == "nbytes" else text)
+            for name, column in zip(names, columns, strict=True)
+        }
+    )

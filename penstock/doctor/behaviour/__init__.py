@@ -1,0 +1,1 @@
+"""Probes of a store: conditional creates, reads after writes, listings, the clock."""

@@ -1,0 +1,1 @@
+"""Settings of buckets, lifecycle rules and file systems."""

@@ -1,0 +1,1 @@
+"""Objects copied and hashed once, with a journal that survives a kill."""

@@ -1,0 +1,110 @@
+"""What nothing has a digest of - log entries, small objects - is compared with the source, before and after its copy.
+
+A bit that flips on the way, or in a store, makes an object that is never replaced. So it is read twice at the source,
+or proved by the entry behind it, and read back from the target. What arrived otherwise is deleted there again.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from loader.dataset.log.entries import DAMAGED, entry_key
+from loader.errors import Corrupt
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+from .copy_one import Transfer
+from .items import Copied, Item
+
+TRIES = 3
+READ_AHEAD = 16
+
+
+class Compared:
+    """A transfer that proves items without a digest. Thread-safe."""
+
+    def __init__(self, source: Store, target: Store, transfer: Transfer) -> None:
+        self._source, self._target, self._transfer = source, target, transfer
+
+    def __call__(self, item: Item, *, look: bool = False) -> Copied:
+        """Raises: Corrupt where one end gives other bytes at each read; as `Transfer`."""
+        if item.digest:
+            return self._transfer(item, look=look)
+        for _ in range(TRIES):
+            digest = self._transfer.digest(self._source, item.path)
+            try:
+                copied = self._transfer(replace(item, digest=digest), look=look)
+            except Corrupt:  # one of the two reads was wrong, or the size that was listed
+                continue
+            if not copied.written or self._arrived(item.path, digest):
+                return copied
+            self._target.delete_many([item.path])
+        raise _uneven(self._source, self._target, item.path)
+
+    def _arrived(self, path: str, digest: str) -> bool:
+        return any(self._transfer.digest(self._target, path) == digest for _ in range(2))
+
+
+def copy_entries(source: Store, target: Store, after: int, upto: int, last: str) -> None:
+    """Log entries in their order, so that a reader of the mirror never sees one without those before it. last: SHA-256
+    of entry `upto`, "" where nobody knows it. Costs two requests to the target for each, and one to the source.
+
+    Raises: Corrupt where either end gives other bytes at each read; AlreadyExists where the target has another entry;
+    StoreError."""
+    coming = _entries(source, range(after + 1, upto + 1))
+    data = next(coming, None)
+    for n in range(after + 1, upto + 1):
+        assert data is not None
+        follower = next(coming, None)
+        said = last if follower is None else _before(follower)
+        if hashlib.sha256(data).hexdigest() != said:
+            # It, or what says its hash, was read wrong; or the source is so, which is not for a copy to mend.
+            data = read_twice(source, entry_key(n))
+        put_compared(target, entry_key(n), data)
+        data = follower
+
+
+def _entries(source: Store, numbers: range) -> Iterator[bytes]:
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-migrate-log") as pool:
+        for at in range(0, len(numbers), READ_AHEAD):
+            yield from pool.map(lambda n: source.get(entry_key(n)).data, numbers[at : at + READ_AHEAD])
+
+
+def _before(data: bytes) -> str:
+    """The hash of the entry before it, as this one says."""
+    try:
+        return str(parse_json_object(data)["prev"])
+    except DAMAGED:
+        return ""
+
+
+def read_twice(store: Store, key: str) -> bytes:
+    """The bytes of a small object that two reads of three agree on. Raises: Corrupt; ObjectNotFound; StoreError."""
+    seen: list[bytes] = []
+    for _ in range(TRIES):
+        data = store.get(key).data
+        if data in seen:
+            return data
+        seen.append(data)
+    raise Corrupt(
+        f"{store.url}/{key} has other bytes at each of {TRIES} reads: look at the disk or network there"
+    )
+
+
+def put_compared(target: Store, key: str, data: bytes) -> None:
+    """Create a small object, and read it back. Raises: AlreadyExists; Corrupt; StoreError."""
+    for _ in range(TRIES):
+        target.put_if_absent(key, data)
+        if any(target.get(key).data == data for _ in range(2)):
+            return
+        target.delete_many([key])
+    raise _uneven(None, target, key)
+
+
+def _uneven(source: Store | None, target: Store, path: str) -> Corrupt:
+    of = f"{source.url}/{path} or {target.url}/{path}" if source is not None else f"{target.url}/{path}"
+    return Corrupt(
+        f"{of} came to other bytes than those that were copied, {TRIES} times: look at the disk or network there; "
+        "nothing of it was left in the target, so run this again"
+    )

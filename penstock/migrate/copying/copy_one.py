@@ -1,0 +1,279 @@
+"""One object from store to store: hashed on the way, and visible in the target only if it is what it must be."""
+
+import tempfile
+from collections import deque
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from typing import IO
+
+from loader.errors import AlreadyExists, Changed, ObjectNotFound
+from loader.storage import ObjectInfo, Store
+from loader.storage.cloud.reads import ReadStore
+from loader.storage.cloud.s3_direct.in_order import InOrder
+from loader.storage.cloud.s3_puts import TwinStore, differ
+from loader.storage.cloud.store import RemoteStore
+from loader.storage.disk.buffer_reads import disk_of
+from loader.storage.disk.errors import write_all
+from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.store import LocalStore
+from loader.storage.shared.memory_budget import Room
+from loader.storage.shared.threads import DaemonPool
+from loader.storage.stream import MAX_BYTES, Pieces, fill_from
+
+from .digest import Digest, in_words, proves
+from .items import HELD_BYTES, Copied, Item, check
+from .rate_limit import Pace
+from .s3_to_s3 import SendOn
+
+PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
+"""Larger objects are read in ranges of so much: a server does more for smaller ones (Ceph 8 % at 4 MiB). The smaller
+is for stores that give each range in memory of its own."""
+AHEAD = 2
+"""Ranges on their way while one is hashed."""
+READERS = 8
+"""Threads that read them, for all objects."""
+UPLOAD_BYTES = 80 * 2**20
+"""What reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
+PART_BYTES = 16 * 2**20
+"""What a large object is uploaded in."""
+BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
+"""What reading an object takes beside the memory that it is read into."""
+ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
+
+
+class Transfer:
+    """Copies items from one store to another; thread-safe. scratch: a folder for larger objects on their way;
+    hash: one of `digest.KINDS`, taken of objects of which nobody has said what they must be."""
+
+    def __init__(
+        self, source: Store, target: Store, pace: Pace, scratch: str | None = None, hash: str = "sha256"
+    ) -> None:
+        self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
+        self._hash, self._room = hash, Room(ROOM_BYTES)
+        self._send_on = SendOn(source, target, pace, self._room, hash)
+        self._readers = DaemonPool(READERS, "penstock-migrate-read")
+        # Other stores' clients take bytes alone, which is a copy of what is held.
+        self._takes_views = isinstance(target, RemoteStore | LocalStore)
+        fills = isinstance(source, ReadStore) or disk_of(source) is not None
+        self._piece = PIECE_BYTES if fills else min(PIECE_BYTES, SMALL_PIECE_BYTES)
+
+    def __call__(self, item: Item, *, look: bool = False) -> Copied:
+        """look: whether it may be in the target already, which is then asked for its size.
+
+        Raises: Corrupt, Changed for bytes other than the source's root says, or than were listed; ObjectNotFound;
+        AlreadyExists where the target holds other bytes; what stores raise.
+        """
+        if look or item.look:
+            there = self._there(item)
+            if there is not None:
+                return Copied(path=item.path, nbytes=there, digest="", etag=item.etag)
+        if item.nbytes is None:
+            with self._room.for_bytes(BESIDE_BYTES):
+                return self._unknown(item)
+        if item.nbytes > HELD_BYTES:
+            with self._room.for_bytes(UPLOAD_BYTES):
+                return self._through_a_file(item, item.nbytes)
+        done = self._send_on(item)
+        return done if isinstance(done, Copied) else self._held(done, item.nbytes)
+
+    def digest(self, store: Store, path: str) -> str:
+        """The SHA-256 of an object as the store has it. Reads it whole. Raises: ObjectNotFound; StoreError."""
+        digest, asked = Digest("", "sha256"), 0
+        with self._room.for_bytes(BESIDE_BYTES):
+            pieces = Pieces(store, path)
+            try:
+                while piece := pieces.next():
+                    self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
+                    asked = pieces.requests
+                    digest.update(piece)
+            finally:
+                pieces.close()
+        return str(digest)
+
+    def _there(self, item: Item) -> int | None:
+        """How many bytes the target has in the object's place, where they may be the same."""
+        self._pace.take(requests=1)
+        try:
+            if item.nbytes is None:
+                return self._size_of_manifest(item)
+            found = self._target.head(item.path)
+        except ObjectNotFound:
+            return None  # as it should be
+        if found.nbytes != item.nbytes:
+            return None
+        if isinstance(self._target, TwinStore):
+            # A run that was killed may have left there what broke on the way.
+            self._pace.take(requests=1)
+            if differ(self._source.head(item.path).etag, found.etag):
+                return None
+        return found.nbytes
+
+    def _size_of_manifest(self, item: Item) -> int | None:
+        """Of the target's; None where it is another."""
+        data, digest = self._target.get(item.path).data, self._digest(item)
+        digest.update(data)
+        return len(data) if str(digest) == item.digest else None
+
+    def _unknown(self, item: Item) -> Copied:
+        """A manifest, whose size nobody says."""
+        self._pace.take(requests=1)
+        read = self._source.get(item.path)
+        self._pace.take(nbytes=len(read.data))
+        digest = self._digest(item)
+        digest.update(read.data)
+        return self._given(item, read.data, read.etag, str(digest))
+
+    def _held(self, item: Item, nbytes: int) -> Copied:
+        beside = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
+        with self._room.memory(nbytes, beside) as lent:
+            etag, digest = self._read(item, lent.view)
+            copied = self._given(item, lent.view, etag, digest)
+            lent.is_free = True  # after an error a range may still be on its way into it
+        return copied
+
+    def _given(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
+        """What was read becomes an object of the target, if it is right, and needed. etag: of the source's object."""
+        check(self._source, item, len(data), digest)
+        is_needed = self._is_needed(item, digest)
+        if is_needed:
+            self._pace.take(requests=1)
+            if isinstance(self._target, TwinStore):
+                self._target.put_twin(item.path, data, etag, replace=item.replace)
+            elif item.replace:
+                self._target.put(item.path, data)
+            else:
+                self._target.put_if_absent(item.path, data)
+        return Copied(path=item.path, nbytes=len(data), digest=digest, etag=item.etag, written=is_needed)
+
+    def _through_a_file(self, item: Item, nbytes: int) -> Copied:
+        with self._on_scratch(item):
+            made = tempfile.NamedTemporaryFile(  # noqa: SIM115 - until just below
+                dir=self._scratch, prefix="penstock-migrate-", buffering=0
+            )
+        with made as file:
+            digest = self._to_file(item, nbytes, file.fileno())
+            check(self._source, item, nbytes, digest)
+            if not self._is_needed(item, digest):
+                return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag)
+            self._pace.take(requests=requests_of(nbytes)[1])
+            try:
+                there = None if item.replace else self._target.head(item.path).nbytes
+            except ObjectNotFound:
+                there = None
+            if there is None:
+                self._target.put_file(item.path, file.name)
+            elif there != nbytes or not self._has(item.path, file):
+                what = f"{there} bytes and the source's {nbytes}" if there != nbytes else "other bytes"
+                raise AlreadyExists(
+                    f"{self._target.url}/{item.path} has {what}: somebody else wrote there; move that object away, "
+                    "then run this again"
+                )
+        return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=there is None)
+
+    def _has(self, path: str, file: IO[bytes]) -> bool:
+        """Whether the target's object has the bytes of a file of the same size. Reads both."""
+        pieces = Pieces(self._target, path)
+        file.seek(0)
+        try:
+            while piece := pieces.next():
+                self._pace.take(nbytes=len(piece))
+                if file.read(len(piece)) != piece:
+                    return False
+        finally:
+            self._pace.take(requests=pieces.requests)
+            pieces.close()
+        return True
+
+    def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
+        """(ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is
+        pinned."""
+        digest, etag, at = self._digest(item), item.etag or None, 0
+        in_order = InOrder(self._source, item.path, len(view))
+        try:
+            while nbytes := in_order.next_bytes(at):
+                self._pace.take(requests=int(not in_order.is_under_way), nbytes=nbytes)
+                etag = in_order.fill(at, view[at : at + nbytes], etag)
+                digest.update(view[at : at + nbytes])
+                at += nbytes
+            if etag is None or not at or at < len(view):
+                etag = self._read_ahead(item, view, at, etag, digest)
+        finally:
+            in_order.close()
+        return etag, str(digest)
+
+    def _read_ahead(
+        self, item: Item, view: memoryview, begin: int, pinned: str | None, digest: Digest
+    ) -> str:
+        """From `begin` on, in large pieces, of which some are on their way while one is hashed; the ETag."""
+        pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
+        etag, asked = self._fetch(item.path, begin, pieces[0], pinned), 1
+        coming: deque[Future[str]] = deque()
+        try:
+            for number, piece in enumerate(pieces):
+                while asked < len(pieces) and len(coming) <= AHEAD:
+                    context, at = copy_context(), begin + asked * self._piece
+                    coming.append(
+                        self._readers.submit(context.run, self._fetch, item.path, at, pieces[asked], etag)
+                    )
+                    asked += 1
+                if number:
+                    coming.popleft().result()
+                digest.update(piece)
+        finally:
+            for one in coming:
+                one.cancel()
+        return etag
+
+    def _fetch(self, path: str, offset: int, view: memoryview, etag: str | None) -> str:
+        self._pace.take(requests=1, nbytes=len(view))
+        if not view:
+            return self._source.get_range(path, 0, 0, etag).etag
+        return fill_from(self._source, path, offset, view, etag)
+
+    def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
+        """The digest of an object that goes into a file."""
+        info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
+        pieces, digest, asked = Pieces(self._source, item.path, info), self._digest(item), 0
+        try:
+            check(self._source, item, pieces.info.nbytes, "")
+            while piece := pieces.next():
+                self._pace.take(requests=pieces.requests - asked, nbytes=len(piece))
+                asked = pieces.requests
+                digest.update(piece)
+                with self._on_scratch(item):
+                    write_all(descriptor, piece)
+        finally:
+            pieces.close()
+        return str(digest)
+
+    def _on_scratch(self, item: Item) -> AbstractContextManager[None]:
+        meanwhile = f"while {item.path} was copied; it was not"
+        room_for = f"two of the largest objects (this one has {item.nbytes} bytes)"
+        again = "run the same command again"
+        return on_scratch(self._scratch, meanwhile, room_for=room_for, again=again, option="--scratch")
+
+    def _digest(self, item: Item) -> Digest:
+        return Digest(item.digest or (item.was if proves(item.was) else ""), self._hash)
+
+    def _is_needed(self, item: Item, digest: str) -> bool:
+        """Raises: Changed for an object that became another one since it was copied, and may not be replaced."""
+        if not item.was:
+            return True
+        if digest == item.was and proves(digest):
+            return False  # written again, or moved, with the same bytes
+        if not item.replace:
+            raise Changed(
+                f"{self._source.url}/{item.path} was replaced since it was copied, or written again: "
+                f"{in_words(item.was)} then, {in_words(digest)} now. The target keeps the former; run this again with "
+                "--update to replace it"
+            )
+        return True
+
+
+def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
+    """(reads, writes) that copying an object of that size takes, where nothing of it is there. sent: on as it comes."""
+    if (nbytes or 0) <= HELD_BYTES:
+        return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
+    # As `Pieces` reads; a look, and an upload in parts.
+    return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)

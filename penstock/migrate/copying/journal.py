@@ -1,0 +1,197 @@
+"""What migrations have copied, in the target: JSON lines in objects that are created once.
+
+    <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per object that is there
+    <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
+
+sha256, crc32c: the one that was taken of its bytes; the other, or both, "". etag: of the source's object, where that
+counts. A run that is killed leaves its lines, and the next one knows what they name. A mirror's go once the log has
+been copied.
+"""
+
+import json
+import secrets
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from importlib import import_module
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+from loader.dataset.log.entries import DAMAGED
+from loader.errors import AlreadyExists, Corrupt
+from loader.json_text import parse_json_object
+from loader.storage import Store
+from loader.storage.disk.scratch import on_scratch
+
+from .digest import KINDS, as_columns, from_columns
+from .items import Copied
+
+FOLDER = "migrations/"
+LINES = 64
+"""Of one object; what a killed run had copied and not noted is found by its size."""
+PIECE_ROWS = 100_000
+"""Of one piece of the manifest: bounds what is in memory. Some 5 MiB in the store."""
+
+
+_NAMES = ("path", "nbytes", *KINDS, "etag")
+
+
+class Journal:
+    """Used by one thread, as a context manager. What it says lies in a file in `scratch`: memory does not grow with it.
+
+    Raises: Corrupt for an object in its folder that is neither lines nor a manifest; StoreError where scratch is full.
+    """
+
+    def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:
+        self._target, self._folder = target, folder
+        # (the time is for order alone: of two lines of one key the later run's counts)
+        self._run, self._count = f"{time.time_ns() // 1000:016d}-{secrets.token_hex(4)}", 0
+        self._lines: list[str] = []
+        keys = sorted(info.key for info in target.list(folder))
+        self._manifests = [key for key in keys if key.startswith(f"{folder}manifest-")]
+        self._pieces = [key for key in keys if key.endswith(".jsonl")]
+        self.is_resumed = bool(self._pieces)
+        self._has_news = False  # lines that are in no manifest
+        self._scratch = scratch
+        with self._on_scratch():
+            self._file = tempfile.NamedTemporaryFile(dir=scratch, prefix="penstock-journal-")  # noqa: SIM115 - until closed
+        self._noted = sqlite3.connect(self._file.name)
+        try:
+            with self._on_scratch():
+                self._noted.executescript(
+                    "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -8192;"
+                    "CREATE TABLE noted (key TEXT PRIMARY KEY, nbytes INT, digest TEXT, etag TEXT) WITHOUT ROWID;"
+                )
+                for key in [*self._manifests, *self._pieces]:
+                    rows = self._noted.executemany(
+                        "INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", self._read(key)
+                    )
+                    self._has_news |= key in self._pieces and rows.rowcount > 0
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget it here; the target keeps it."""
+        self._noted.close()
+        self._file.close()
+
+    def begin(self) -> None:
+        """From now on a killed run is seen to be one."""
+        self._put(b"")
+
+    def find(self, path: str) -> Copied | None:
+        """What was noted of an object last."""
+        with self._on_scratch():  # to read a page another one may have to be written
+            row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
+        return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
+
+    def __len__(self) -> int:
+        """How many objects it names."""
+        with self._on_scratch():
+            return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
+
+    def add(self, copied: Copied) -> None:
+        row = (copied.path, copied.nbytes, copied.digest, copied.etag)
+        with self._on_scratch():
+            self._noted.execute("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", row)
+        self._lines.append(json.dumps(dict(zip(_NAMES, as_columns(*row), strict=True))) + "\n")
+        self._has_news = True
+        if len(self._lines) >= LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._lines:
+            self._put("".join(self._lines).encode())
+            self._lines = []
+
+    def finish(self) -> None:
+        """Delete the lines: the target has all that was asked for, and they say nothing that is not said elsewhere."""
+        self._target.delete_many(self._pieces)
+        self._pieces = []
+
+    def will_keep(self) -> None:
+        """What `keep` imports (0.2 s) is imported meanwhile, beside the copying."""
+        Thread(target=import_module, args=(".copied_table", __package__)).start()
+
+    def keep(self) -> None:
+        """All lines become a manifest: one table in the order of its keys, in pieces. What another run wrote meanwhile
+        stays beside it. Nothing new is no change."""
+        self.flush()
+        if not self._has_news:
+            self.finish()
+            return
+        from .copied_table import to_parquet
+
+        before, number = [*self._manifests, *self._pieces], len(self._manifests)
+        if self._manifests:
+            number = int(self._manifests[-1].removesuffix(".parquet")[-12:])
+        made = []
+        for batch in self._in_order():
+            data, number = to_parquet(batch), number + 1
+            while True:
+                key = f"{self._folder}manifest-{number:012d}.parquet"
+                try:
+                    self._target.put_if_absent(key, data)
+                    break
+                except AlreadyExists:
+                    number += 1
+            made.append(key)
+        self._target.delete_many([key for key in before if key not in made])
+        self._manifests, self._pieces, self._has_news = made, [], False
+
+    def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
+        """All that was noted, by key, in pieces."""
+        with self._on_scratch():
+            rows = self._noted.execute("SELECT * FROM noted ORDER BY key")
+        while True:
+            with self._on_scratch():
+                batch = rows.fetchmany(PIECE_ROWS)
+            if not batch:
+                return
+            yield batch
+
+    def _read(self, key: str) -> Iterator[tuple[str, int, str, str]]:
+        data = self._target.get(key).data
+        try:
+            if key.endswith(".parquet"):
+                from .copied_table import from_parquet
+
+                yield from from_parquet(data)
+            else:
+                for line in data.splitlines():
+                    row = parse_json_object(line)
+                    digest = from_columns(row["sha256"], row.get("crc32c"))
+                    yield row["path"], row["nbytes"], digest, row.get("etag", "")
+        except (*DAMAGED, OSError) as error:
+            raise Corrupt(
+                f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "
+                "object, and what it named is told by its size"
+            ) from error
+
+    def _on_scratch(self) -> AbstractContextManager[None]:
+        meanwhile = "while it was noted what was copied; what was copied is not lost"
+        return on_scratch(
+            self._scratch,
+            meanwhile,
+            room_for="the names of the objects",
+            again="run the same command again",
+            option="--scratch",
+        )
+
+    def _put(self, data: bytes) -> None:
+        key = f"{self._folder}{self._run}-{self._count:06d}.jsonl"
+        self._target.put_if_absent(key, data)
+        self._pieces.append(key)
+        self._count += 1

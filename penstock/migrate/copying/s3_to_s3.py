@@ -1,0 +1,97 @@
+"""From S3 to S3: an object is sent on while it comes, and hashed in between.
+
+The last piece is sent once all are known to be right: until then the target has no object.
+"""
+
+from dataclasses import replace
+
+from loader.errors import Forbidden, ObjectNotFound
+from loader.storage import Store
+from loader.storage.cloud.reads import ReadStore
+from loader.storage.cloud.s3_direct.in_order import LOOK_BYTES, InOrder
+from loader.storage.cloud.s3_puts import TwinStore, is_md5
+from loader.storage.shared.memory_budget import Room
+from loader.storage.stream import AHEAD, MAX_BYTES
+
+from .digest import Digest
+from .items import HELD_BYTES, Copied, Item, check
+from .rate_limit import Pace
+
+
+class SendOn:
+    """Copies items so, where that goes. Thread-safe."""
+
+    def __init__(self, source: Store, target: Store, pace: Pace, room: Room, hash: str) -> None:
+        self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
+        self._tries_unknown = True  # items whose ETag nobody has said, until one of these was no MD5
+
+    def __call__(self, item: Item) -> Copied | Item:
+        """The item where it is to be held, and put in another way: as it was, or as one that replaces what is there.
+
+        Raises: as `Transfer`.
+        """
+        target, nbytes, known = self._target, item.nbytes, item.etag or self._tries_unknown
+        if item.was or not known or not isinstance(target, TwinStore) or not nbytes:
+            return item
+        if not sends(self._source, target, item):
+            return item
+        # All of it at once: an object that is under way is not held up.
+        self._pace.take(requests=2, nbytes=nbytes)
+        digest, is_there = self._sent(target, item, nbytes)
+        if is_there is None:
+            is_there = self._is_what_came(item.path, digest)
+            item = replace(item, replace=True)
+        if not is_there:
+            return item
+        return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
+
+    def _sent(self, target: TwinStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
+        """The digest of what came, and what `finish_twin` says. Memory: a piece."""
+        with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
+            found = self._sent_by(lent.view, target, item, nbytes)
+            lent.is_free = True
+        return found
+
+    def _sent_by(
+        self, memory: memoryview, target: TwinStore, item: Item, nbytes: int
+    ) -> tuple[str, bool | None]:
+        """`_sent`, by way of a piece of memory."""
+        digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
+        in_order = InOrder(self._source, item.path, nbytes, whole=True)
+        try:
+            while count := in_order.next_bytes(at):
+                piece = memory[:count]
+                etag = in_order.fill(at, piece, etag)
+                digest.update(piece)
+                at += count
+                if sending is None:
+                    self._tries_unknown = self._tries_unknown and (bool(item.etag) or is_md5(etag))
+                    sending = target.send_twin(item.path, nbytes, etag, replace=item.replace)
+                if at == nbytes:
+                    check(self._source, item, nbytes, str(digest))
+                if sending is None or not sending.send(piece):
+                    break
+            is_there = False if sending is None else target.finish_twin(sending, etag or "")
+        finally:
+            in_order.close()
+            if sending is not None:
+                sending.close()
+        return str(digest), is_there
+
+    def _is_what_came(self, path: str, digest: str) -> bool:
+        """Whether the target has those bytes, where its ETag does not say so."""
+        found = Digest(digest, self._hash)
+        try:
+            with self._room.for_bytes((AHEAD + 1) * MAX_BYTES), self._target.open_stream(path) as stream:
+                while piece := stream.read(LOOK_BYTES):
+                    found.update(piece)
+        except (ObjectNotFound, Forbidden):  # who may write there may not read
+            return False
+        return str(found) == digest
+
+
+def sends(source: Store, target: Store, item: Item) -> bool:
+    """Whether an object may be sent on while it comes."""
+    if not (isinstance(target, TwinStore) and isinstance(source, ReadStore)):
+        return False
+    return target.sends(item.etag) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES

@@ -1,0 +1,1 @@
+"""Copies of plain prefixes that are no roots."""

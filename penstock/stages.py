@@ -1,0 +1,233 @@
+"""Records of stages: what a stage of the pipeline published for a partition, and with which verdict.
+
+    stages/<dataset>/<stage>/<partition>/<r>.json     r has 12 digits, from 1
+
+A record is created once and never changed; the one with the highest r counts.
+"""
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import Any, Literal
+
+from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.refs import check_dataset_name
+from loader.dataset.tables.parquet import TableFile
+from loader.errors import AlreadyExists, Corrupt, InvalidName, ObjectNotFound
+from loader.json_text import parse_json_object
+from loader.storage import ObjectInfo, Store
+
+Verdict = Literal["published", "failed"]
+_DIGITS = 12
+_AT_ONCE = 16  # requests
+_NAME = re.compile(r"/(\d{12,})\.json$")
+_PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """The exact record that a stage read."""
+
+    stage: str
+    partition: str
+    r: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRecord:
+    """One attempt of a stage at a partition.
+
+    fingerprint: sha256 hex of what the result depends on; two published attempts that share it hold the same.
+    counts: what went in and came out; body: what else downstream needs, plain JSON without floats; r: 0 until
+    it is appended.
+    """
+
+    dataset: str
+    stage: str
+    partition: str
+    verdict: Verdict
+    run_id: str
+    code_version: str
+    fingerprint: str
+    reason: str = ""
+    approved_by: str = ""
+    files: Mapping[str, TableFile] = field(default_factory=dict)
+    upstream: tuple[Upstream, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    r: int = 0
+    at_us: int = 0
+    nonce: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the root."""
+        return record_path(self.dataset, self.stage, self.partition, self.r)
+
+
+def check_partition(partition: str) -> str:
+    """A partition key is a path segment. Raises: InvalidName."""
+    if not _PARTITION.fullmatch(partition):
+        raise InvalidName(
+            f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
+        )
+    return partition
+
+
+def append_record(store: Store, record: StageRecord) -> StageRecord:
+    """Append it as the partition's next record. Two writers at once get two numbers; none is lost."""
+    newest = current_record(store, record.dataset, record.stage, record.partition)
+    number = newest.r if newest else 0
+    mine = replace(record, nonce=secrets.token_hex(8), at_us=time.time_ns() // 1000)
+    while True:
+        number += 1
+        mine = replace(mine, r=number)
+        try:
+            store.put_if_absent(mine.path, _to_json(mine))
+        except AlreadyExists:
+            continue
+        return mine
+
+
+def current_record(store: Store, dataset: str, stage: str, partition: str) -> StageRecord | None:
+    """The record with the highest number, whatever its verdict; None before the first. Raises: Corrupt."""
+    names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
+    number = max((int(told[1]) for name in names if (told := _NAME.search(name))), default=0)
+    found = find_record(store, record_path(dataset, stage, partition, number)) if number else None
+    while later := find_record(
+        store, record_path(dataset, stage, partition, number + 1)
+    ):  # a listing may lag behind
+        found, number = later, number + 1
+    return found
+
+
+def current_records(store: Store, dataset: str, stage: str) -> dict[str, StageRecord]:
+    """The current record of every partition that has one, by partition, sorted. Costs one listing of the stage and a
+    GET per partition, sixteen at a time. Raises: Corrupt."""
+    return found_records(store, newest_listed(store, dataset, stage))
+
+
+def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInfo]:
+    """The newest listed record of every partition, by partition, sorted. Costs a request per 1,000 records."""
+    folder = _folder(dataset, stage)
+    newest: dict[str, ObjectInfo] = {}
+    for info in store.list(folder):  # in key order: the last one is the newest
+        if _NAME.search(info.key):  # what somebody else put beside them is no record
+            newest[info.key[len(folder) :].partition("/")[0]] = info
+    return dict(sorted(newest.items()))
+
+
+def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
+    """Partition -> the record, of those that are still there; a GET each, sixteen at a time. Raises: Corrupt."""
+    paths = [info.key for info in listed.values()]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
+        return {name: record for name, record in found if record is not None}
+
+
+def partitions(store: Store, dataset: str, stage: str) -> list[str]:
+    """Every partition for which the stage has a record, sorted."""
+    folder = _folder(dataset, stage)
+    return sorted({info.key[len(folder) :].split("/", 1)[0] for info in store.list(folder)})
+
+
+def read_record(store: Store, path: str) -> StageRecord:
+    """The record at a listed path. Raises: ObjectNotFound; Corrupt."""
+    found = find_record(store, path)
+    if found is None:
+        raise ObjectNotFound(f"{store.url}/{path} is gone; restore it from a mirror")
+    return found
+
+
+def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
+    """The records at listed paths, in their order, sixteen at a time. Raises: as `read_record`."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from pool.map(partial(read_record, store), paths)
+
+
+class KnownRecords:
+    """The newest records of some stages of a dataset, looked at again and again. Thread-safe.
+
+    A look costs one listing of the dataset's stages (a request per 1,000 records) and a GET per record that is new,
+    sixteen at a time. One that a takedown has replaced is listed with another etag, and is new."""
+
+    def __init__(self, dataset: str, stages: Sequence[str]) -> None:
+        self._dataset, self._stages = dataset, frozenset(stages)
+        self._read: dict[str, tuple[str, StageRecord]] = {}
+        self._lock = Lock()
+
+    def newest(self, store: Store) -> dict[str, dict[str, StageRecord]]:
+        """Partition -> stage -> its newest listed record. Raises: Corrupt; ObjectNotFound; StoreError."""
+        with self._lock:
+            listed = self._listed(store)
+            current = {info.key: info.etag for stages in listed.values() for info in stages.values()}
+            self._read = {path: kept for path, kept in self._read.items() if current.get(path) == kept[0]}
+            for record in read_records(store, sorted(current.keys() - self._read.keys())):
+                # One by one: a look that is broken off was not for nothing.
+                self._read[record.path] = current[record.path], record
+            return {
+                partition: {stage: self._read[info.key][1] for stage, info in stages.items()}
+                for partition, stages in listed.items()
+            }
+
+    def _listed(self, store: Store) -> dict[str, dict[str, ObjectInfo]]:
+        folder, found = f"stages/{self._dataset}/", dict[str, dict[str, ObjectInfo]]()
+        for info in store.list(folder):
+            stage, _, rest = info.key[len(folder) :].partition("/")
+            if stage in self._stages and _NAME.search(rest):  # in key order: the last one is the newest
+                found.setdefault(rest.split("/", 1)[0], {})[stage] = info
+        return found
+
+
+def fingerprint(*parts: object) -> str:
+    """sha256 hex of plain values without floats, in this order."""
+    return hashlib.sha256(canonical(list(parts))).hexdigest()
+
+
+def _folder(dataset: str, stage: str) -> str:
+    return f"stages/{dataset}/{stage}/"
+
+
+def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
+    """Where a record lies in the root. Raises: InvalidName."""
+    return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
+
+
+def settled_path(dataset: str) -> str:
+    """Where releases remember which records have nothing left to publish: a hint, which names no sample."""
+    return f"tables/{check_dataset_name(dataset)}/version/settled.parquet"
+
+
+def _to_json(record: StageRecord) -> bytes:
+    body = {name: getattr(record, name) for name in StageRecord.__slots__}
+    body["files"] = {name: file.to_json() for name, file in record.files.items()}
+    body["upstream"] = [asdict(item) for item in record.upstream]
+    return canonical(body | {"counts": dict(record.counts), "body": dict(record.body)})
+
+
+def find_record(store: Store, path: str) -> StageRecord | None:
+    """The record that lies there; None where there is none, or the path is empty. Raises: Corrupt."""
+    if not path:
+        return None
+    try:
+        data = store.get(path).data
+    except ObjectNotFound:
+        return None
+    try:
+        body = parse_json_object(data)
+        body["files"] = {name: TableFile.from_json(file) for name, file in body["files"].items()}
+        body["upstream"] = tuple(Upstream(**item) for item in body["upstream"])
+        record = StageRecord(**body)
+        if record.path != path:
+            raise ValueError(f"it says that it is {record.path}: it was copied or renamed")
+        return record
+    except DAMAGED as error:
+        raise Corrupt(
+            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
+        ) from error

@@ -1,0 +1,1 @@
+"""Where a subject is: names, hashed names, cells of tables, versions."""

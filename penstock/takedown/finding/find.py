@@ -1,0 +1,208 @@
+"""Where the samples of a takedown are: in every version that is still there, retired or not."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader import Root, Version
+from loader.dataset.log.state import Deny, VersionRecord
+from loader.dataset.publishing.apply_denies import Rows, denied_files
+from loader.dataset.shards.key_hashes import hashes_of
+from loader.dataset.tables.annotations import is_annotation
+from loader.dataset.tables.parquet import TableFile, get_table
+
+from ...list_twice import listed_twice
+from ..record import Place
+from .cells import LABELS, class_names_without, scrub, searched
+from .hashed_names import Marks
+from .names import keys_files, names_of
+from .readable_versions import Whole, over_whole
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """Of one dataset. marks: what names these samples alone; rows: part -> row -> deny entry, of all its versions;
+    uris: of the raw objects that they were cut of, others too or not; places: what has to be gone; versions: those that
+    had them, or name them, newest last."""
+
+    dataset: str
+    marks: Marks
+    rows: Rows = field(default_factory=dict)
+    uris: set[str] = field(default_factory=set)
+    places: list[Place] = field(default_factory=list)
+    versions: list[VersionRecord] = field(default_factory=list)
+
+
+def find(root: Root, dataset: str, deny: Deny, known: Iterable[str] = ()) -> Found:
+    """What the versions of a dataset have of a takedown, those left out of which something was collected already
+    (`left_over` finds what is left of these). known: marks that are on record.
+
+    Reads the keys table of every run once, the tables with columns that name other samples, what open transactions
+    have of samples, and of the versions that have something all tables of samples and shards. Raises: Corrupt;
+    StoreError."""
+    marks = frozenset(known)
+    return over_whole(root, dataset, lambda versions: _find(root, dataset, deny, versions, marks))
+
+
+def _find(root: Root, dataset: str, deny: Deny, versions: Whole, known: frozenset[str]) -> Found:
+    files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
+    by_file = {path: denied_files(root.store, [deny], dataset, [entry]) for path, entry in files.items()}
+    rows: Rows = {}
+    for some in by_file.values():
+        for part, members in some.items():
+            rows.setdefault(part, {}).update(members)
+    named = names_of(root, dataset, deny, files, by_file, known)
+    found = Found(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris)
+    look = _Look(found, by_file)
+    for record, version in versions:
+        if look.has_some(version):
+            found.versions.append(record)
+            found.places += look.places(record, version)
+    return found
+
+
+def names_some(version: Version, marks: Marks) -> bool:
+    """Whether a version names what is taken down: in a column, a reason or a class. Reads its tables that may."""
+    return _Look(Found(dataset=version.dataset, marks=marks)).names_some(version)
+
+
+def labels_name_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
+    """Whether one of the class names of a version, as its manifest has them, is one of theirs."""
+    names = manifest.get("producer", {}).get(LABELS)
+    return isinstance(names, list) and class_names_without(names, marks) != names
+
+
+class _Look:
+    """Versions of one dataset, each of their tables looked at once."""
+
+    def __init__(self, found: Found, by_file: Mapping[str, Rows] = MappingProxyType({})) -> None:
+        """by_file: path of a keys table -> the samples in it that are denied, under their own keys."""
+        self._found, self._by_file = found, by_file
+        self._parts: dict[str, frozenset[str]] = {}
+        self._names: dict[str, bool] = {}
+        self._hashes = pa.array(hashes_of(sorted(found.marks.plain)), pa.int64())
+        self._hashed: dict[str, bool] = {}
+
+    def has_some(self, version: Version) -> bool:
+        """Whether a version has such samples, or names them."""
+        return bool(self._parts_of(version)) or self.names_some(version)
+
+    def _parts_of(self, version: Version) -> frozenset[str]:
+        """Its parts that have such samples; one that was redacted has none any more."""
+        files = [self._by_file.get(entry["path"], {}) for entry in keys_files(version)]
+        return frozenset(part for file in files for part in file)
+
+    def names_some(self, version: Version) -> bool:
+        """Whether a table, or a class, names them."""
+        entries = (*version.manifest["samples"], *version.manifest["exclusions"])
+        return any(self._has_names(version, one) for one in entries) or labels_name_some(
+            version.manifest, self._found.marks
+        )
+
+    def _with_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
+        """The parts of which a table has rows that are denied."""
+        path, rows = entry["path"], self._found.rows
+        if path not in self._parts:
+            table = get_table(version.store, TableFile.from_json(dict(entry)), ["part", "row"])
+            at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+            self._parts[path] = frozenset(part for part, row in at if row in rows.get(part, ()))
+        return self._parts[path]
+
+    def _has_names(self, version: Version, entry: Mapping[str, Any]) -> bool:
+        path = entry["path"]
+        if path not in self._names:
+            # An exclusions file, of which a manifest tells no columns, has a reason.
+            columns = [name for name in entry.get("columns", ["reason"]) if searched(name)]
+            self._names[path] = False
+            if columns:
+                table = get_table(version.store, TableFile.from_json(dict(entry)), columns)
+                self._names[path] = scrub(table, self._found.marks) is not table
+        return self._names[path]
+
+    def _has_hash(self, version: Version, entry: Mapping[str, Any]) -> bool:
+        """Whether a table of hashes of keys has one of theirs."""
+        path = entry["path"]
+        if path not in self._hashed:
+            table = get_table(version.store, TableFile.from_json(dict(entry)))
+            self._hashed[path] = bool(pc.any(pc.is_in(table["hash"], value_set=self._hashes)).as_py())
+        return self._hashed[path]
+
+    def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
+        """What this version has of these samples: the version, shards with their indexes, and tables."""
+        parts = self._parts_of(version)
+        yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
+
+        def absent(what: str, path: str) -> Place:
+            return {"check": "absent", "what": what, "of": record.dataset, "path": path}
+
+        for shard in version.parts.shard_rows().to_pylist():
+            if shard["part"] in parts:
+                where = f"part {shard['part']} {shard['group']}"
+                facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
+                yield {**absent(f"shard of {where}", shard["path"]), **facts}
+                yield absent(f"index of {where}", shard["index_path"])
+        changed = set()
+        for entry in version.manifest["samples"]:
+            mine = bool(parts) and not parts.isdisjoint(self._with_rows(version, entry))
+            if mine or self._has_names(version, entry):
+                changed.add(entry["path"])
+                yield absent(f"samples table ({entry['group']})", entry["path"])
+        for entry in version.manifest["exclusions"]:
+            if self._has_names(version, entry):
+                yield absent("exclusions", entry["path"])
+        for entry in version.manifest.get("key_hashes", ()) if changed and parts else ():
+            if self._has_hash(version, entry):
+                yield absent("hashes of keys", entry["path"])
+        counted = counted_again(version.manifest, changed)
+        for entry in version.manifest["stats"]:
+            if _folder(entry) in counted:
+                yield absent("statistics", entry["path"])
+        if labels_name_some(version.manifest, self._found.marks):
+            yield absent("manifest", record.manifest)
+
+
+def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """path -> folder of its run, of samples and statistics files: a run's files lie in one, its statistics among them.
+
+    Earlier releases laid each annotation of a refresh in a folder of its own, and the statistics of all beside these,
+    under the same transaction."""
+    found = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
+    counted = {_folder(entry) for entry in manifest["stats"]}
+    alone = counted - {_folder(entry) for entry in manifest["samples"]}
+    of_txn = {folder.rpartition("/")[0]: folder for folder in alone}
+    for entry in manifest["samples"]:
+        folder = _folder(entry)
+        if is_annotation(entry) and folder not in counted:
+            found[entry["path"]] = of_txn.get(folder.rpartition("/")[0], folder)
+    return found
+
+
+def _folder(entry: Mapping[str, Any]) -> str:
+    folder: str = entry["path"].rpartition("/")[0]
+    return folder
+
+
+def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
+    """Folders of the runs whose statistics change with these samples files: their own, and those of annotations, which
+    count a column whole that was there before."""
+    columns: set[str] = set()
+    out, folder_of = set(), folders(manifest)
+    for entry in manifest["samples"]:
+        if entry["path"] in changed or (is_annotation(entry) and not columns.isdisjoint(entry["columns"])):
+            out.add(folder_of[entry["path"]])
+        if entry["path"] in changed:
+            columns |= set(entry["columns"])
+    return out
+
+
+def all_datasets(root: Root) -> Sequence[str]:
+    """Those that have versions or transactions, and those that a pipeline has tables or stages of."""
+    named = {
+        info.key.split("/")[1] for place in ("tables/", "stages/") for info in listed_twice(root.store, place)
+    }
+    # Whoever has a version had a transaction first.
+    return sorted(named | {txn.dataset for txn in root.state.txns.values()})

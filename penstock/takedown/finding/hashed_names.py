@@ -1,0 +1,131 @@
+"""What names a sample that is taken down: its keys and provenance, as keyed hashes that a proof may hold."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from loader.dataset.log.denies import keyed_hash
+from loader.dataset.log.state import Deny
+
+KIND = "mark"
+TAKEN_DOWN = "(taken down)"
+_OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))")
+"""What a takedown wrote itself: no name, whoever may be called so."""
+_WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
+_BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
+"""Where a name may begin and end: beside another character of an identifier it is a piece of another name. A dot may
+follow, as in `key.jpg`."""
+_SHORTEST = 4  # shorter words are anybody's
+_MOST_PLACES = 400
+"""Where a name may lie in one word: one with more, such as an encoded picture, is looked at whole."""
+
+
+@dataclass(frozen=True, slots=False, kw_only=True)
+class Marks:
+    """Of one dataset. kinds, denied: of the deny entry, what was hashed and the hashes; hashes: marks of what else
+    names what is taken down; plain: the names, where they are still known, which finds them in the midst of a text;
+    others: what somebody else is called too, who stays: no name of theirs alone."""
+
+    salt: str
+    dataset: str
+    kinds: tuple[str, ...]
+    denied: frozenset[str]
+    hashes: frozenset[str]
+    plain: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+    _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def has(self, text: str) -> bool:
+        """Whether this is one of the names, exactly."""
+        if text not in self._known:
+            if len(self._known) > 100_000:
+                self._known.clear()
+            self._known[text] = text not in self.others and (
+                mark(self.salt, self.dataset, text) in self.hashes
+                or any(self._denies(kind, text) for kind in self.kinds)
+            )
+        return self._known[text]
+
+    def takes(self, kind: str, text: str) -> bool:
+        """Whether what is called so is taken down. kind: what can be denied by this name, "" for nothing: a subject may
+        be called as somebody's raw object."""
+        if kind in self.kinds and self._denies(kind, text):
+            return True
+        return text not in self.others and mark(self.salt, self.dataset, text) in self.hashes
+
+    def _denies(self, kind: str, text: str) -> bool:
+        return any(keyed_hash(self.salt, kind, of, text) in self.denied for of in ("", self.dataset))
+
+    @property
+    def all_known(self) -> bool:
+        """Whether `plain` has every name, so that texts need not be hashed to be told."""
+        of = ("", self.dataset)
+        told = {
+            keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
+        }
+        return self.denied <= told and self.hashes <= {
+            mark(self.salt, self.dataset, name) for name in self.plain
+        }
+
+    def adding(self, names: Iterable[str]) -> "Marks":
+        """These names too, but for those that others have."""
+        more = {name for name in names if name} - self.others
+        marks = {mark(self.salt, self.dataset, name) for name in more}
+        return replace(self, plain=self.plain | more, hashes=self.hashes | marks)
+
+    def names(self, text: str) -> bool:
+        """Whether a text is, or holds, one of the names."""
+        return self.without(text) != text
+
+    def without(self, text: str) -> str:
+        """The text without the names."""
+        if self.has(text):
+            return TAKEN_DOWN
+        if (pattern := self._pattern) is not None:
+            text = _between_ours(text, lambda piece: pattern.sub(TAKEN_DOWN, piece))
+        return _between_ours(text, lambda piece: _WORD.sub(lambda word: self._word(word[0]), piece))
+
+    def _word(self, word: str) -> str:
+        """A word without the names that lie in it, the longest first."""
+        starts = [one.start() for one in re.finditer(_BEFORE, word)]
+        ends = [one.start() for one in re.finditer(_AFTER, word)]
+        if len(starts) * len(ends) > _MOST_PLACES:
+            starts, ends = [0], [len(word)]
+        out, done = "", 0
+        for start in starts:
+            for end in reversed(ends):
+                if start >= done and end - start >= _SHORTEST and self.has(word[start:end]):
+                    out, done = out + word[done:start] + TAKEN_DOWN, end
+        return out + word[done:]
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str] | None:
+        longest = sorted((name for name in self.plain if len(name) > 2), key=len, reverse=True)
+        return re.compile(rf"{_BEFORE}(?:{'|'.join(map(re.escape, longest))}){_AFTER}") if longest else None
+
+
+def _between_ours(text: str, change: Callable[[str], str]) -> str:
+    pieces = _OURS.split(text)
+    pieces[::2] = map(change, pieces[::2])
+    return "".join(pieces)
+
+
+def mark(salt: str, dataset: str, text: str) -> str:
+    """The hash of a name of a dataset's sample."""
+    return keyed_hash(salt, KIND, dataset, text)
+
+
+def marks_of(
+    deny: Deny, dataset: str, names: Iterable[str], known: Iterable[str] = (), others: Iterable[str] = ()
+) -> Marks:
+    """names: in plain; known: marks that are on record already; others: names that others have too."""
+    made = Marks(
+        salt=deny.salt,
+        dataset=dataset,
+        kinds=tuple(deny.scope.split()),
+        denied=frozenset(deny.hashes),
+        hashes=frozenset(known),
+        others=frozenset(others),
+    )
+    return made.adding(names)

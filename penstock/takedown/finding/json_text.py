@@ -1,0 +1,54 @@
+"""Every text in tables and JSON, whatever it says.
+
+JSON objects of a root, as they are read to be rewritten.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader.errors import Corrupt
+from loader.json_text import DamagedJson, parse_json_object
+
+
+def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
+    """What lies at a path of the store at `url`. Raises: Corrupt for what is no JSON object."""
+    try:
+        return parse_json_object(data)
+    except DamagedJson as error:
+        raise Corrupt(
+            f"{url}/{path} is no JSON object ({error}); restore it from a mirror, or delete it"
+        ) from error
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, names of entries included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield name
+            yield from texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts(one)
+
+
+def cell_texts(table: pa.Table) -> Iterator[str]:
+    """Every distinct text in a table: of columns of text, of lists of them, and names of categories."""
+    for name in table.column_names:
+        column = table[name]
+        if pa.types.is_string(column.type):
+            yield from pc.unique(column).drop_null().to_pylist()
+        elif pa.types.is_nested(column.type):
+            yield from _nested(column.to_pylist())
+
+
+def _nested(value: Any) -> Iterator[str]:
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _nested(one)
+    else:
+        yield from texts(value)

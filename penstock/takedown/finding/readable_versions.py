@@ -1,0 +1,54 @@
+"""Versions that can be read whole, though a collector be at work: what it left of others nobody can tell apart."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from loader import Root, Version
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.publishing.commit import open_record
+from loader.dataset.tables.references import table_references
+from loader.errors import ObjectNotFound
+from loader.storage import is_there
+
+READ_AHEAD = 32
+Whole = Sequence[tuple[VersionRecord, Version]]
+"""Versions of a dataset, oldest first."""
+T = TypeVar("T")
+
+
+def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
+    """work(versions) with those versions, retired or not, whose manifest and tables are there. Begins again where a
+    collector took something of a retired one meanwhile. Costs a request per version, and one per table that only
+    retired ones have. Raises: ObjectNotFound where a version lacks something that nobody may have collected."""
+    versions = _whole(root, dataset)
+    while True:
+        try:
+            return work(versions)
+        except ObjectNotFound:
+            left = _whole(root, dataset)
+            if {record.id for record, _ in versions} <= {record.id for record, _ in left}:
+                raise
+            versions = left
+
+
+def _whole(root: Root, dataset: str) -> list[tuple[VersionRecord, Version]]:
+    found = []
+    for record in root.state.versions(dataset):
+        try:
+            found.append((record, open_record(root.store, record)))
+        except ObjectNotFound:
+            if root.record(record.id, retired=True).retired is None:
+                raise
+    # Read again: what is retired by now may be half collected.
+    now = {one.id: one for one in root.state.versions(dataset)}
+    tables = {record.id: {one.path for one in table_references(v.manifest)} for record, v in found}
+    kept = set().union(*(paths for id, paths in tables.items() if now[id].retired is None))
+    asked = sorted(set().union(*tables.values()) - kept)
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-takedown") as pool:
+        there = kept.union(
+            path
+            for path, is_in in zip(asked, pool.map(lambda one: is_there(root.store, one), asked), strict=True)
+            if is_in
+        )
+    return [(now[record.id], version) for record, version in found if tables[record.id] <= there]

@@ -1,0 +1,88 @@
+"""Which raw objects a takedown may delete: those below the places that their dataset takes raw objects from.
+
+A sample's `raw_uri` is what its writer said, and the operator who deletes may more. So an object goes only below a
+landing place that a batch of its dataset was discovered in, or one that the operator names; what could be read as
+another object than it is written, or lies in a root, stays.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator
+
+from loader.errors import InvalidStore
+from loader.storage import Store
+
+from .json_text import json_object
+
+_BATCH = re.compile(r"[0-9]{6,}\.json")
+_ROOT_MARKER = "penstock.json"
+
+
+def landings(store: Store, dataset: str) -> frozenset[str]:
+    """Where a dataset's batches were discovered, by their manifests, each of which is read. Raises: Corrupt."""
+    place = f"tables/{dataset}/manifests/"
+    found = set()
+    for info in store.list(place):
+        if _BATCH.fullmatch(info.key.removeprefix(place)):
+            landing = json_object(store.get(info.key).data, info.key, store.url).get("landing")
+            found |= {landing} if isinstance(landing, str) else set()
+    return frozenset(found)
+
+
+def check_place(place: str) -> str:
+    """The place as `why_not` takes it. Raises: InvalidStore for one that is everything, or no place."""
+    if not _base(place):
+        raise InvalidStore(
+            f"--raw-below {place!r} is no folder and no bucket; write a path in full, such as /data/landing, or a URL "
+            "such as s3://bucket/landing"
+        )
+    return place
+
+
+def why_not(uri: str, places: Collection[str], root_url: str) -> str:
+    """Why an object must not be deleted, "" where it may be: it lies below one of the places, and in no root."""
+    plain = _plain(uri)
+    bases = sorted(base for base in map(_base, places) if base)
+    inside = [base for base in bases if plain.startswith(f"{base}/")]
+    if not inside:
+        known = ", ".join(bases) or "none are known, --raw-below URL names one"
+        return f"it is not below a source of its dataset ({known})"
+    rest = plain.removeprefix(f"{min(inside, key=len)}/").split("/")
+    has_query = "://" in plain and "?" in plain.rpartition("/")[0]
+    if {"", ".", ".."} & set(rest) or "\0" in plain or has_query:
+        return "its address can be read in two ways"
+    if plain.startswith(f"{_plain(root_url).rstrip('/')}/"):
+        return "it lies in the root"
+    return _why_not_on_disk(plain, inside) if plain.startswith("/") else ""
+
+
+def _why_not_on_disk(path: str, bases: Collection[str]) -> str:
+    """Links in its path may lead elsewhere; one that it is itself is deleted, and not what it leads to."""
+    folder = os.path.realpath(os.path.dirname(path))
+    if not any(f"{folder}/".startswith(f"{os.path.realpath(base)}/") for base in bases):
+        return f"a link leads it out of its source, to {folder}"
+    if any(os.path.lexists(os.path.join(above, _ROOT_MARKER)) for above in _upwards(folder)):
+        return "it lies in a root"
+    return ""
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    while True:
+        yield folder
+        if (above := os.path.dirname(folder)) == folder:
+            return
+        folder = above
+
+
+def _plain(uri: str) -> str:
+    """One spelling of a local path."""
+    return uri.removeprefix("file://")
+
+
+def _base(place: str) -> str:
+    """A place without the slashes at its end; "" for one that is no bucket, no server and no folder below the disk's
+    own."""
+    base = _plain(place).rstrip("/")
+    if "://" in base:
+        return base
+    return base if base.startswith("/") and ".." not in base.split("/") else ""

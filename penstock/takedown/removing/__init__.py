@@ -1,0 +1,1 @@
+"""Removal of samples: rewritten shards, derived objects, tables of the pipeline, orphans."""

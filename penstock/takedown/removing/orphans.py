@@ -1,0 +1,133 @@
+"""Objects under data/ that no version names and that have samples which are taken down: what writers left behind, parts
+that wait to be published, and the samples of parts as their writers handed them on."""
+
+import re
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+from loader import Root
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.publishing.apply_denies import Rows
+from loader.dataset.publishing.commit import open_record
+from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
+from loader.dataset.tables.references import references
+from loader.dataset.writing.redact import redact_rows, rows_of
+from loader.errors import ObjectNotFound
+from loader.storage import Store
+
+from ...collect.classify import OURS
+from ..finding.cells import scrub, taken_rows
+from ..finding.find import labels_name_some
+from ..finding.hashed_names import Marks
+from ..finding.json_text import json_object
+from ..finding.readable_versions import Whole, over_whole
+from ..record import Place
+
+PART_SAMPLES = "part-samples"
+
+
+def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
+    """Of a dataset's transactions. Lists them, and reads each index, table and manifest that no version names.
+
+    Where a version was collected in part, nothing may be left that says whose the rest is: all of that has to go."""
+
+    def named_by(versions: Whole) -> tuple[set[str], set[str]]:
+        whole = {record.txn for record, _ in versions}
+        named = {record.manifest for record, _ in versions}
+        for _, version in versions:
+            named |= {one.path for one in references(root.store, version.manifest)}
+        return whole, named
+
+    # The log first: what is committed while we look is not taken for one that lacks something.
+    txns = [one for one in root.state.txns.values() if one.dataset == dataset]
+    whole, named = over_whole(root, dataset, named_by)
+    for txn in sorted(txns, key=lambda one: one.txn):
+        in_part = txn.status == "committed" and txn.txn not in whole
+        keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
+        for path in sorted(keys - named):
+            known = list(_looked_at(root.store, path, keys, marks, waits=txn.status == "open"))
+            for found, what in known or (_rest(path) if in_part else ()):
+                yield {"check": "absent", "what": what, "of": dataset, "path": found}
+
+
+def _rest(path: str) -> Iterator[tuple[str, str]]:
+    """(path, what it is) of an object of a version that was collected in part."""
+    if re.fullmatch(OURS, path):
+        yield path, "rest of a version that was collected in part"
+
+
+def _looked_at(
+    store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
+) -> Iterator[tuple[str, str]]:
+    """(path, what it is) of the object, and of its shard where it is an index, if it has one of the samples, or names
+    one; of what a collector took this moment nothing. waits: it may be published yet: what only names them is then
+    rewritten by the next run, and has not to go."""
+    try:
+        for found, what in _with_marks(store, path, keys, marks, waits):
+            yield found, f"{what} that no version names"
+    except ObjectNotFound:
+        return
+
+
+def _with_marks(
+    store: Store, path: str, keys: set[str], marks: Marks, waits: bool
+) -> Iterator[tuple[str, str]]:
+    if path.endswith(".parquet"):
+        table = parse_table(store.get(path).data, path)
+        if any(taken_rows(table, marks)) or (not waits and scrub(table, marks) is not table):
+            yield path, table_facts(table).get("table", "table")
+            if path.endswith(".index.parquet"):
+                yield path.removesuffix(".index.parquet") + ".tar", "shard"
+    elif path.endswith(".json"):
+        if not waits and labels_name_some(json_object(store.get(path).data, path, store.url), marks):
+            yield path, "manifest"
+    elif (
+        path.endswith(".tar")
+        and path.removesuffix(".tar") + ".index.parquet" not in keys
+        and any(marks.takes("sample", key) for key in member_keys(store, path))
+    ):
+        yield path, "shard without an index"
+
+
+def member_keys(store: Store, path: str) -> Iterator[str]:
+    """The keys of a shard's members, as far as it can be read."""
+    with store.open_stream(path) as stream, tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as tar:
+        for member in tar:
+            folder, slash, name = member.name.rpartition("/")
+            yield folder + slash + name.partition(".")[0]
+
+
+def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
+    """Path of a part's samples table that has samples which are taken down -> the redacted one beside it, for records
+    of stages that hand parts on."""
+    newest = root.state.newest(dataset)
+    if newest is None or not rows:
+        return {}
+    keys = _keys(root.store, newest, rows)
+    out = {}
+    for place in list(left_over(root, dataset, marks)):
+        if place["what"].startswith(PART_SAMPLES):
+            path = place["path"]
+            try:
+                table = parse_table(root.store.get(path).data, path)
+            except ObjectNotFound:  # collected this moment
+                continue
+            new = scrub(redact_rows(table, rows_of(table, keys)), marks)
+            out[path] = put_named_table(root.store, path.rpartition("/")[0], new, PART_SAMPLES).to_json()
+    return out
+
+
+def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
+    """What a version calls these rows, of the parts that it has."""
+    files = [
+        TableFile.from_json(one)
+        for one in open_record(store, record).manifest["samples"]
+        if one["group"] == "keys"
+    ]
+    out: dict[str, dict[int, str]] = {}
+    for table in get_tables(store, files, ["part", "row", "key"]):
+        for at in table.to_pylist():
+            if at["row"] in rows.get(at["part"], ()):
+                out.setdefault(at["part"], {})[at["row"]] = at["key"]
+    return out

@@ -1,0 +1,110 @@
+"""What a pipeline wrote of samples that are taken down: its tables, its stages' records, its batches' manifests.
+
+No version names these files. A table is written again without the rows, under a new name; then every record that named
+it is replaced, under its own number, so that what read it goes on to; then the old one is deleted. Killed in between,
+the next run finds the old one and does the rest.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from loader.dataset.log.entries import canonical
+from loader.dataset.tables.parquet import parse_table, put_named_table, table_facts
+from loader.storage import Store
+
+from ...stages import settled_path
+from ..finding.cells import scrubbed, taken_rows, without_rows
+from ..finding.hashed_names import Marks
+from ..finding.json_text import json_object
+from .recorded_edits import Edits
+
+Json = dict[str, Any]
+AHEAD = "clips_ahead"
+"""A folder of clips that wait for their batch to be cut: they are made again."""
+
+
+def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[str, Json]) -> Edits:
+    """What is to become of a pipeline's objects; the new tables are written. shards: path of a shard, or of a part's
+    samples table -> what has taken its place, for records that name it. Costs a read of each table and record of the
+    dataset. Raises: Corrupt; StoreError."""
+    marks = with_units(store, dataset, marks)
+    replaced: dict[str, Json] = {}
+    for path in _paths(store, f"tables/{dataset}/", ".parquet"):
+        if (new := table_without(store, path, marks)) is not None:
+            made = put_named_table(store, path.rpartition("/")[0], new, table_facts(new)["table"])
+            replaced[path] = made.to_json()
+    puts: dict[str, bytes] = {}
+    for prefix in (f"stages/{dataset}/", f"tables/{dataset}/manifests/"):
+        for path in _paths(store, prefix, ".json"):
+            body = json_object(store.get(path).data, path, store.url)
+            new_body = _redirected(without_names(path, body, marks), {**shards, **replaced})
+            if new_body != body:
+                puts[path] = canonical(new_body)
+    gone = list(replaced)
+    if puts or gone:
+        gone += [info.key for info in store.list(f"tables/{dataset}/{AHEAD}/")]
+    return Edits(puts=puts, deletes=tuple(gone))
+
+
+def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
+    """What was cut of a raw object that is taken down is too, in a version or not. Reads the tables of units."""
+    names: set[str] = set()
+    for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
+        table = parse_table(store.get(path).data, path)
+        gone = table.filter(pa.array(taken_rows(table, marks), pa.bool_()))
+        names |= {name for row in gone.to_pylist() for name in (row["key"], row["unit_id"]) if name}
+    return marks.adding(names)
+
+
+def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
+    """A lifecycle table without what is taken down; None where it has nothing of it. Raises: Corrupt."""
+    table = parse_table(store.get(path).data, path)
+    new = without_rows(table, marks)
+    return None if new is table else new
+
+
+def without_names(path: str, body: Json, marks: Marks) -> Json:
+    """A stage's record, or a batch's manifest, without what is taken down; an equal one where it has nothing of it."""
+    if path.startswith("tables/"):
+        return _batch(body, marks)
+    new: Json = scrubbed(body, marks)
+    return new
+
+
+def is_hint(path: str) -> bool:
+    """Whether a path under `tables/` is of what nothing depends on, and names no sample; it may be damaged."""
+    dataset = path.split("/")[1]
+    return path == settled_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
+
+
+def _paths(store: Store, prefix: str, suffix: str) -> Iterator[str]:
+    for info in store.list(prefix):
+        if info.key.endswith(suffix) and not is_hint(info.key):
+            yield info.key
+
+
+def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
+    """JSON in which what names a file that was replaced names the new one."""
+    if isinstance(value, Mapping):
+        new = replaced.get(value["path"], {}) if isinstance(value.get("path"), str) else {}
+        return {name: new[name] if name in new else _redirected(one, replaced) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_redirected(one, replaced) for one in value]
+    return value
+
+
+def _batch(body: Json, marks: Marks) -> Json:
+    """A batch's manifest in which objects that are taken down have another name. It keeps the batch's, which is a hash
+    of what they were called, and says so."""
+    objects = []
+    for one in body.get("objects", ()):
+        if any(isinstance(one.get(name), str) and marks.takes("raw", one[name]) for name in ("key", "uri")):
+            named = hashlib.sha256(f"{marks.salt} {one['key']}".encode()).hexdigest()[:32]
+            one = {**one, "key": f"taken-down/{named}", "uri": f"taken-down:{named}", "etag": ""}
+        objects.append(one)
+    if objects == body.get("objects", []):
+        return body
+    return {**body, "objects": objects, "redacted": True}

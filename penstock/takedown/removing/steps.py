@@ -1,0 +1,152 @@
+"""What a takedown does to one dataset, step by step."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loader import Root
+from loader.dataset.log.rules import Done, decide_retire
+from loader.dataset.log.state import Deny, State, VersionRecord
+from loader.dataset.publishing.commit import open_record
+
+from ..finding.find import Found, find
+from ..finding.readable_versions import Whole, over_whole
+from ..outcome import Ran
+from ..record import Place, add_to_record, read_record
+from .derived import derived_edits, page_edits
+from .orphans import left_over, part_samples
+from .pipeline_tables import lifecycle_edits
+from .recorded_edits import Edits, do
+from .rewrite import NothingLeft, publish_redacted, zeroed
+
+
+class Steps:
+    """Of one dataset. found: what its versions have of the takedown; ran: is told what was done."""
+
+    def __init__(self, root: Root, deny: Deny, found: Found, ran: Ran) -> None:
+        self._root, self._deny, self._found, self._ran = root, deny, found, ran
+        self._dataset, self._marks = found.dataset, found.marks
+        self._uris = set(found.uris)
+
+    def take(self) -> set[str]:
+        """All of them, in this order. Each finds what is left to do in what is stored: killed anywhere, a run is run
+        again. Returns the URIs of the raw objects that these samples were cut of. Raises: Corrupt; StoreError; Fenced.
+        """
+        self._note_found()
+        retired = False
+        while not retired:
+            nothing_left_of = self._publish()
+            self._find_again()
+            self._note_found()
+            self._delete_pages()
+            retired = self._retire(nothing_left_of)
+        self._edit_derived()
+        self._note_left_over()
+        self._edit_lifecycle()
+        return self._uris
+
+    def _note_found(self) -> None:
+        """On record before it is changed; and which bytes of the newest version have to be zeros by now."""
+        own = self._marks.hashes
+        places = [*self._found.places, *self._zeros()]
+        add_to_record(self._root.store, self._deny.n, places, {self._dataset: own} if own else {})
+
+    def _publish(self) -> str:
+        """The newest version without the samples, until it has none of them. Returns its id where it has no others, so
+        that there is no version without them; else ""."""
+        try:
+            while record := publish_redacted(self._root, self._dataset, self._deny, self._marks):
+                self._ran.new.append(record.name)
+        except NothingLeft as left:
+            return left.version
+        return ""
+
+    def _find_again(self) -> None:
+        """What others published meanwhile is found too."""
+        self._found = find(self._root, self._dataset, self._deny, self._marks.hashes)
+        self._marks = self._found.marks.adding(self._marks.plain)
+        self._uris |= self._found.uris
+
+    def _delete_pages(self) -> None:
+        """While a version that has, or names, samples is there, every page of the gate may show one: they go before it
+        is retired, so that a run which is killed does it again and a later one leaves what was made since."""
+        if any(record.retired is None for record in self._found.versions):
+            self._do(page_edits(self._root.store, self._dataset, self._marks, everything=True))
+
+    def _retire(self, nothing_left_of: str) -> bool:
+        """Retire the versions that had the samples. False where somebody has published on one of them since: what is
+        newest is never retired while it has other samples, before there is a version of these."""
+        had = {record.id for record in self._found.versions}
+
+        def retire_next(state: State) -> Mapping[str, object] | Done[object]:
+            left = [one for one in state.versions(self._dataset) if one.id in had and one.retired is None]
+            newest = state.newest(self._dataset)
+            if not left or newest is None:
+                return Done(True)
+            # Asked of the log that the entry is appended to. What was published on a version of which nothing is left
+            # has the samples too, excluded and not redacted: it is to be found and published without them first.
+            moved_on = newest.id != nothing_left_of if nothing_left_of else newest.id in had
+            if moved_on:
+                return Done(False)
+            return decide_retire(state, self._dataset, left[0].number, f"takedown (log entry {self._deny.n})")
+
+        while (outcome := self._root.log.append(retire_next)).entry is not None:
+            self._ran.retired.append(f"{self._dataset}@{outcome.entry.body['number']}")
+        return outcome.value is True
+
+    def _edit_derived(self) -> None:
+        """What was made of the versions that had them."""
+        self._do(derived_edits(self._root.store, self._had(), self._marks))
+
+    def _note_left_over(self) -> None:
+        """On record, so that a proof looks whether a collector has it."""
+        add_to_record(self._root.store, self._deny.n, left_over(self._root, self._dataset, self._marks))
+
+    def _edit_lifecycle(self) -> None:
+        """What a pipeline wrote of them; and the pages of its gate, before the tables that tell so are rewritten."""
+        store, rows = self._root.store, self._found.rows
+        instead = self._replaced() | part_samples(self._root, self._dataset, rows, self._marks)
+        lifecycle = lifecycle_edits(store, self._dataset, self._marks, instead)
+        self._do(
+            page_edits(
+                store, self._dataset, self._marks, everything=bool(lifecycle.puts or lifecycle.deletes)
+            )
+        )
+        self._do(lifecycle)
+
+    def _do(self, edits: Edits) -> None:
+        self._ran.touched += do(self._root.store, self._deny.n, self._dataset, edits)
+
+    def _had(self) -> list[VersionRecord]:
+        """The versions that had them, by what is on record: of some nothing may be left."""
+        ids = read_record(self._root.store, self._deny.n).versions()
+        return [record for record in self._root.state.versions(self._dataset) if record.id in ids]
+
+    def _zeros(self) -> Sequence[Place]:
+        newest = self._root.state.newest(self._dataset)
+        rows, had = self._found.rows, {record.id for record in self._found.versions}
+        if newest is None or not rows or newest.id in had:
+            return []
+        return zeroed(open_record(self._root.store, newest), rows)
+
+    def _replaced(self) -> dict[str, dict[str, Any]]:
+        """Path of a shard with samples that are taken down -> the row of the newest version's shard in its place."""
+        newest, rows = self._root.state.newest(self._dataset), self._found.rows
+        if newest is None or not rows:
+            return {}
+        version = open_record(self._root.store, newest)
+        now = {
+            (shard["part"], shard["group"]): shard
+            for shard in version.parts.shard_rows().to_pylist()
+            if shard["part"] in rows
+        }
+
+        def replaced(versions: Whole) -> dict[str, dict[str, Any]]:
+            old: dict[str, dict[str, Any]] = {}
+            for _, earlier in versions:
+                for shard in earlier.parts.shard_rows().to_pylist():
+                    new = now.get((shard["part"], shard["group"]))
+                    if new is not None and new["path"] != shard["path"]:
+                        old[shard["path"]] = new
+            return old
+
+        return over_whole(self._root, self._dataset, replaced)

@@ -1,0 +1,1 @@
+"""Deleted objects that stores and node caches still keep."""

@@ -1,0 +1,1 @@
+"""Checks of a root, one module per kind of object: root, log, version, shard, tables, derived objects."""

@@ -1,0 +1,144 @@
+"""The log against itself: every entry, the chain of hashes, the rules, and the hints folded from it."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+
+from loader.dataset.log.append import read_tail
+from loader.dataset.log.entries import Entry, edited, entry_key, gaps, missing
+from loader.dataset.log.fold import fold, fold_all
+from loader.dataset.log.snapshots import HINT_EVERY, hint_key, load_state, state_checksum
+from loader.dataset.log.state import State
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.storage import Store, is_there
+
+from ..repair import misread
+from .shard import Problem
+
+
+def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
+    """(the state after the last entry up to which all is good, what is wrong). numbers, hints: of the entries and hints
+    that were listed before.
+
+    Reads every entry from the first on, and every hint. Nothing follows the last entry that would say what it was: of
+    an edit that leaves it canonical JSON and within the rules its commit's manifest tells, or nothing does.
+    Raises: FormatTooNew; StoreError.
+    """
+    state, good, links, problems = State(), True, list[Entry](), list[Problem]()
+    entries = _linked(read_tail(store, 0, prev=""), links, problems)
+    vouched = set[int]()
+    while good and (chunk := list(islice(entries, HINT_EVERY))):
+        vouched.update(entry.n - 1 for entry in chunk if entry.state)
+        for piece in _pieces(chunk, hints):
+            problems.extend(_says_state(piece[0], state))
+            try:
+                state = fold_all(state, piece)
+            except Corrupt:
+                state, problem = _last_good(state, piece)
+                problems.append(problem)
+                good = False
+                break
+            if state.n in hints:
+                problems.extend(_hint(store, state))
+    for _ in entries:
+        pass  # the chain alone
+    if names := edited(links):
+        # The entry after an edited one breaks the chain; it is the one before that was changed.
+        problems = [one for one in problems if "was written after an entry with sha256" not in one.what]
+        problems += [_broken(store, links, n) for n in names]
+    read = len(links)
+    if lost := list(_lost(store, read, numbers)):
+        # The read ends at a missing entry, which is one of these, or at one that is none.
+        problems = [one for one in problems if one.address != lost[0].address] + lost
+    last = max(read, *numbers, 0)
+    for n in sorted(hints):
+        if n % HINT_EVERY and n < last and n not in vouched:
+            problems.append(Problem(address=hint_key(n), what=f"no hint follows entry {n}; delete it"))
+        elif n > last:
+            what = (
+                f"there is no log entry {n} that it could follow: {entry_key(last + 1)} and later ones are missing. "
+                "Restore them from a mirror, or delete the hint where it came from another log"
+            )
+            problems.append(Problem(address=hint_key(n), what=what))
+    return state, problems
+
+
+def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
+    """The entries, cut where a hint follows one of them or the next says what came before it."""
+    piece: list[Entry] = []
+    for entry in entries:
+        if piece and (entry.state or piece[-1].n in hints):
+            yield piece
+            piece = []
+        piece.append(entry)
+    yield piece
+
+
+def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
+    """What is wrong where an entry says another state before it than `state`. O(transactions)."""
+    if entry.state and entry.state != (found := state_checksum(state)):
+        what = f"it says state {entry.state}, and the entries before it come to {found}; a hint there is not used"
+        yield Problem(address=entry_key(entry.n), what=what)
+
+
+def _broken(store: Store, links: list[Entry], n: int) -> Problem:
+    """Entry n, which `edited` names, or the entry behind it, where one changed byte explains it."""
+    if n < len(links) and (how := misread(store, n, links[n].prev)):
+        what = (
+            f"it was written after {entry_key(n)} with {how}: one of the two was damaged on its way or where it is "
+            "stored; penstock repair tells which, and mends it"
+        )
+        return Problem(address=entry_key(n + 1), what=what)
+    return Problem(
+        address=entry_key(n),
+        what=f"its bytes have sha256 {links[n - 1].sha256}, not what entry {n + 1} was written after: it was "
+        "edited; restore it from a mirror (penstock repair --mirror)",
+    )
+
+
+def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
+    """The entries behind the last that was read which are not there, while later ones are."""
+    for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
+        if not is_there(
+            store, entry_key(first)
+        ):  # else it was created after the listing, as the later one was
+            what = f"{missing(first, last)}. What was written later was not looked at, nor the versions that it names"
+            yield Problem(address=entry_key(first), what=what)
+
+
+def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
+    """The entries up to the first that is none, which is a problem; of all that were read their hashes stay."""
+    try:
+        for entry in entries:
+            links.append(replace(entry, body={}, data=b""))
+            yield entry
+    except FormatTooNew:
+        raise
+    except Corrupt as error:
+        problems.append(Problem(address=entry_key(len(links) + 1), what=str(error)))
+
+
+def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
+    """The state before the first of these entries that breaks a rule, and what it breaks."""
+    for entry in entries:
+        try:
+            state = fold(state, entry)
+        except Corrupt as error:
+            return state, Problem(address=entry_key(entry.n), what=str(error))
+    raise AssertionError("fold and fold_all disagree")
+
+
+def _hint(store: Store, state: State) -> Iterator[Problem]:
+    # A newer penstock's, which readers of this one pass over too; or a collector deleted it since it was listed.
+    with suppress(FormatTooNew, ObjectNotFound):
+        try:
+            same = load_state(store.get(hint_key(state.n)).data) == state
+        except ValueError as error:
+            yield Problem(address=hint_key(state.n), what=f"{error}; delete it, it only saves reads")
+            return
+        if not same:
+            yield Problem(
+                address=hint_key(state.n),
+                what=f"it is not what the entries up to {state.n} come to; delete it, it only saves reads",
+            )

@@ -1,0 +1,165 @@
+"""Every byte of one shard, in one pass: the file's hash, its pages', each member's header and checksum, the keys."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, BinaryIO
+
+import numpy as np
+from google_crc32c import extend
+
+from loader import Version
+from loader.dataset.shards.index import IndexFile, IndexRows
+from loader.dataset.shards.shard import member_header
+from loader.dataset.tables.names import member_name
+
+BLOCK_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong. address: version, part, field, byte range and key as far as they are known."""
+
+    address: str
+    what: str
+
+
+def check_bytes(
+    version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
+) -> Iterator[Problem]:
+    """Every byte of a shard against its hash, its index and the keys of its part by the samples table, unless these are
+    not known (None)."""
+    pages = index.page_hashes(shard["nbytes"])
+    with version.store.open_stream(shard["path"]) as stream:
+        reader = _Hashing(stream, pages.page_bytes if pages else 0)
+        row, ended = 0, False
+        while row < index.n_rows:
+            rows = index.read_row_group(index.row_group_of(row))
+            named = rows.keys if keys is None else keys[row : row + len(rows.keys)]
+            for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
+                if got != wanted:
+                    yield Problem(
+                        address=f"{address} row {row + position}",
+                        what=f"its index has key {got!r}, the samples table {wanted!r}",
+                    )
+                    break
+            for problem in () if ended else _rows(version, shard, rows, reader):
+                yield problem
+                ended = reader.ended
+            row += len(rows.keys)
+        reader.skip()
+    if keys is not None and len(keys) > row:
+        yield Problem(address=address, what=f"its index has {row} rows, the samples table {len(keys)}")
+    if reader.sha256.hexdigest() != shard["sha256"]:
+        yield Problem(
+            address=address,
+            what=f"its SHA-256 is {reader.sha256.hexdigest()}, the manifest says {shard['sha256']}",
+        )
+    elif pages is not None and (bad := pages.others(reader.pages())):
+        yield Problem(
+            address=address,
+            what=f"its index has another SHA-256 of {len(bad)} of its pages of {pages.page_bytes} bytes, first of "
+            f"number {bad[0]}",
+        )
+
+
+def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
+    """The last row's smallest field, where its index says it is: a shard that was exchanged for another has another key
+    there. One index row group, one range; of a field above `BLOCK_BYTES` the header alone."""
+    rows = index.read_row_group(index.row_group_of(index.n_rows - 1))
+    name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
+    offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
+    header = member_header(member_name(rows.keys[-1], name), nbytes)
+    wanted = nbytes if nbytes <= BLOCK_BYTES else 0
+    data = version.store.get_range(shard["path"], offset - len(header), len(header) + wanted).data
+    span = f"{shard['group']}[{offset}:{offset + nbytes}]"
+    where = f"{version.name}/{shard['part']} {span} sample {rows.keys[-1]!r} field {name!r} ({shard['path']})"
+    if data[: len(header)] != header:
+        yield Problem(address=where, what="the tar header before it is not this member's")
+    elif wanted and (found := extend(0, data[len(header) :])) != crc:
+        yield Problem(address=where, what=f"its CRC-32C is {found:08x}, the index says {crc:08x}")
+
+
+def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
+    """The members of these rows as the shard has them, in the order of their offsets."""
+    names = list(rows.offset)
+    offsets = np.stack([rows.offset[field] for field in names])
+    for flat in np.argsort(offsets, axis=None, kind="stable").tolist():
+        field, local = names[flat // len(rows.keys)], flat % len(rows.keys)
+        offset, nbytes = int(rows.offset[field][local]), int(rows.nbytes[field][local])
+        crc, key = int(rows.crc32c[field][local]), rows.keys[local]
+        span = f"{shard['group']}[{offset}:{offset + nbytes}]"
+        where = f"{version.name}/{shard['part']} {span} sample {key!r} field {field!r}"
+        header = member_header(member_name(key, field), nbytes)
+        if offset - len(header) < reader.at:
+            yield Problem(address=where, what=f"it overlaps the member before it, which ends at {reader.at}")
+            continue
+        reader.skip(offset - len(header))
+        if reader.take(len(header)) != header:
+            yield Problem(address=where, what="the tar header before it is not this member's")
+        found = reader.crc32c(nbytes)
+        if reader.ended:
+            yield Problem(
+                address=where,
+                what=f"the shard ends at byte {reader.at}: this field is cut off, as all after it",
+            )
+            return
+        if found != crc:
+            yield Problem(address=where, what=f"its CRC-32C is {found:08x}, the index says {crc:08x}")
+
+
+class _Hashing:
+    """Reads a stream forward in blocks and hashes all of it on the way, also by pages unless `page_bytes` is 0.
+
+    at: bytes read; ended: it was too short.
+    """
+
+    def __init__(self, stream: BinaryIO, page_bytes: int) -> None:
+        self._stream, self._page_bytes = stream, page_bytes
+        self.sha256 = hashlib.sha256()
+        self._page, self._digests = hashlib.sha256(), list[bytes]()
+        self.at, self.ended = 0, False
+
+    def skip(self, until: int | None = None) -> None:
+        """Read on to byte `until`, or to the end."""
+        for _ in self._blocks(None if until is None else until - self.at):
+            pass
+
+    def take(self, nbytes: int) -> bytes:
+        """The next bytes; fewer at the end."""
+        return b"".join(self._blocks(nbytes))
+
+    def crc32c(self, nbytes: int) -> int:
+        """The CRC-32C of the next bytes."""
+        crc = 0
+        for block in self._blocks(nbytes):
+            crc = extend(crc, block)
+        return crc
+
+    def _blocks(self, nbytes: int | None) -> Iterator[bytes]:
+        while nbytes is None or nbytes > 0:
+            block = self._stream.read(BLOCK_BYTES if nbytes is None else min(nbytes, BLOCK_BYTES))
+            if not block:
+                self.ended = nbytes is not None
+                return
+            self.sha256.update(block)
+            self._hash_pages(block)
+            self.at += len(block)
+            nbytes = None if nbytes is None else nbytes - len(block)
+            yield block
+
+    def pages(self) -> list[bytes]:
+        """The SHA-256 of each page, once all was read."""
+        unfinished = self._page_bytes and self.at % self._page_bytes
+        return [*self._digests, self._page.digest()] if unfinished else self._digests
+
+    def _hash_pages(self, block: bytes) -> None:
+        view, start = memoryview(block), 0
+        while self._page_bytes and start < len(block):
+            left = self._page_bytes - (self.at + start) % self._page_bytes
+            self._page.update(view[start : start + left])
+            if start + left <= len(block):
+                self._digests.append(self._page.digest())
+                self._page = hashlib.sha256()
+            start += left

@@ -1,0 +1,271 @@
+"""The tables of a version against the manifest and each other: hashes, counts, coverage, ordinals, statistics."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from loader import Version
+from loader.dataset.shards.key_hashes import covered, hashes_of
+from loader.dataset.tables.annotations import EDIT_COLUMNS, cells, is_annotation
+from loader.dataset.tables.columns import fits, type_named
+from loader.dataset.tables.parquet import TableFile, get_table, integers
+from loader.dataset.tables.references import table_references
+from loader.dataset.tables.stats import column_stats, merge
+from loader.errors import PenstockError
+
+from .shard import Problem
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+TOLERANCE = 1e-9
+"""Sums of floats depend on the order of adding."""
+
+
+def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
+    """Tables against each other: their counts against the manifest's, that samples tables name every row of every part
+    once and in order (ordinals are counted by it), and that columns and groups are those named.
+
+    bad: paths of tables that `bad_tables` found. What needs one of them is passed over: everything, where it is one of
+    those that say what the parts are.
+    """
+    if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
+        return
+    try:
+        yield from _counts(version)
+        yield from _groups(version)
+        yield from _samples(version, bad)
+        yield from _exclusions(version)
+    except PenstockError as error:
+        yield Problem(address=version.name, what=str(error))
+
+
+def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Problem]:
+    """Statistics of all columns, and the hashes of keys, made again from the samples tables. bad: as of
+    `compare_tables`."""
+    entries, columns = version.manifest["samples"], version.manifest["columns"]
+    if any_in(bad, entries):
+        return
+    samples = [
+        get_table(version.store, TableFile.from_json(entry)) for entry in entries if not is_annotation(entry)
+    ]
+    if not any_in(bad, version.manifest["stats"]):
+        yield from _statistics(version, samples, entries, columns)
+    if covered(version.manifest) and not any_in(bad, version.manifest["key_hashes"]):
+        yield from _hashes(version, samples)
+
+
+def any_in(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:
+    """Whether one of these tables, as a manifest names them, is bad."""
+    return any(file["path"] in bad for file in files)
+
+
+def _statistics(
+    version: Version, samples: list[pa.Table], entries: list[dict[str, Any]], columns: Mapping[str, Any]
+) -> Iterator[Problem]:
+    made = merge(row for table in samples for row in column_stats(table).to_pylist())
+    for name in {name for entry in entries if is_annotation(entry) for name in entry["columns"]}:
+        values = cells(version.store, entries, name)[name].to_arrow().cast(type_named(columns[name]["type"]))
+        made |= merge(column_stats(pa.table({name: values})).to_pylist())
+    stored = merge(
+        row
+        for entry in version.manifest["stats"]
+        for row in get_table(version.store, TableFile.from_json(entry)).to_pylist()
+    )
+    paths = ", ".join(entry["path"] for entry in version.manifest["stats"][:3])
+    for column in sorted(made.keys() | stored.keys()):
+        for what in _different(stored.get(column), made.get(column)):
+            yield Problem(address=f"{version.name} statistics of {column!r} ({paths})", what=what)
+
+
+def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
+    """Path -> what is wrong, of the tables that do not have the SHA-256 and the rows that the manifest says.
+
+    seen: tables, as a manifest names them, that were good with another version; what is good of these is added.
+    """
+    bad: dict[str, Problem] = {}
+    rows = {
+        entry["path"]: entry["n_rows"] for files in version.manifest.values() for entry in _entries(files)
+    }
+    for reference in table_references(version.manifest):
+        n_rows = rows[reference.path]
+        named = f"{reference.path} {reference.nbytes} {reference.sha256} {n_rows}"
+        if named in seen:
+            continue
+        file = TableFile(
+            path=reference.path, nbytes=reference.nbytes, sha256=reference.sha256 or "", n_rows=n_rows
+        )
+        try:
+            found = get_table(version.store, file).num_rows
+            what = "" if found == n_rows else f"{found} rows, the manifest says {n_rows}"
+        except (PenstockError, OSError) as error:
+            what = str(error)
+        if what and reference.kind == "shards":
+            what += f"; the {n_rows} shards that it names were not looked at"
+        if what:
+            bad[reference.path] = Problem(address=f"{version.name} {reference.path}", what=what)
+        else:
+            seen.add(named)
+    return bad
+
+
+def _entries(files: object) -> list[Mapping[str, Any]]:
+    return (
+        [one for one in files if isinstance(one, dict) and "path" in one] if isinstance(files, list) else []
+    )
+
+
+def _counts(version: Version) -> Iterator[Problem]:
+    parts, manifest = version.parts, version.manifest
+    found = {
+        "n_parts": len(parts),
+        "n_rows": int(parts.n_rows.sum()),
+        "n_live": int(parts.n_live.sum()),
+    }
+    for name, n in found.items():
+        if manifest[name] != n:
+            yield Problem(
+                address=f"{version.name} manifest {name}", what=f"it is {manifest[name]}, the tables have {n}"
+            )
+
+
+def _groups(version: Version) -> Iterator[Problem]:
+    rows = version.parts.shard_rows().select(["part", "group", "n_rows", "nbytes"])
+    found = rows.group_by("group").aggregate([("part", "count"), ("n_rows", "sum"), ("nbytes", "sum")])
+    tables = {row["group"]: row for row in found.to_pylist()}
+    named = version.manifest["groups"]
+    for group in sorted(tables.keys() | named.keys()):
+        have = tables.get(group, {"part_count": 0, "n_rows_sum": 0, "nbytes_sum": 0})
+        says = named.get(group, {"n_parts": 0, "n_rows": 0, "nbytes": 0})
+        for name, column in (("n_parts", "part_count"), ("n_rows", "n_rows_sum"), ("nbytes", "nbytes_sum")):
+            if have[column] != says[name]:
+                yield Problem(
+                    address=f"{version.name} manifest group {group!r} {name}",
+                    what=f"it is {says[name]}, the shards tables have {have[column]}",
+                )
+    twice = rows.group_by(["part", "group"]).aggregate([("n_rows", "count")])
+    for row in twice.to_pylist():
+        if row["n_rows_count"] > 1:
+            yield Problem(
+                address=f"{version.name}/{row['part']} {row['group']}",
+                what=f"the shards tables name {row['n_rows_count']} shards of it",
+            )
+
+
+def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
+    parts, manifest = version.parts, version.manifest
+    start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
+    at = 0
+    for entry in manifest["samples"]:
+        address = f"{version.name} {entry['path']}"
+        if entry["path"] in bad:
+            at += entry["n_rows"] if entry["group"] == "keys" else 0
+            continue
+        table = get_table(version.store, TableFile.from_json(entry))
+        position, row = parts.positions(table["part"]), integers(table["row"])
+        if outside := np.flatnonzero((row < 0) | (row >= parts.n_rows[position])).tolist():
+            yield Problem(
+                address=f"{address} row {outside[0]}", what="it names a row that its part does not have"
+            )
+        elif entry["group"] == "keys":
+            place = start[position] + row
+            wrong = np.flatnonzero(place != at + np.arange(len(place)))
+            if len(wrong):
+                yield Problem(
+                    address=f"{address} row {wrong[0]}",
+                    what=f"it is row {row[wrong[0]]} of part {table['part'][int(wrong[0])]}, out of the order of parts."
+                    " This release puts it in order as it reads; an earlier one reads other samples, and stored them "
+                    "as views: delete views/, they are made again",
+                )
+            at += len(place)
+        elif is_annotation(entry):
+            yield from _said_once(start[position] + row, address)
+        yield from _columns(manifest["columns"], entry, table, address)
+    if at != int(start[-1]):
+        yield Problem(
+            address=f"{version.name} samples-keys", what=f"{at} rows, the parts have {int(start[-1])}"
+        )
+
+
+def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
+    """place: number of the version's row that each row of an annotation's file is of."""
+    numbers, first, n = np.unique(place, return_index=True, return_counts=True)
+    if twice := np.flatnonzero(n > 1).tolist():
+        yield Problem(
+            address=f"{address} row {first[twice[0]]}",
+            what=f"{n[twice[0]]} rows are of its sample, and {len(twice)} of {len(numbers)} samples have several; "
+            "retire the version, and annotate the one before it again",
+        )
+
+
+def _columns(
+    named: Mapping[str, Any], entry: Mapping[str, Any], table: pa.Table, address: str
+) -> Iterator[Problem]:
+    found = {field.name: str(field.type) for field in table.schema}
+    for name in ("part", "row", *(EDIT_COLUMNS if is_annotation(entry) else ())):
+        found.pop(name, None)
+    if sorted(found) != sorted(entry["columns"]):
+        yield Problem(
+            address=address,
+            what=f"it has columns {sorted(found)}, the manifest says {sorted(entry['columns'])}",
+        )
+    for name, kind in found.items():
+        wanted = named.get(name, {}).get("type", "nothing")
+        if not (fits(kind, wanted) or (kind, wanted) == ("int64", "double")):
+            yield Problem(
+                address=f"{address} column {name!r}", what=f"it is {kind}, the manifest says {wanted}"
+            )
+
+
+def _exclusions(version: Version) -> Iterator[Problem]:
+    parts = version.parts
+    for entry in version.manifest["exclusions"]:
+        for row in get_table(version.store, TableFile.from_json(entry)).to_pylist():
+            n_rows = int(parts.n_rows[parts.position(row["part"])])
+            if row["n_rows"] != n_rows:
+                yield Problem(
+                    address=f"{version.name} {entry['path']} part {row['part']}",
+                    what=f"its bitmap is of {row['n_rows']} rows, the part has {n_rows}",
+                )
+
+
+def _hashes(version: Version, samples: list[pa.Table]) -> Iterator[Problem]:
+    keys = [key for table in samples if "key" in table.column_names for key in table["key"].to_pylist()]
+    tables = [
+        get_table(version.store, TableFile.from_json(entry))["hash"]
+        for entry in version.manifest["key_hashes"]
+    ]
+    stored = np.sort(np.concatenate([np.empty(0, np.int64), *map(integers, tables)]))
+    if not np.array_equal(stored, np.sort(hashes_of(keys))):
+        yield Problem(
+            address=f"{version.name} key_hashes ({version.manifest['key_hashes'][0]['path']} ...)",
+            what="they are not the hashes of the keys in the samples tables",
+        )
+
+
+def _different(stored: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> Iterator[str]:
+    if stored is None or made is None:
+        yield f"{'none are stored' if stored is None else 'they are of a column that no samples table has'}"
+        return
+    values = [
+        row["n"] - row["nulls"] for row in (stored, made)
+    ]  # nulls: of rows of runs without the column none count
+    if values[0] != values[1]:
+        yield f"they are of {values[0]} values, there are {values[1]}"
+    for name in ("nans", "zeros", "min", "max", "sum", "sum_squares", "histogram", "bottom_k"):
+        a, b = stored[name], made[name]
+        if name in ("sum", "sum_squares") and a is not None and b is not None:
+            if not math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+                yield f"{name} is {a}, computed again it is {b}"
+        elif (a or None) != (b or None):
+            yield f"{name} is {_short(a)}, computed again it is {_short(b)}"
+    both = stored["categories"] is not None and made["categories"] is not None
+    if both and stored["categories"] != made["categories"]:
+        yield f"categories are {_short(stored['categories'])}, computed again {_short(made['categories'])}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 120 else text[:117] + "..."

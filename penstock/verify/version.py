@@ -1,0 +1,145 @@
+"""`penstock verify REF`: are the stored bytes what the history says, down to the field and its byte range?"""
+
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from loader import Root, Version
+from loader.dataset.shards.index import IndexFile, IndexPlace
+from loader.dataset.shards.part import SHARDS_SCHEMA
+from loader.dataset.tables.parquet import TableFile, get_tables
+from loader.errors import PenstockError
+
+from ..progress import progress
+from .shard import Problem, check_bytes, check_last_row
+from .tables import any_in, bad_tables, check_statistics, compare_tables
+
+SAMPLE_SHARDS = 1000
+"""Shards that are looked at without `--full`: the first, the last and others evenly between them."""
+AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what is wrong with it. shards: looked at, of `of_shards`."""
+
+    version: str
+    full: bool
+    shards: int = 0
+    of_shards: int = 0
+    rows: int = 0
+    nbytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verify(root: Root, ref: str, *, full: bool = False) -> Report:
+    """Check the log's chain, the manifest, and the version as `check_version` does.
+
+    Raises: what opening the version raises (VersionNotFound, NotARoot, Corrupt for a damaged log or manifest).
+    """
+    root.log.verify()
+    return check_version(root.open(ref), full=full, seen=set())
+
+
+def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
+    """Check every table against its hash and against the others; of shards (of a sample of them, unless `full`) the
+    size, the index, and the header and checksum of the last row; with `full` every byte: the SHA-256 of each shard, the
+    CRC-32C of each field, the tar headers, that all groups of a part and the samples table hold the same keys in the
+    same order, the hashes of keys, and the statistics, computed again. Of a bad table only what needs it is left out:
+    what is compared with it, and of a shards table the shards that it names, whose number the problem says.
+
+    seen: shards and tables that were looked at before, and need not be again; those of this version are added. (What
+    tables say of each other is compared for each version, for which those of samples and parts are read.) Each shard
+    is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
+    """
+    report = Report(version=version.name, full=full)
+    bad = bad_tables(version, seen)
+    different = list(compare_tables(version, bad))
+    report.problems.extend([*bad.values(), *different])
+    if full and not different:
+        report.problems.extend(check_statistics(version, bad))
+    keys = _sample_keys(version, bad) if full else {}
+    # A part that is not among them is in a bad table, or in none.
+    no_keys = None if any_in(bad, version.manifest["samples"]) else list[str]()
+    rows = _shard_rows(version, bad)
+    report.of_shards = sum(file["n_rows"] for file in version.manifest["shards"])
+    chosen = np.arange(len(rows))
+    if not full and len(rows) > SAMPLE_SHARDS:
+        chosen = np.unique(np.linspace(0, len(rows) - 1, SAMPLE_SHARDS).astype(np.int64))
+    shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]
+    seen.update(shard["path"] for shard in shards)
+    with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
+        found = pool.map(
+            lambda shard: list(_shard(version, shard, keys.get(shard["part"], no_keys), full=full)), shards
+        )
+        for shard in progress(
+            shards,
+            f"verify {version.name}",
+            lambda shard: int(shard["nbytes"]) if full else 1,
+            sum(s["nbytes"] for s in shards) if full else len(shards),
+        ):
+            report.shards += 1
+            report.rows += shard["n_rows"]
+            report.nbytes += shard["nbytes"]
+            report.problems.extend(next(found))
+    return report
+
+
+def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
+    """The rows of the shards tables that are not bad, whatever is wrong with others."""
+    try:
+        return version.parts.shard_rows()
+    except PenstockError:  # a problem that was found before
+        files = [file for file in version.manifest["shards"] if file["path"] not in bad]
+        tables = get_tables(version.store, [TableFile.from_json(file) for file in files])
+        return pa.concat_tables([SHARDS_SCHEMA.empty_table(), *tables], promote_options="default")
+
+
+def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]:
+    """Part -> its keys, by the samples tables that are not bad. The rows of a part lie in one of them."""
+    keys: dict[str, list[str]] = {}
+    named = [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
+    files = [TableFile.from_json(one) for one in named]
+    for table in get_tables(version.store, files, ["part", "row", "key"]):
+        for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
+            keys.setdefault(part, []).append(key)
+    return keys
+
+
+def _shard(
+    version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
+) -> Iterator[Problem]:
+    """keys: of its part, by the samples table, None where that cannot be told; full: every byte is read."""
+    address = f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
+    try:
+        found = version.store.head(shard["path"])
+        if found.nbytes != shard["nbytes"]:
+            yield Problem(
+                address=address,
+                what=f"the shard has {found.nbytes} bytes, the manifest says {shard['nbytes']}",
+            )
+        index = IndexFile(version.store, IndexPlace.of(shard))
+        if index.n_rows != shard["n_rows"]:
+            yield Problem(
+                address=address,
+                what=f"its index has {index.n_rows} rows, the manifest says {shard['n_rows']}",
+            )
+        if full:
+            there = version.store.head(shard["index_path"]).nbytes
+            if there != shard["index_nbytes"]:  # readers ask for its first bytes, and see no others
+                yield Problem(
+                    address=address,
+                    what=f"its index has {there} bytes, the manifest says {shard['index_nbytes']}",
+                )
+            yield from check_bytes(version, shard, address, index, keys)
+        elif index.n_rows and found.nbytes == shard["nbytes"]:
+            yield from check_last_row(version, shard, index)
+    except (PenstockError, OSError) as error:
+        yield Problem(address=address, what=str(error))

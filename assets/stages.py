@@ -24,6 +24,15 @@ from penstock.stages import (
 )
 
 __all__ = [
+    "GENERATIONS",
+    "MEDIA",
+    "QUARANTINE",
+    "RAW_OBJECTS",
+    "RECONCILIATION",
+    "REFRESH",
+    "SAMPLES",
+    "UNITS",
+    "VERSION",
     "KnownRecords",
     "StageRecord",
     "Upstream",
@@ -41,6 +50,18 @@ __all__ = [
     "require_published",
     "require_read",
 ]
+
+
+RAW_OBJECTS = "raw_objects"
+MEDIA = "media"
+UNITS = "units"
+SAMPLES = "samples"
+VERSION = "version"
+QUARANTINE = "quarantine"
+RECONCILIATION = "reconciliation"
+REFRESH = "refresh"
+GENERATIONS = "generations"
+"""Names of the stages, as records and asset keys have them."""
 
 
 def require_published(store: Store, dataset: str, stage: str, partition: str) -> StageRecord:

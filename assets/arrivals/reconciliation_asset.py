@@ -11,11 +11,10 @@ from resources.storage import LandingResource, RootResource
 from ..pages.report import Metadata, dagster_name, markdown_table
 from ..sources import Source
 from ..spec import DatasetSpec
+from ..stages import RECONCILIATION
 from .open_source import opener
 from .progress import Dataset, paused
 from .reconcile import Reconciled, reconcile
-
-STAGE = "reconciliation"
 
 
 def reconcile_job(spec: DatasetSpec) -> str:
@@ -36,7 +35,7 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
     """The asset, which its job materializes."""
 
     @dg.asset(
-        key=[spec.name, STAGE],
+        key=[spec.name, RECONCILIATION],
         group_name=dagster_name(spec.name),
         kinds={"polars"},
         description="Every source compared with all batches: late, overwritten and vanished objects.",

@@ -16,9 +16,7 @@ import loader
 from loader.storage import Store
 
 from ..featurizers import Featurizer
-from ..stages import StageRecord, append_record, current_record, current_records, read_record
-
-STAGE = "generations"
+from ..stages import GENERATIONS, StageRecord, append_record, current_record, current_records, read_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ def names_of(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer
 
 
 def _records(store: Store, dataset: str, featurizer: str) -> Iterator[StageRecord]:
-    newest = current_record(store, dataset, STAGE, featurizer)
+    newest = current_record(store, dataset, GENERATIONS, featurizer)
     folder = newest.path.rpartition("/")[0] if newest else ""
     for r in range(1, newest.r if newest else 1):
         yield read_record(store, f"{folder}/{r:012d}.json")
@@ -110,7 +108,7 @@ def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, gener
 def _append(store: Store, dataset: str, featurizer: str, version: str, generation: int) -> None:
     record = StageRecord(
         dataset=dataset,
-        stage=STAGE,
+        stage=GENERATIONS,
         partition=featurizer,
         verdict="published",
         run_id="",

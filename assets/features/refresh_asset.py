@@ -9,7 +9,8 @@ from resources.storage import RootResource
 
 from ..pages.report import Metadata, dagster_name, markdown_table
 from ..spec import DatasetSpec
-from .refresh_release import STAGE, Refresh, publish_refresh
+from ..stages import REFRESH
+from .refresh_release import Refresh, publish_refresh
 
 CHECK = "refresh_gate"
 _CHECK_SAYS = (
@@ -21,7 +22,7 @@ RefreshEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
     """The asset [dataset, refresh] and its check; of a dataset with featurizers."""
-    key = dg.AssetKey([spec.name, STAGE])
+    key = dg.AssetKey([spec.name, REFRESH])
 
     @dg.asset(
         key=key,

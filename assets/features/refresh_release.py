@@ -26,13 +26,12 @@ from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..gate import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
 from ..spec import DatasetSpec, Filter, stage_name
-from ..stages import StageRecord, Upstream, append_record, current_records, fingerprint
+from ..stages import REFRESH, StageRecord, Upstream, append_record, current_records, fingerprint
 from .refresh import REFRESHED, settled, transaction
 
 if TYPE_CHECKING:
     import polars as pl
 
-STAGE = "refresh"
 CODE_VERSION = "1"
 _TOLD = ("key", "code", "reason")
 
@@ -241,7 +240,7 @@ def _producer(
         listed.setdefault(one.stage, {})[one.partition] = one.r
     return {
         "dagster_run_id": run_id,
-        "asset_key": f"{spec.name}/{STAGE}",
+        "asset_key": f"{spec.name}/{REFRESH}",
         "refresh_record": verdict.path,
         "labels": published_labels(root, spec.name),
         "featurizers": {
@@ -268,7 +267,7 @@ def _append_verdict(
     read = [[one.stage, one.partition, one.r] for one in records]
     record = StageRecord(
         dataset=spec.name,
-        stage=STAGE,
+        stage=REFRESH,
         partition=txn,
         verdict="failed" if reason else "published",
         reason=reason[:2000],

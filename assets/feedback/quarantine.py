@@ -26,13 +26,11 @@ from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
 
 from ..pages.report import dagster_name, quarantine_metadata
-from ..release.audit import STAGE as VERSION
 from ..spec import DatasetSpec
-from ..stages import StageRecord, append_record, current_record, fingerprint
+from ..stages import QUARANTINE, VERSION, StageRecord, append_record, current_record, fingerprint
 from ..tables import read_table, write_table
 from .judging import Finding, judge
 
-STAGE = "quarantine"
 PARTITION = "ledgers"
 CODE_VERSION = "1"
 CHECK = "within_limits"
@@ -69,7 +67,7 @@ def unjudged(store: Store, dataset: str) -> Iterator[str]:
 
 def verdicts(store: Store, dataset: str) -> list[Row]:
     """Every line of every ledger that was judged, with its verdict. Raises: Corrupt; StoreError."""
-    return _rows(store, current_record(store, dataset, STAGE, PARTITION))
+    return _rows(store, current_record(store, dataset, QUARANTINE, PARTITION))
 
 
 def kept_out(store: Store, dataset: str) -> dict[str, str]:
@@ -124,7 +122,7 @@ def quarantine_stage(
 
 
 def _rows(store: Store, record: StageRecord | None) -> list[Row]:
-    return read_table(store, record.files[STAGE]) if record is not None else []
+    return read_table(store, record.files[QUARANTINE]) if record is not None else []
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
@@ -193,7 +191,7 @@ def _written(
     meanwhile is in it too: the table is written again until none came between."""
     store = root.store
     while True:
-        before = current_record(store, spec.name, STAGE, PARTITION)
+        before = current_record(store, spec.name, QUARANTINE, PARTITION)
         known = _rows(store, before)
         seen = {row["ledger"] for row in known}
         fresh = [row for row in rows if row["ledger"] not in seen]
@@ -213,7 +211,7 @@ def _written(
             store,
             StageRecord(
                 dataset=spec.name,
-                stage=STAGE,
+                stage=QUARANTINE,
                 partition=PARTITION,
                 verdict="failed" if reason else "published",
                 reason=reason,
@@ -221,7 +219,9 @@ def _written(
                 code_version=CODE_VERSION,
                 fingerprint=fingerprint(CODE_VERSION, sorted({row["ledger"] for row in whole})),
                 files={
-                    STAGE: write_table(store, spec.name, STAGE, PARTITION, [_columns(row) for row in whole])
+                    QUARANTINE: write_table(
+                        store, spec.name, QUARANTINE, PARTITION, [_columns(row) for row in whole]
+                    )
                 },
                 counts=counts,
             ),
@@ -254,7 +254,11 @@ def _publish_without(
 ) -> tuple[tuple[str, ...], loader.Version | None]:
     """(keys, the version without them). Raises: Conflict when others exclude the same ones again and again."""
     rows = _rows(root.store, record)
-    producer = {"dagster_run_id": run_id, "asset_key": f"{spec.name}/{STAGE}", "stage_record": record.path}
+    producer = {
+        "dagster_run_id": run_id,
+        "asset_key": f"{spec.name}/{QUARANTINE}",
+        "stage_record": record.path,
+    }
     reason = f"corrupt: met in training, and again when it was read for {record.path}"
     for attempt in range(_TRIES):
         newest = root.state.newest(spec.name)
@@ -278,7 +282,7 @@ QuarantineEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
     """The asset [dataset, quarantine] and its check."""
-    key = dg.AssetKey([spec.name, STAGE])
+    key = dg.AssetKey([spec.name, QUARANTINE])
 
     @dg.asset(
         key=key,

@@ -9,7 +9,7 @@ import loader
 from loader.api.report import Report
 
 from ..pages.report import code_block, dagster_name, markdown_table
-from ..release.audit import STAGE as VERSION
+from ..stages import VERSION
 
 ASSET = "training_run"
 REPORT_TAG = "penstock/report"

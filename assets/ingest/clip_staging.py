@@ -6,9 +6,9 @@ from typing import Any
 from loader.storage import Store
 from penstock.stages import check_partition
 
+from ..media.known import Shelf
 from ..media.policy import CutPolicy
 from ..media.segments.read import Segment
-from ..media.videos.audit_and_cut import Shelf
 from ..stages import fingerprint
 
 _VERSION = "1"

@@ -23,13 +23,19 @@ from ..media.objects import AuditRequest, AuditResult, audit_object, refusal_row
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, data_version, media_metadata
 from ..spec import DatasetSpec
-from ..stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from ..stages import (
+    MEDIA,
+    StageRecord,
+    Upstream,
+    append_record,
+    current_record,
+    fingerprint,
+    require_published,
+)
 from ..tables import read_table, write_table
-from . import raw_objects as landing_stage
 from .clip_staging import Shelves, clear_shelves, segments_of, shelves_of
 from .time_limits import Limit, Tell, limits_told, log
 
-STAGE = "media"
 CODE_VERSION = "2"
 CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
@@ -57,13 +63,13 @@ def media_stage(
     space is full.
     """
     store = root.store
-    upstream = require_published(store, spec.name, landing_stage.STAGE, partition)
+    upstream = require_published(store, spec.name, MEDIA, partition)
     takes = [spec.policy.video.hdr, spec.policy.video.deep]
     wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate), takes)
-    newest = current_record(store, spec.name, STAGE, partition)
+    newest = current_record(store, spec.name, MEDIA, partition)
     if newest is not None and newest.fingerprint == wanted:
-        return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
-    landed = read_table(store, upstream.files[landing_stage.STAGE])
+        return newest, read_table(store, newest.files[MEDIA]), read_table(store, newest.files["refusals"])
+    landed = read_table(store, upstream.files[MEDIA])
     shelves = shelves_of(store, spec.name, partition, spec.policy)
     admitted, refusals = audit_objects(landing, compute, landed, spec, progress, shelves, tell)
     reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
@@ -71,7 +77,7 @@ def media_stage(
         clear_shelves(store, spec.name, partition)
     record = StageRecord(
         dataset=spec.name,
-        stage=STAGE,
+        stage=MEDIA,
         partition=partition,
         verdict="failed" if reason else "published",
         reason=reason,
@@ -79,7 +85,7 @@ def media_stage(
         code_version=CODE_VERSION,
         fingerprint=wanted,
         files={
-            STAGE: write_table(store, spec.name, STAGE, partition, admitted),
+            MEDIA: write_table(store, spec.name, MEDIA, partition, admitted),
             "refusals": write_table(store, spec.name, "refusals", partition, refusals),
         },
         upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
@@ -194,11 +200,11 @@ MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
     """The asset [dataset, media] and its check."""
-    key = dg.AssetKey([spec.name, STAGE])
+    key = dg.AssetKey([spec.name, MEDIA])
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey([spec.name, landing_stage.STAGE])],
+        deps=[dg.AssetKey([spec.name, MEDIA])],
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(spec.name),

@@ -30,10 +30,9 @@ from ..media.segments.read import GivenSegments, read_segments
 from ..media.sniff import HEAD_BYTES, sniff
 from ..pages.report import dagster_name, data_version, raw_objects_metadata
 from ..sources import LANDING, ORIGINS, Source
-from ..stages import StageRecord, append_record, current_record, fingerprint
+from ..stages import RAW_OBJECTS, StageRecord, append_record, current_record, fingerprint
 from ..tables import write_table
 
-STAGE = "raw_objects"
 CODE_VERSION = "3"
 
 _CHUNK_BYTES = 8 * 2**20
@@ -185,18 +184,18 @@ def land(
         for row in rows
     ]
     wanted = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, seen)
-    newest = current_record(store, dataset, STAGE, partition)
+    newest = current_record(store, dataset, RAW_OBJECTS, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
         return newest, rows
     record = StageRecord(
         dataset=dataset,
-        stage=STAGE,
+        stage=RAW_OBJECTS,
         partition=partition,
         verdict="published",
         run_id=run_id,
         code_version=CODE_VERSION,
         fingerprint=wanted,
-        files={STAGE: write_table(store, dataset, STAGE, partition, rows)},
+        files={RAW_OBJECTS: write_table(store, dataset, RAW_OBJECTS, partition, rows)},
         counts={"landed": len(rows), "nbytes": sum(row["nbytes"] for row in rows)},
         body={"landing": landing.url, "manifest": manifest.path},
     )
@@ -222,7 +221,7 @@ def raw_objects_asset(
     """The asset [dataset, raw_objects]."""
 
     @dg.asset(
-        key=[dataset, STAGE],
+        key=[dataset, RAW_OBJECTS],
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(dataset),

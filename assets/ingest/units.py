@@ -22,10 +22,11 @@ from resources.storage import LandingResource, RootResource
 
 from ..arrivals.open_source import place_of_batch
 from ..media.cutters import CUTTERS
+from ..media.policy import policy_words
 from ..pages.report import check_metadata, dagster_name, data_version, units_metadata
-from ..release.card import policy_words
 from ..spec import DatasetSpec
 from ..stages import (
+    UNITS,
     StageRecord,
     Upstream,
     append_record,
@@ -35,15 +36,12 @@ from ..stages import (
     require_read,
 )
 from ..tables import read_table, write_table
-from . import media as validation
-from . import raw_objects as landing_stage
 from . import recuts as cut_again
 from .clip_staging import clear_shelves, shelves_of
 from .cut import CutUnit, cut_objects, n_short_shots, policy_fingerprint, untrue_reason
 from .media import refusal_counts
 from .time_limits import Tell, log
 
-STAGE = "units"
 CODE_VERSION = "2"
 CHECK = "true_to_source"
 CAPTION = "caption.txt"
@@ -54,7 +52,7 @@ Row = dict[str, Any]
 
 def transaction_name(spec: DatasetSpec, partition: str, run_id: str) -> str:
     """The same for a retried step of one run, so that its second attempt is the same transaction."""
-    words = (spec.name, STAGE, partition, run_id)
+    words = (spec.name, UNITS, partition, run_id)
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
@@ -76,17 +74,17 @@ def units_stage(
     StageNotPublished; StoreError.
     """
     store = root.store
-    media = require_published(store, spec.name, validation.STAGE, partition)
+    media = require_published(store, spec.name, UNITS, partition)
     wanted = fingerprint(
         CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
     )
-    newest = current_record(store, spec.name, STAGE, partition)
+    newest = current_record(store, spec.name, UNITS, partition)
     if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
-        return newest, read_table(store, newest.files[STAGE]), read_table(store, newest.files["refusals"])
-    landed = require_published(store, spec.name, landing_stage.STAGE, partition)
+        return newest, read_table(store, newest.files[UNITS]), read_table(store, newest.files["refusals"])
+    landed = require_published(store, spec.name, UNITS, partition)
     require_read(media, landed)
-    raws = {row["key"]: row for row in read_table(store, landed.files[landing_stage.STAGE])}
-    audits = read_table(store, media.files[validation.STAGE])
+    raws = {row["key"]: row for row in read_table(store, landed.files[UNITS])}
+    audits = read_table(store, media.files[UNITS])
     txn = root.begin(
         spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"), gated=True
     )
@@ -113,7 +111,7 @@ def units_stage(
         root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
     record = StageRecord(
         dataset=spec.name,
-        stage=STAGE,
+        stage=UNITS,
         partition=partition,
         verdict="failed" if reason else "published",
         reason=reason,
@@ -121,7 +119,7 @@ def units_stage(
         code_version=CODE_VERSION,
         fingerprint=wanted,
         files={
-            STAGE: write_table(store, spec.name, STAGE, partition, rows),
+            UNITS: write_table(store, spec.name, UNITS, partition, rows),
             "refusals": write_table(store, spec.name, "refusals", partition, refusals),
         },
         upstream=(Upstream(stage=media.stage, partition=partition, r=media.r),),
@@ -155,7 +153,7 @@ def write_parts(
     """One part per kind and set of fields, with the units in it."""
     provenance = {
         "run_id": run_id,
-        "asset_key": f"{spec.name}/{STAGE}",
+        "asset_key": f"{spec.name}/{UNITS}",
         "partition": partition,
         "code_version": CODE_VERSION,
     }
@@ -333,11 +331,11 @@ UnitsEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
     """The asset [dataset, units] and its check."""
-    key = dg.AssetKey([spec.name, STAGE])
+    key = dg.AssetKey([spec.name, UNITS])
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey([spec.name, validation.STAGE])],
+        deps=[dg.AssetKey([spec.name, UNITS])],
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(spec.name),

@@ -1,6 +1,7 @@
 """Opening a media container: what streams it has, and whether its tail is there."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _COUNTED = ("mov", "mp4")
 
 _TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac")
 """Formats whose header states the duration; mp3 and ogg estimate it from the size."""
+
+_UNPLACED = re.compile(r"\d+ channels")
 
 _RIFF_UNKNOWN = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 """Sizes that recorders write when they cannot go back to correct them."""
@@ -241,3 +244,22 @@ def check_duration(container: "InputContainer", found_s: float) -> float:
             f"the header announces {announced_s:.2f} s, the file ends at {found_s:.2f} s",
         )
     return max(0.0, announced_s - found_s)
+
+
+def container_facts(container: "InputContainer") -> dict[str, Any]:
+    """Columns that every container has."""
+    return {
+        "container": container.format.name,
+        "n_streams": len(container.streams),
+        "header_duration_s": None if container.duration is None else container.duration / 1_000_000,
+    }
+
+
+def sound_facts(stream: "AudioStream") -> dict[str, Any]:
+    """Columns of an audio stream's header."""
+    return {
+        "audio_codec": stream.codec_context.name,
+        "sample_rate_hz": stream.rate,
+        "channels": stream.channels,
+        "channel_layout": None if _UNPLACED.fullmatch(stream.layout.name) else stream.layout.name,
+    }

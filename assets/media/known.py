@@ -4,8 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loader.storage import Store
+
 from .segments.read import Segment
-from .videos.audit_and_cut import Shelf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Where the clips of one object wait. Its key says what decides their bytes."""
+
+    store: Store
+    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

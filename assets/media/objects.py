@@ -19,13 +19,13 @@ from loader.storage import Store
 from .audit import audit
 from .cut_audit import audit_units
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
-from .known import Known
+from .known import Known, Shelf
 from .media_table import Row
 from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error
 from .segments.read import Segment
 from .unit import Kind, Unit, Unusable, rejected
-from .videos.audit_and_cut import Ahead, Shelf, put_clips
+from .videos.audit_and_cut import Ahead, put_clips
 
 _CHUNK_BYTES = 2**20
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)

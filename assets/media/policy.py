@@ -14,7 +14,8 @@ A bucket is a name, `w896h1152`, or with frames `w640h384f32`, so that a plan or
 """
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -23,13 +24,27 @@ from typing import Any, Literal
 
 from loader.modalities.audio.downmix import CHANNELS, Channels
 
-from .photos.colour.alpha import ground_of
 from .unit import Kind
 
 Size = tuple[int, int]
 
 _GRID_PX, _SMALL_GRID_PX, _SMALL_BELOW_PX = 64, 32, 512
 _BASES_PX = (64, 8192)
+
+
+GROUNDS = {"white": (255, 255, 255), "black": (0, 0, 0)}
+ALPHA_RULES = (*GROUNDS, "#rrggbb", "drop", "keep")
+_HEX_COLOUR = re.compile(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", re.I)
+
+
+def ground_of(rule: str) -> tuple[int, int, int] | None:
+    """RGB that a rule lays transparent pixels on; None for 'drop' and 'keep'. Raises: ValueError."""
+    if rule in ("drop", "keep"):
+        return None
+    found = _HEX_COLOUR.fullmatch(rule)
+    if rule not in GROUNDS and not found:
+        raise ValueError(f"alpha={rule!r}; accepted: {', '.join(ALPHA_RULES)}")
+    return (int(found[1], 16), int(found[2], 16), int(found[3], 16)) if found else GROUNDS[rule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,3 +319,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises: ValueError naming the field, what it got and what it takes."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}; accepted: {', '.join(map(repr, choices))}")
+
+
+def policy_words(policy: CutPolicy, kinds: Iterable[str]) -> dict[str, dict[str, str]]:
+    """kind -> how its raw objects are cut, of these kinds; plain words, as a stage record holds them."""
+    plain: dict[str, dict[str, Any]] = {kind: policy.of(kind) for kind in sorted(set(kinds))}  # type: ignore[arg-type]
+    return {kind: {name: str(value) for name, value in told.items()} for kind, told in plain.items() if told}

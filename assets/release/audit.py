@@ -6,7 +6,6 @@ before another one was published, are audited again.
 """
 
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,6 @@ import loader
 from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
 from loader.dataset.publishing import gate as gated
-from loader.dataset.tables.parquet import get_table_bytes
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approve import covering, stops
 
@@ -26,12 +24,12 @@ from ..drift.examples import before_of, shown_of
 from ..drift.facts import baseline_of, facts_of
 from ..drift.page import plotted, render, save
 from ..gate import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
-from ..stages import StageRecord, Upstream, append_record, current_record, fingerprint
+from ..samples.candidate import candidate
+from ..stages import VERSION, StageRecord, Upstream, append_record, current_record, fingerprint
 
 if TYPE_CHECKING:
     import polars as pl
 
-STAGE = "version"
 _OF_THE_ATTEMPT = ("part", "row", "run_id", "raw_etag")
 
 
@@ -64,7 +62,7 @@ def audit_batch(
     Conflict where somebody published a batch that fails now; StoreError.
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
-    newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
+    newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     if newest is not None and newest.fingerprint == wanted and _stands(root, samples, newest, gate, once):
         results = tuple(CheckResult.from_json(body) for body in newest.body["checks"])
         return Audit(record=newest, results=results, fresh=False)
@@ -127,7 +125,7 @@ def _verdict(
     """A failed one. told: more of its body; without, it was compared with nothing."""
     return StageRecord(
         dataset=samples.dataset,
-        stage=STAGE,
+        stage=VERSION,
         partition=samples.partition,
         verdict="failed",
         reason=reason,
@@ -195,7 +193,7 @@ def _id_of(state: State, ref: str) -> str:
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
     """Whether a verdict that a batch passed cannot be shown any more: it does not stand, or another came after it.
     Costs a listing and two GETs."""
-    newest = current_record(root.store, samples.dataset, STAGE, samples.partition)
+    newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     return newest is None or newest.r != verdict.r or not _stands(root, samples, verdict, gate, once=False)
 
 
@@ -237,18 +235,6 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
         "record": approval.path,
         "checks": {result.name: result.explanation for result in stopping},
     }
-
-
-def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":
-    """The rows that a batch would add to the samples table. Raises: Corrupt; ObjectNotFound."""
-    import polars as pl
-
-    files = [loader.Part.from_json(body).samples for body in samples.body["parts"]]
-    frames = [pl.read_parquet(io.BytesIO(get_table_bytes(root.store, file))) for file in files if file]
-    if not frames:
-        return pl.DataFrame()
-    left_out = list(samples.body["exclude"])
-    return pl.concat(frames, how="diagonal_relaxed").filter(~pl.col("key").is_in(left_out))
 
 
 def _run(

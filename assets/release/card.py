@@ -5,8 +5,7 @@ The card itself is made in `penstock/card`, from the version and its records alo
 
 import base64
 import io
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -18,70 +17,13 @@ from penstock.card.rendering.escape import markdown_text
 from penstock.card.rendering.markdown import table
 from penstock.card.stored import card_folder, read_card, save_card
 
-from ..media.policy import CutPolicy
 from ..pages import plots
-from ..spec import DatasetSpec, Filter
-from ..stages import StageRecord
 
 MAX_SHEET_BYTES = 40_000
 """Of a picture in Dagster's event log, before base64 makes four bytes of three."""
 _WIDTHS_PX = (640, 480, 360, 240)
 
 Metadata = dict[str, dg.MetadataValue[Any]]
-
-
-def policy_words(policy: CutPolicy, kinds: Iterable[str]) -> dict[str, dict[str, str]]:
-    """kind -> how its raw objects are cut, of these kinds; plain words, as a stage record holds them."""
-    plain: dict[str, dict[str, Any]] = {kind: policy.of(kind) for kind in sorted(set(kinds))}  # type: ignore[arg-type]
-    return {kind: {name: str(value) for name, value in told.items()} for kind, told in plain.items() if told}
-
-
-def filter_words(one: Filter) -> str:
-    """'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
-    bounds = []
-    if one.minimum is not None:
-        bounds.append(f"at least {one.minimum}")
-    if one.maximum is not None:
-        bounds.append(f"at most {one.maximum}")
-    if one.allowed is not None:
-        bounds.append(f"one of {', '.join(sorted(map(str, one.allowed)))}")
-    said = f"{one.column} {' and '.join(bounds)}".rstrip()
-    return f"{said}, unknown not allowed" if one.required else said
-
-
-def made_of(
-    spec: DatasetSpec,
-    units: StageRecord,
-    features: Sequence[StageRecord],
-    objects: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    """What a card tells of a batch's making, for the record of its samples: plain JSON without floats.
-
-    policy: kind -> how it was cut; features: name, version and parameters of the featurizers that took samples of
-    the batch; filters: in words; refused: [outcome, stage, code, objects] of objects that gave no sample.
-    """
-    parameters = {feature.made().name: feature.parameters for feature in spec.features}
-    refused = Counter(
-        (str(row["outcome"]), str(row["stage"]), str(row["code"]))
-        for row in objects
-        if row["outcome"] != "used"
-    )
-    return {
-        "policy": dict(units.body.get("policy", {})),
-        "features": [
-            {
-                "name": record.body["featurizer"],
-                "version": record.body["version"],
-                "parameters": {
-                    name: str(value) for name, value in parameters.get(record.body["featurizer"], {}).items()
-                },
-            }
-            for record in features
-            if record.counts.get("samples")
-        ],
-        "filters": [filter_words(one) for one in spec.filters],
-        "refused": [[*names, n] for names, n in sorted(refused.items())],
-    }
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:

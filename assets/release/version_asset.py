@@ -21,8 +21,16 @@ from ..pages.plots import MAX_VERSIONS
 from ..pages.report import Metadata, dagster_name, version_metadata
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
-from ..stages import StageRecord, current_record, found_records, newest_listed, require_published
-from .audit import STAGE, Audit, audit_batch, overtaken
+from ..stages import (
+    SAMPLES,
+    VERSION,
+    StageRecord,
+    current_record,
+    found_records,
+    newest_listed,
+    require_published,
+)
+from .audit import Audit, audit_batch, overtaken
 from .card import card_metadata
 from .lag import PRODUCER, arrivals, lag_metadata
 from .links import published_in, version_links
@@ -111,7 +119,7 @@ def _publish_passed(
             continue
         name = audit.record.partition
         # One that another release has settled meanwhile is not in `records`.
-        record = records.get(name) or current_record(root.store, dataset, samples_stage.STAGE, name)
+        record = records.get(name) or current_record(root.store, dataset, SAMPLES, name)
         if record is None:
             unfit[name] = f"batch {name}: its samples record is gone"
             continue
@@ -141,7 +149,7 @@ def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
     for each that no version has: a listing may lag behind, and what is about to be published must not be what was
     replaced by a failure.
     """
-    listed, state = newest_listed(root.store, dataset, samples_stage.STAGE), root.state
+    listed, state = newest_listed(root.store, dataset, SAMPLES), root.state
     known = read_settled(root.store, dataset)
     unknown = {
         name: info for name, info in listed.items() if not info.etag or known.get(info.key) != info.etag
@@ -153,7 +161,7 @@ def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
             if unknown[name].etag:
                 settled[record.path] = unknown[name].etag
         else:
-            newest = current_record(root.store, dataset, samples_stage.STAGE, name)
+            newest = current_record(root.store, dataset, SAMPLES, name)
             found[name] = newest or record
     note_settled(root.store, dataset, known, settled)
     return found
@@ -252,7 +260,7 @@ def _cut_again(record: StageRecord, verdict: StageRecord) -> str:
 
 def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
     try:
-        require_published(root.store, dataset, samples_stage.STAGE, partition)
+        require_published(root.store, dataset, SAMPLES, partition)
     except StageNotPublished as error:
         return f"nothing was published: {error}"
     return f"nothing was published: the record of {partition} changed meanwhile; run this again"
@@ -265,7 +273,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
     labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other: they do not clash
     producer: dict[str, Any] = {
         "dagster_run_id": run_id,
-        "asset_key": f"{record.dataset}/{STAGE}",
+        "asset_key": f"{record.dataset}/{VERSION}",
         "stage_record": record.path,
         "audit_record": verdict.path,
         "batch": record.partition,
@@ -316,11 +324,11 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
 def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
     """The asset [dataset, version] and its checks: the gate's suite of expectations, and each of its own. spec: see
     `publish_batches`."""
-    key = dg.AssetKey([dataset, STAGE])
+    key = dg.AssetKey([dataset, VERSION])
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey([dataset, samples_stage.STAGE])],
+        deps=[dg.AssetKey([dataset, SAMPLES])],
         group_name=dagster_name(dataset),
         kinds={"webdataset", "parquet"},
         freshness_policy=freshness_of(spec),

@@ -14,15 +14,11 @@ from resources.storage import RootResource
 
 from ..dedup.policy import NearDuplicates
 from ..feedback.quarantine import kept_out
-from ..ingest import media as validation
-from ..ingest import raw_objects as landing_stage
-from ..ingest import units as units_stage
 from ..pages.report import check_metadata, dagster_name, data_version, samples_metadata
 from ..pages.table_columns import samples_columns
-from ..release.audit import candidate
-from ..release.card import made_of
 from ..spec import DatasetSpec
 from ..stages import (
+    SAMPLES,
     StageRecord,
     Upstream,
     append_record,
@@ -33,9 +29,10 @@ from ..stages import (
 )
 from ..tables import read_table, write_table
 from .assembly import Assembled, assemble, audit
+from .candidate import candidate
+from .card_facts import made_of
 from .near_duplicates import NONE, Copies, copies_among
 
-STAGE = "samples"
 CODE_VERSION = "4"
 CHECK = "accounted_for"
 
@@ -54,9 +51,9 @@ def samples_stage(
     not published.
     """
     store = root.store
-    landed = require_published(store, spec.name, landing_stage.STAGE, partition)
-    media = require_published(store, spec.name, validation.STAGE, partition)
-    units = require_published(store, spec.name, units_stage.STAGE, partition)
+    landed = require_published(store, spec.name, SAMPLES, partition)
+    media = require_published(store, spec.name, SAMPLES, partition)
+    units = require_published(store, spec.name, SAMPLES, partition)
     features = [require_published(store, spec.name, feature.stage, partition) for feature in spec.features]
     require_read(media, landed)
     require_read(units, media)
@@ -68,7 +65,7 @@ def samples_stage(
     wanted = fingerprint(
         CODE_VERSION, read, filters, str(spec.max_reject_rate), policy, *([sorted(bad)] if bad else [])
     )
-    newest = current_record(store, spec.name, STAGE, partition)
+    newest = current_record(store, spec.name, SAMPLES, partition)
     committed = _is_committed(root, units)
     if newest is not None and (
         (newest.fingerprint == wanted and not outdated(root, newest))
@@ -76,7 +73,7 @@ def samples_stage(
     ):
         return newest, read_table(store, newest.files["objects"])
     refusals = [row for one in (media, units) for row in read_table(store, one.files["refusals"])]
-    raws = read_table(store, landed.files[landing_stage.STAGE])
+    raws = read_table(store, landed.files[SAMPLES])
     assembled = assemble(
         store,
         spec,
@@ -94,7 +91,7 @@ def samples_stage(
         root.abort(units.body["txn"], given_up[:500])
     record = StageRecord(
         dataset=spec.name,
-        stage=STAGE,
+        stage=SAMPLES,
         partition=partition,
         verdict="failed" if reason else "published",
         reason=reason,
@@ -136,7 +133,7 @@ def _quarantined(store: Store, units: StageRecord) -> dict[str, str]:
     known = kept_out(store, units.dataset)
     if not known:
         return {}
-    mine = {row["unit_id"] for row in read_table(store, units.files[units_stage.STAGE])}
+    mine = {row["unit_id"] for row in read_table(store, units.files[SAMPLES])}
     return {unit: reason for unit, reason in known.items() if unit in mine}
 
 
@@ -173,17 +170,17 @@ def lineage(assembled: Assembled, upstream: Sequence[StageRecord], wanted: str, 
     A sample's way back is its two rows, and the rows of stages of its partition: O(samples + stages). upstream: every
     record that the samples were made of; wanted: the fingerprint of their own.
     """
-    units = next(one for one in upstream if one.stage == units_stage.STAGE)
+    units = next(one for one in upstream if one.stage == SAMPLES)
     mine = {
         "run_id": run_id,
-        "asset_key": f"{units.dataset}/{STAGE}",
+        "asset_key": f"{units.dataset}/{SAMPLES}",
         "partition": units.partition,
         "code_version": CODE_VERSION,
         "config_hash": wanted,
         "data_version": wanted,
         "record": "",
     }
-    rows = [_step("stage", STAGE, "stage", one.stage) | mine for one in upstream]
+    rows = [_step("stage", SAMPLES, "stage", one.stage) | mine for one in upstream]
     for one in upstream:
         read = [item.stage for item in one.upstream] or ["manifest"]
         rows += [_step("stage", one.stage, "stage", name) | _made_by(one) for name in read]
@@ -236,8 +233,8 @@ SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
     """The asset [dataset, samples] and its check."""
-    key = dg.AssetKey([spec.name, STAGE])
-    stages: Sequence[str] = [units_stage.STAGE, *(feature.stage for feature in spec.features)]
+    key = dg.AssetKey([spec.name, SAMPLES])
+    stages: Sequence[str] = [SAMPLES, *(feature.stage for feature in spec.features)]
 
     @dg.asset(
         key=key,

@@ -14,12 +14,8 @@ from loader.dataset.log.state import State
 from loader.storage import Store
 
 from ..arrivals.batch_manifests import batch_number, batch_numbers, manifests
-from ..ingest import media as media_stage
-from ..ingest import raw_objects as landing_stage
-from ..ingest import units as units_stage
-from ..release.audit import STAGE as AUDIT
-from ..samples import samples_asset as samples_stage
-from ..stages import KnownRecords, StageRecord
+from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, KnownRecords, StageRecord
+from ..stages import VERSION as AUDIT
 from ..tables import read_table
 
 Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
@@ -27,7 +23,7 @@ STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready",
 """waiting: discovered, no stage has run; in_progress: some have; stopped: a check said no; ready: for a release;
 published: in a version; nothing_new: it gave no sample that was not there."""
 
-_STAGES = (landing_stage.STAGE, media_stage.STAGE, units_stage.STAGE, samples_stage.STAGE, AUDIT)
+_STAGES = (RAW_OBJECTS, MEDIA, UNITS, SAMPLES, AUDIT)
 Refused = tuple[str, str]
 """(outcome, code): ("rejected", "truncated")."""
 
@@ -74,7 +70,7 @@ class Batches:
         return list(self._waiting.values())
 
     def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> Batch:
-        landed, cut = records.get(landing_stage.STAGE), records.get(samples_stage.STAGE)
+        landed, cut = records.get(RAW_OBJECTS), records.get(SAMPLES)
         standing, stopped_by = _standing(state, records)
         return Batch(
             key=key,
@@ -89,12 +85,12 @@ class Batches:
         )
 
     def _refused(self, store: Store, records: Mapping[str, StageRecord]) -> Mapping[Refused, int]:
-        if cut := records.get(samples_stage.STAGE):
+        if cut := records.get(SAMPLES):
             return Counter(
                 {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
             )
         found: Counter[Refused] = Counter()
-        for stage in (media_stage.STAGE, units_stage.STAGE):
+        for stage in (MEDIA, UNITS):
             if record := records.get(stage):
                 found += self._of_table(store, record)
         return found
@@ -111,7 +107,7 @@ class Batches:
 
 def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
     """(where a batch stands, what stopped it or "")."""
-    cut, transaction = records.get(samples_stage.STAGE), None
+    cut, transaction = records.get(SAMPLES), None
     if cut is not None and cut.verdict == "published":
         transaction = state.txns.get(cut.body["txn"])
     if transaction is not None and transaction.status == "committed":
@@ -119,7 +115,7 @@ def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standin
     newest = max(records.values(), key=lambda record: record.at_us)
     if newest.verdict != "published":
         return "stopped", f"{newest.stage}: {newest.reason}"
-    if cut is None or cut.verdict != "published" or newest.stage not in (samples_stage.STAGE, AUDIT):
+    if cut is None or cut.verdict != "published" or newest.stage not in (SAMPLES, AUDIT):
         return "in_progress", ""
     if not cut.body["parts"]:
         return "nothing_new", ""

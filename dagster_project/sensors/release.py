@@ -6,8 +6,8 @@ import time
 import dagster as dg
 
 from assets.pages.report import dagster_name
-from assets.samples.samples_asset import STAGE as SAMPLES
 from assets.spec import DatasetSpec
+from assets.stages import SAMPLES
 
 from ..code_location import code_location_of, tags_of
 from ..last_run import LAUNCHED

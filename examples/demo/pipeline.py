@@ -13,9 +13,8 @@ import loader
 from assets.arrivals.batch_manifests import Manifest, manifests
 from assets.arrivals.make_batches import discover
 from assets.failures import why_failed
-from assets.samples import samples_asset as samples_stage
 from assets.spec import DatasetSpec
-from assets.stages import StageRecord, current_record
+from assets.stages import SAMPLES, StageRecord, current_record
 from dagster_project.datasets.demo import SPEC
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
@@ -131,7 +130,7 @@ def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
 
 def is_published(root: loader.Root, batch: str) -> bool:
     """Whether a version has everything that the batch gave."""
-    cut = record_of(root, samples_stage.STAGE, batch)
+    cut = record_of(root, SAMPLES, batch)
     if cut is None or cut.verdict != "published":
         return False
     transaction = root.state.txns.get(cut.body["txn"])

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import BinaryIO, Protocol, cast
 
-from .cloud.s3_direct.in_order import InOrder
 from .disk.buffer_reads import disk_of
+from .in_order import InOrder
 from .shared import fork
 from .shared.threads import DaemonPool
 from .store import ObjectInfo, Store

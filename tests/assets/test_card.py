@@ -6,9 +6,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.media.policy import CutPolicy, ImagePolicy
+from assets.media.policy import CutPolicy, ImagePolicy, policy_words
 from assets.release import card as card_stage
-from assets.release.card import card_markdown, filter_words, made_of, policy_words
+from assets.release.card import card_markdown
+from assets.samples.card_facts import filter_words, made_of
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.stages import StageRecord
 from penstock.card.build import reason_class

@@ -19,8 +19,8 @@ from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.release import version_asset as version
-from assets.release.audit import candidate
 from assets.release.version_asset import audit_waiting, publish_batches, version_asset
+from assets.samples.candidate import candidate
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from assets.stages import StageRecord, append_record, current_record, require_published

@@ -8,8 +8,7 @@ import pytest
 from google_crc32c import value
 
 from loader.errors import AlreadyExists, Changed, Corrupt
-from loader.storage import open_store
-from loader.storage.cloud.s3_direct import in_order
+from loader.storage import in_order, open_store
 from loader.storage.cloud.s3_direct.range_requests import REFUSALS
 from penstock.migrate.copying import s3_to_s3 as send_on
 from penstock.migrate.copying.copy_one import Transfer

@@ -22,9 +22,8 @@ from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttle
 from loader.storage import Span, open_store
 from loader.storage.cloud.s3_direct import http_connection as wire
 from loader.storage.cloud.s3_direct.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
-from loader.storage.cloud.s3_direct.in_order import MANY, InOrder
-from loader.storage.cloud.s3_direct.response_body import Following
 from loader.storage.files import download
+from loader.storage.in_order import MANY, Following, InOrder
 from loader.storage.shared.request_counts import Traffic, counted
 from loader.storage.stream import Pieces
 

@@ -9,10 +9,10 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..policy import CutPolicy, ImagePolicy, bucket_of
+from ..policy import CutPolicy, ImagePolicy, bucket_of, ground_of
 from ..scratch import check_scratch
 from ..unit import Unit, dropped, rejected
-from .colour.alpha import Alpha, apply_alpha, ground_of
+from .colour.alpha import Alpha, apply_alpha
 from .colour.to_srgb import to_srgb
 from .exif import tells_place
 from .file_parts import behind_end

@@ -8,10 +8,9 @@ import numpy as np
 
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard, floats
 
-from ..container import check_duration, first_audio, opened
+from ..container import check_duration, container_facts, first_audio, opened, sound_facts
 from ..media_table import Row
 from ..unit import rejected
-from ..videos.measure.probe import container_facts, sound_facts
 from .decode import UndecodableSound, check_gaps, check_length, check_overlaps, decoded, ends_in
 from .meter import Meter, MonoSum, Unmeasurable
 

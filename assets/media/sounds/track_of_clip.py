@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, mix_for
 
+from ..container import sound_facts
 from ..media_table import Row
 from ..unit import Unusable, rejected
-from ..videos.measure.probe import sound_facts
 from .audit import Loudness
 from .decode import check_length, ends_in, prepare
 

@@ -8,16 +8,15 @@ a file that is missing or damaged - is no error: the object is cut from its sour
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import ObjectNotFound
 from loader.json_text import parse_json_object
-from loader.storage import Store
 
 from ..container import PacketIndex
+from ..known import Shelf
 from ..policy import VideoPolicy
 from ..scratch import check_scratch
 from ..segments.read import Segment
@@ -25,8 +24,9 @@ from ..unit import Unusable
 from .clips.clip import Clip
 from .clips.encoder import QUALITIES
 from .clips.maker import ClipMaker, good_enough
-from .clips.shot_maker import Settled, ShotMaker, TooMuchToHold
+from .clips.shot_maker import ShotMaker, TooMuchToHold
 from .frames.timestamps import Shown
+from .frames.watcher import Settled
 from .stretches.spans import Span, given, shots, windows
 
 if TYPE_CHECKING:
@@ -35,14 +35,6 @@ if TYPE_CHECKING:
 _FACTS, _PACK = "clips.json", "clips.bin"
 """What is known of the clips; a clip and its packet table, and the next ones', end to end: an object costs a store more
 than its bytes do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
-    """Where the clips of one object wait. Its key says what decides their bytes."""
-
-    store: Store
-    key: str
 
 
 class Ahead:

@@ -1,5 +1,6 @@
 """What may be a sample key, a field name or a column name: everything here becomes a tar member or a column."""
 
+import hashlib
 import re
 
 from ...errors import InvalidField, InvalidKey
@@ -123,3 +124,8 @@ def check_column(name: object, taken: frozenset[str]) -> str:
 
 
 __all__ = ["check_column", "check_field", "check_group", "check_key", "escape_key", "member_name"]
+
+
+def key_hash(key: str) -> bytes:
+    """The place of a key in the stored order: blake2b-128 of its UTF-8."""
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()

@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -94,10 +94,10 @@ def packed(view: "View", asked: PackBy) -> PackedView:
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
     """The checksums of the pieces of split documents, where the root has them. One request. Raises: Corrupt."""
-    from .view import View
-
-    documents = packed.documents
-    return load_checks(documents, _path(documents, packed.asked)) if isinstance(documents, View) else None
+    if not hasattr(packed.documents, "version"):
+        return None  # synthetic documents lie in no root
+    documents = cast("View", packed.documents)
+    return load_checks(documents, _path(documents, packed.asked))
 
 
 def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:

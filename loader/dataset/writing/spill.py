@@ -6,7 +6,6 @@ disk until they are asked for. Two samples with one key have one hash, so duplic
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO
 
 from ...errors import DuplicateKey, StoreError
 from ...storage.disk.scratch import default_place, no_room
+from ..tables.names import key_hash
 
 Buffer = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<16sIQ")
@@ -37,11 +37,6 @@ class Sample:
     @property
     def nbytes(self) -> int:
         return sum(memoryview(data).nbytes for data in self.fields.values())
-
-
-def key_hash(key: str) -> bytes:
-    """The place of a key in the stored order: blake2b-128 of its UTF-8."""
-    return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
 class Spill:

@@ -20,6 +20,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
+from ..in_order import Answer, Following
 from ..keys import check_key, check_span
 from ..options import Runtime
 from ..ranges import plan_reads, slice_reads
@@ -30,7 +31,7 @@ from .errors import is_past_end
 from .listing import info_of
 from .s3_direct.http_connection import Broken
 from .s3_direct.range_requests import Direct
-from .s3_direct.response_body import Answer, Following, NativeAnswer
+from .s3_direct.response_body import NativeAnswer
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

@@ -10,13 +10,13 @@ from typing import IO
 from loader.errors import AlreadyExists, Changed, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.reads import ReadStore
-from loader.storage.cloud.s3_direct.in_order import InOrder
 from loader.storage.cloud.s3_puts import TwinStore, differ
 from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.buffer_reads import disk_of
 from loader.storage.disk.errors import write_all
 from loader.storage.disk.scratch import on_scratch
 from loader.storage.disk.store import LocalStore
+from loader.storage.in_order import InOrder
 from loader.storage.shared.memory_budget import Room
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.stream import MAX_BYTES, Pieces, fill_from

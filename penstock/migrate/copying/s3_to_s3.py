@@ -8,8 +8,8 @@ from dataclasses import replace
 from loader.errors import Forbidden, ObjectNotFound
 from loader.storage import Store
 from loader.storage.cloud.reads import ReadStore
-from loader.storage.cloud.s3_direct.in_order import LOOK_BYTES, InOrder
 from loader.storage.cloud.s3_puts import TwinStore, is_md5
+from loader.storage.in_order import LOOK_BYTES, InOrder
 from loader.storage.shared.memory_budget import Room
 from loader.storage.stream import AHEAD, MAX_BYTES
 

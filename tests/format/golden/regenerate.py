@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import loader
 from loader.dataset.log.marker import FORMAT
 from loader.dataset.shards.index import IndexFile, IndexPlace
+from loader.dataset.tables.names import key_hash
 from loader.dataset.tables.stats import bottom_k, log_bins
-from loader.dataset.writing.spill import key_hash
 
 HERE = Path(__file__).parent
 _numbers = itertools.count()

@@ -3,9 +3,9 @@
 Pictures are laid on their ground as web browsers do, on the 8-bit numbers of sRGB and not on linear light.
 """
 
-import re
 from typing import TYPE_CHECKING, Literal
 
+from ...policy import ground_of
 from ...unit import dropped
 
 if TYPE_CHECKING:
@@ -13,23 +13,9 @@ if TYPE_CHECKING:
 
 Alpha = Literal["none", "opaque", "flattened", "kept"]
 
-GROUNDS = {"white": (255, 255, 255), "black": (0, 0, 0)}
-RULES = (*GROUNDS, "#rrggbb", "drop", "keep")
-_HEX = re.compile(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", re.I)
-
-
-def ground_of(rule: str) -> tuple[int, int, int] | None:
-    """RGB that a rule lays transparent pixels on; None for 'drop' and 'keep'. Raises: ValueError."""
-    if rule in ("drop", "keep"):
-        return None
-    found = _HEX.fullmatch(rule)
-    if rule not in GROUNDS and not found:
-        raise ValueError(f"alpha={rule!r}; accepted: {', '.join(RULES)}")
-    return (int(found[1], 16), int(found[2], 16), int(found[3], 16)) if found else GROUNDS[rule]
-
 
 def apply_alpha(picture: "Image", rule: str) -> tuple["Image", Alpha]:
-    """An RGB or RGBA picture under a rule of `RULES`, as RGB, or as RGBA where it is kept; and what became of it:
+    """An RGB or RGBA picture under a rule of `ALPHA_RULES`, as RGB, or as RGBA where it is kept; and what became of it:
     'none' (no alpha channel), 'opaque' (one that hides nothing), 'flattened', 'kept'.
 
     Raises: Unusable (the rule is 'drop', and something is transparent).

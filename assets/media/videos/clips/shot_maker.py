@@ -5,7 +5,7 @@ pictures are held. Given the same cuts, the clips are those of `spans.shots` ove
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +14,7 @@ from ...container import PacketIndex
 from ...policy import VideoPolicy
 from ..frames.deinterlace import Deinterlacer
 from ..frames.timestamps import Shown
+from ..frames.watcher import Settled
 from ..picture.colour import Rendering
 from ..picture.picture_filter import PictureFilter
 from ..stretches.spans import Span
@@ -25,9 +26,6 @@ from .packet_field import PacketTables
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
-
-Settled = Callable[[], tuple[list[int], int | None]]
-"""(pts of scene cuts, pts of a frame): the cuts before that frame, and nothing will change there."""
 
 MAX_HELD_BYTES = 256 * 2**20
 _ASK_EVERY = 32  # frames

@@ -5,17 +5,25 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ...container import PacketIndex, first_sound, index_packets, moving_picture, opened, packets_of
+from ...container import (
+    PacketIndex,
+    container_facts,
+    first_sound,
+    index_packets,
+    moving_picture,
+    opened,
+    packets_of,
+)
 from ...media_table import Row
 from ...policy import VideoPolicy
 from ...sounds.track_of_clip import SoundBeside
 from ...unit import rejected
-from ..audit_and_cut import Ahead
 from ..frames.timestamps import Clock, Shown
 from ..frames.timing import Timing
+from ..frames.watcher import FrameWatcher
 from ..picture.colour import rendering_of
 from .look import Look
-from .probe import container_facts, frame_facts, packet_facts
+from .probe import frame_facts, packet_facts
 from .seek_audit import frame_crc, seek_ok
 
 if TYPE_CHECKING:
@@ -39,8 +47,8 @@ BLIND = ("mpeg4", "h263", "flv", "msmpeg4", "msmpeg4v1", "msmpeg4v2", "wmv1", "w
 keyframes. The others wait for a keyframe."""
 
 
-def audit_video(path: str, policy: VideoPolicy = _POLICY, ahead: Ahead | None = None) -> Row:
-    """Columns of the media table. ahead: is shown every frame as well.
+def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher | None = None) -> Row:
+    """Columns of the media table. watcher: is shown every frame as well.
 
     Raises: Unusable for what cannot be decoded to its end, and for HDR and deep colour that the policy does not take.
 
@@ -56,14 +64,14 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, ahead: Ahead | None = 
     with opened(path) as container:
         stream = moving_picture(container)
         assert stream is not None  # the same file, a moment later
-        pictures = _Pictures(stream, index, policy, ahead)
-        if ahead is not None:
-            ahead.begin(stream, index, pictures.settled)
+        pictures = _Pictures(stream, index, policy, watcher)
+        if watcher is not None:
+            watcher.begin(stream, index, pictures.settled)
         try:
             decoded, hashes = _decode(container, stream, pictures)
         finally:
-            if ahead is not None:
-                ahead.abandon()
+            if watcher is not None:
+                watcher.abandon()
     return facts | decoded | {"seek_ok": seek_ok(path, hashes, index)}
 
 
@@ -122,10 +130,10 @@ class _Pictures:
     """
 
     def __init__(
-        self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, ahead: Ahead | None
+        self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, watcher: FrameWatcher | None
     ) -> None:
         self.n = 0
-        self._stream, self._index, self._policy, self._ahead = stream, index, policy, ahead
+        self._stream, self._index, self._policy, self._watcher = stream, index, policy, watcher
         self._n_corrupt = self._n_interlaced = 0
         self._timing, self._look = Timing(), Look()
         self._first_corrupt: int | None = None
@@ -160,8 +168,8 @@ class _Pictures:
         self._n_interlaced += frame.interlaced_frame
         self.n += 1
         self._last = shown
-        if self._ahead is not None:
-            self._ahead.add(shown)
+        if self._watcher is not None:
+            self._watcher.add(shown)
 
     def _check_size(self, frame: "VideoFrame") -> None:
         """Raises: Unusable where it is not that of the first: a clip has one."""
@@ -197,8 +205,8 @@ class _Pictures:
             said = f"{self._n_corrupt} of {self.n} frames are damaged"
             raise rejected("decode", "corrupt", said, at_frame=self._first_corrupt)
         look = self._look.facts()
-        if self._ahead is not None:
-            self._ahead.finish(look["scene_cuts"])
+        if self._watcher is not None:
+            self._watcher.finish(look["scene_cuts"])
         return {
             **self._first,
             "n_frames_decoded": self.n,

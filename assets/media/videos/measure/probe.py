@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +10,8 @@ from ..frames.side_data import display_matrix
 from ..picture.colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, is_hdr
 
 if TYPE_CHECKING:
-    from av.audio.stream import AudioStream
-    from av.container import InputContainer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
-
-
-def container_facts(container: "InputContainer") -> dict[str, Any]:
-    """Columns that every container has."""
-    return {
-        "container": container.format.name,
-        "n_streams": len(container.streams),
-        "header_duration_s": None if container.duration is None else container.duration / 1_000_000,
-    }
 
 
 def packet_facts(index: PacketIndex) -> dict[str, Any]:
@@ -100,15 +88,4 @@ def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
     return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped
 
 
-_UNPLACED = re.compile(r"\d+ channels")
 """FFmpeg's words for channels whose places the file does not tell."""
-
-
-def sound_facts(stream: "AudioStream") -> dict[str, Any]:
-    """Columns of an audio stream's header."""
-    return {
-        "audio_codec": stream.codec_context.name,
-        "sample_rate_hz": stream.rate,
-        "channels": stream.channels,
-        "channel_layout": None if _UNPLACED.fullmatch(stream.layout.name) else stream.layout.name,
-    }

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.container import PacketIndex
+from assets.media.known import Shelf
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments.read import Segment
 from assets.media.unit import Unusable, dropped
-from assets.media.videos.audit_and_cut import Shelf, get_clips
+from assets.media.videos.audit_and_cut import get_clips
 from assets.media.videos.clips.encoder import QUALITIES, ClipEncoder
 from assets.media.videos.clips.shot_maker import ShotMaker
 from assets.media.videos.frames.timestamps import Shown

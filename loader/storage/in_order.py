@@ -6,18 +6,70 @@ that, and what was fetched ahead is out of the cache when its turn comes (0.4 s 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakSet
 
-from ...store import Store
-from .response_body import Following
+from .store import Store
 
 if TYPE_CHECKING:
-    from ..reads import ReadStore
+    from .cloud.reads import ReadStore
 
 MANY = 4  # more objects than that at once, in this process
 BODY_BYTES = 64 * 2**20  # one answer; between two of them nothing comes
 LOOK_BYTES = 2**19  # what is read of it at once: it stays in the cache of one processor
+
+
+class Answer(Protocol):
+    """etag, size: of the object. It is read once."""
+
+    etag: str
+    size: int
+
+    def all(self) -> bytes:
+        """The body. Raises: what obstore raises; Broken."""
+
+    def into(self, view: memoryview) -> Iterator[int]:
+        """Fill `view` with what comes next; how many bytes came, each time that some came. It may end before `view`.
+
+        Raises: as `all`.
+        """
+
+
+class Following:
+    """Reads of one object that follow each other, up to `stop`: an answer may go on behind what is wanted now, so that
+    the next read asks for nothing. What is hashed then is still in the processor's cache.
+
+    Who is slow to go on lets the server wait; when that hangs up, the next read asks for the rest. Not thread-safe.
+    """
+
+    def __init__(self, stop: int) -> None:
+        self.stop, self.etag = stop, ""  # of the object, once there was an answer
+        self._answer: Answer | None = None
+        self._at = self._end = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an answer goes on."""
+        return self._answer is not None
+
+    def begin(self, answer: Answer, at: int, etag: str) -> None:
+        """With an answer whose body begins with the object's byte `at`."""
+        self._answer, self._at, self.etag = answer, at, etag
+        self._end = at + (getattr(answer, "left", 0))
+
+    def into(self, at: int, view: memoryview) -> Iterator[int]:
+        """Fill `view` with what comes of the object from byte `at` on, if an answer goes on there; how many bytes came,
+        each time that some came. Raises: as the answer's."""
+        answer, self._answer = self._answer, None
+        if answer is None or self._at != at:
+            return
+        for count in answer.into(view):
+            at += count
+            yield count
+        # By what it had to begin with: from the end of its body on others may ask its connection.
+        if at < self._end:
+            self._answer, self._at = answer, at
 
 
 class InOrder:

@@ -223,7 +223,7 @@ def test_the_wheel_holds_loader_and_penstock(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         top = {name.split("/")[0] for name in archive.namelist()}
-        assert {"loader/py.typed", "penstock/card/style.css"} <= set(archive.namelist())
+        assert {"loader/py.typed", "penstock/card/rendering/style.css"} <= set(archive.namelist())
     assert {name for name in top if not name.endswith(".dist-info")} == {"loader", "penstock"}
 
 

@@ -25,6 +25,7 @@ from ..pages.report import check_metadata, dagster_name, data_version, media_met
 from ..spec import DatasetSpec
 from ..stages import (
     MEDIA,
+    RAW_OBJECTS,
     StageRecord,
     Upstream,
     append_record,
@@ -63,13 +64,13 @@ def media_stage(
     space is full.
     """
     store = root.store
-    upstream = require_published(store, spec.name, MEDIA, partition)
+    upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
     takes = [spec.policy.video.hdr, spec.policy.video.deep]
     wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate), takes)
     newest = current_record(store, spec.name, MEDIA, partition)
     if newest is not None and newest.fingerprint == wanted:
         return newest, read_table(store, newest.files[MEDIA]), read_table(store, newest.files["refusals"])
-    landed = read_table(store, upstream.files[MEDIA])
+    landed = read_table(store, upstream.files[RAW_OBJECTS])
     shelves = shelves_of(store, spec.name, partition, spec.policy)
     admitted, refusals = audit_objects(landing, compute, landed, spec, progress, shelves, tell)
     reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
@@ -204,7 +205,7 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey([spec.name, MEDIA])],
+        deps=[dg.AssetKey([spec.name, RAW_OBJECTS])],
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(spec.name),

@@ -26,6 +26,8 @@ from ..media.policy import policy_words
 from ..pages.report import check_metadata, dagster_name, data_version, units_metadata
 from ..spec import DatasetSpec
 from ..stages import (
+    MEDIA,
+    RAW_OBJECTS,
     UNITS,
     StageRecord,
     Upstream,
@@ -74,17 +76,17 @@ def units_stage(
     StageNotPublished; StoreError.
     """
     store = root.store
-    media = require_published(store, spec.name, UNITS, partition)
+    media = require_published(store, spec.name, MEDIA, partition)
     wanted = fingerprint(
         CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
     )
     newest = current_record(store, spec.name, UNITS, partition)
     if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
         return newest, read_table(store, newest.files[UNITS]), read_table(store, newest.files["refusals"])
-    landed = require_published(store, spec.name, UNITS, partition)
+    landed = require_published(store, spec.name, RAW_OBJECTS, partition)
     require_read(media, landed)
-    raws = {row["key"]: row for row in read_table(store, landed.files[UNITS])}
-    audits = read_table(store, media.files[UNITS])
+    raws = {row["key"]: row for row in read_table(store, landed.files[RAW_OBJECTS])}
+    audits = read_table(store, media.files[MEDIA])
     txn = root.begin(
         spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"), gated=True
     )
@@ -335,7 +337,7 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
 
     @dg.asset(
         key=key,
-        deps=[dg.AssetKey([spec.name, UNITS])],
+        deps=[dg.AssetKey([spec.name, MEDIA])],
         partitions_def=batches,
         code_version=CODE_VERSION,
         group_name=dagster_name(spec.name),

@@ -18,7 +18,10 @@ from ..pages.report import check_metadata, dagster_name, data_version, samples_m
 from ..pages.table_columns import samples_columns
 from ..spec import DatasetSpec
 from ..stages import (
+    MEDIA,
+    RAW_OBJECTS,
     SAMPLES,
+    UNITS,
     StageRecord,
     Upstream,
     append_record,
@@ -51,9 +54,9 @@ def samples_stage(
     not published.
     """
     store = root.store
-    landed = require_published(store, spec.name, SAMPLES, partition)
-    media = require_published(store, spec.name, SAMPLES, partition)
-    units = require_published(store, spec.name, SAMPLES, partition)
+    landed = require_published(store, spec.name, RAW_OBJECTS, partition)
+    media = require_published(store, spec.name, MEDIA, partition)
+    units = require_published(store, spec.name, UNITS, partition)
     features = [require_published(store, spec.name, feature.stage, partition) for feature in spec.features]
     require_read(media, landed)
     require_read(units, media)
@@ -73,7 +76,7 @@ def samples_stage(
     ):
         return newest, read_table(store, newest.files["objects"])
     refusals = [row for one in (media, units) for row in read_table(store, one.files["refusals"])]
-    raws = read_table(store, landed.files[SAMPLES])
+    raws = read_table(store, landed.files[RAW_OBJECTS])
     assembled = assemble(
         store,
         spec,
@@ -133,7 +136,7 @@ def _quarantined(store: Store, units: StageRecord) -> dict[str, str]:
     known = kept_out(store, units.dataset)
     if not known:
         return {}
-    mine = {row["unit_id"] for row in read_table(store, units.files[SAMPLES])}
+    mine = {row["unit_id"] for row in read_table(store, units.files[UNITS])}
     return {unit: reason for unit, reason in known.items() if unit in mine}
 
 
@@ -170,7 +173,7 @@ def lineage(assembled: Assembled, upstream: Sequence[StageRecord], wanted: str, 
     A sample's way back is its two rows, and the rows of stages of its partition: O(samples + stages). upstream: every
     record that the samples were made of; wanted: the fingerprint of their own.
     """
-    units = next(one for one in upstream if one.stage == SAMPLES)
+    units = next(one for one in upstream if one.stage == UNITS)
     mine = {
         "run_id": run_id,
         "asset_key": f"{units.dataset}/{SAMPLES}",
@@ -234,7 +237,7 @@ SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
     """The asset [dataset, samples] and its check."""
     key = dg.AssetKey([spec.name, SAMPLES])
-    stages: Sequence[str] = [SAMPLES, *(feature.stage for feature in spec.features)]
+    stages: Sequence[str] = [UNITS, *(feature.stage for feature in spec.features)]
 
     @dg.asset(
         key=key,

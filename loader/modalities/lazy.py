@@ -6,8 +6,8 @@ from typing import Any
 
 from ..errors import MissingDependency
 
-# module of this package -> the pip extra that brings what it imports.
-EXTRAS = {"image": "image", "clip": "video", "packet_index": "video", "audio": "audio"}
+EXTRAS = ("image", "audio", "video")
+"""Packages in this package that import others; the pip extra of each has its name."""
 
 
 @cache
@@ -20,8 +20,8 @@ def load(target: str) -> Any:
     try:
         return getattr(import_module(f"{__package__}.{module}"), attribute)
     except ImportError as error:
-        extra = EXTRAS.get(module)
-        if extra is None or (error.name or "").startswith(str(__package__)):
+        extra = module.partition(".")[0]
+        if extra not in EXTRAS or (error.name or "").startswith(str(__package__)):
             raise
         raise MissingDependency(
             f"{extra} fields need the package {str(error.name).partition('.')[0]!r}, which is not installed: "

@@ -6,8 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
-from loader.order import make_plan, plan_from_json, planned_digest, rank_slice, source, substitute, synthetic
-from loader.order.sources import bucket
+from loader.order import (
+    bucket,
+    make_plan,
+    plan_from_json,
+    planned_digest,
+    rank_slice,
+    source,
+    substitute,
+    synthetic,
+)
 
 exact = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
-from loader.order import make_plan, plan_from_json, source, synthetic
-from loader.order.sources import bucket
+from loader.order import bucket, make_plan, plan_from_json, source, synthetic
 from loader.order.sources.bucket import size_ramp
 from loader.order.sources.views import SyntheticView
 from loader.run.recipe.world import micro_count, micros_before

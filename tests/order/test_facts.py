@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
-from loader.order import make_plan, source, synthetic
-from loader.order.sources import bucket
+from loader.order import bucket, make_plan, source, synthetic
 
 
 def taken(made, steps):

@@ -11,8 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import EmptyView, InvalidPlan, PlanMismatch
-from loader.order import make_plan, plan_from_json, synthetic
-from loader.order.sources import bucket
+from loader.order import bucket, make_plan, plan_from_json, synthetic
 from loader.order.sources.views import SyntheticView
 
 LABELS = ("b0", "b1", "é")

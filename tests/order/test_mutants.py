@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loader.order import plan, source, synthetic
+from loader.order import bucket, plan, source, synthetic
 from loader.order.building import grow_buckets, quarantined
 from loader.order.mixing import assign, boundary, interleave, mixture
 from loader.order.random import keys, lanes, permutation
 from loader.order.sources import best_fit as pack_table
-from loader.order.sources import bucket, growth
+from loader.order.sources import growth
 from loader.order.sources.quarantine import Quarantine
 from loader.order.steps import digest, slots, state, substitutes
 from loader.order.steps import slots as places

@@ -6,9 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, InvalidPlan, PlanMismatch
-from loader.order import make_plan, plan_from_json, planned_digest, rank_slice, source, synthetic
+from loader.order import make_plan, pack, plan_from_json, planned_digest, rank_slice, source, synthetic
 from loader.order.sources import best_fit as pack_table
-from loader.order.sources import packing as pack
 from loader.order.sources.packing import Packing
 
 exact = settings(derandomize=True, deadline=None, max_examples=150)

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
-from loader.order import make_plan, plan_from_json, source, synthetic
-from loader.order.sources import packing as pack
+from loader.order import make_plan, pack, plan_from_json, source, synthetic
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from loader.order import (
     PackedView,
+    bucket,
     delivered_digest,
     make_plan,
+    pack,
     planned_digest,
     sample_rng_key,
     slot_identities,
@@ -30,8 +32,6 @@ from loader.order.mixing.mixture import integer_weights, quota_table
 from loader.order.random.keys import key, mix64, sub
 from loader.order.random.lanes import LaneShape, locate
 from loader.order.random.permutation import perm
-from loader.order.sources import bucket
-from loader.order.sources import packing as pack
 from loader.order.sources.best_fit import pack_documents
 
 HERE = Path(__file__).parent

@@ -531,8 +531,8 @@ def test_a_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
 @pytest.fixture
 def crowd(faulty_store, faulty, monkeypatch):
     """So many others are read that one connection each is enough."""
-    monkeypatch.setattr("loader.storage.cloud.s3_direct.in_order._readers", WeakSet())
-    monkeypatch.setattr("loader.storage.cloud.s3_direct.in_order.BODY_BYTES", BODY_BYTES)
+    monkeypatch.setattr("loader.storage.in_order._readers", WeakSet())
+    monkeypatch.setattr("loader.storage.in_order.BODY_BYTES", BODY_BYTES)
     faulty.origin.hold("other", b"x")
     others = [Pieces(faulty_store, "other") for _ in range(MANY)]
     faulty.requests.clear()

@@ -1,9 +1,7 @@
-"""Hooks of MkDocs (mkdocs.yml): named examples, a search that also works in a folder, and no request to another host."""
+"""Hooks of MkDocs (mkdocs.yml): titles for named examples, a search that works from a folder, no other host."""
 
 import re
 from typing import Any
-
-from mkdocs.exceptions import PluginError
 
 NAMED = re.compile(r"^```(\w+) ([\w.-]+)$", re.M)
 """The fence of an example that a test runs: MkDocs takes no bare name after the language."""
@@ -23,6 +21,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> str:
     """Serves the stand-in for workers from the site. Raises: PluginError for a page that asks another host."""
+    from mkdocs.exceptions import PluginError
+
     above = "../" * page.url.count("/")
     output = SHIM.sub(f"{above}site/worker.js", output)
     if found := FOREIGN.search(output):

@@ -38,6 +38,11 @@ def test_the_navigation_has_every_page_once() -> None:
     assert named == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 
 
+def test_a_warning_ends_the_build() -> None:
+    (command,) = re.findall(r"mkdocs build .*", (ROOT / "Makefile").read_text())
+    assert command == "mkdocs build --strict"  # with --quiet MkDocs counts no warnings
+
+
 def test_no_other_host_is_asked() -> None:
     parsed = yaml.load(SETTINGS, Settings)
     assert parsed["theme"]["font"] is False  # the theme would ask a host for its fonts

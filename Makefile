@@ -8,8 +8,10 @@ READY := $(VENV)/.ready
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
+# A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
+SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup demo ui soak test test-ceph mutants check ci nightly prove campaign fuzz bench media clean
+.PHONY: help setup demo ui soak test test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,11 +46,15 @@ test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
 	$(PYTEST) $(PARALLEL) --dist load -m mutants tests
 
-check: $(READY) ## lint, types, architecture
+docs: $(READY) ## the documentation as a site, into site/ (open site/index.html)
+	$(SITE)
+
+check: $(READY) ## lint, types, architecture, the documentation's links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PYTEST) tests/test_architecture.py
+	$(SITE)
 
 ci: check demo ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
 	scripts/install-peers.sh
@@ -77,4 +83,4 @@ bench: $(READY) ## the benchmarks, against peers in .peers; writes docs/benchmar
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the demo and every cache, keep .venv
-	rm -rf demo media-cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf demo media-cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

@@ -1,0 +1,80 @@
+"""The documentation's site: its navigation has every page, it asks no other host, the landing page's lines work."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import loader
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SETTINGS = (ROOT / "mkdocs.yml").read_text()
+PAGE = (DOCS / "index.md").read_text()
+
+
+class Settings(yaml.SafeLoader):
+    """The file names two functions of the theme, which are of no interest here."""
+
+
+Settings.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda _, name, node: name)
+
+
+def pages(item: Any) -> Iterator[str]:
+    """The files of a navigation."""
+    if isinstance(item, str):
+        yield item
+    for inner in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
+        yield from pages(inner)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    named = sorted(pages(yaml.load(SETTINGS, Settings)["nav"]))
+    assert named == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def test_a_warning_ends_the_build() -> None:
+    (command,) = re.findall(r"mkdocs build .*", (ROOT / "Makefile").read_text())
+    assert command == "mkdocs build --strict"  # with --quiet MkDocs counts no warnings
+
+
+def test_no_other_host_is_asked() -> None:
+    parsed = yaml.load(SETTINGS, Settings)
+    assert parsed["theme"]["font"] is False  # the theme would ask a host for its fonts
+    assert not {"site_url", "repo_url", "extra_javascript"} & set(parsed)
+    for path in (ROOT / "mkdocs.yml", *(DOCS / "site").iterdir()):
+        assert "//" not in re.sub(r"xmlns=\S+|^\s*(#|//) .*", "", path.read_text(), flags=re.M), path
+
+
+@pytest.mark.parametrize("tag", ["script src", "img src", "iframe src"])
+@pytest.mark.parametrize("url", ["https://host.example/x.js", "//host.example/x.js", "http://host.example/"])
+def test_a_page_that_would_ask_another_host_is_seen(tag: str, url: str) -> None:
+    from scripts import site_hooks
+
+    assert site_hooks.FOREIGN.search(f'<{tag}="{url}">')
+    assert site_hooks.FOREIGN.search(f"<{tag}={url}>")
+    assert not site_hooks.FOREIGN.search(f'<{tag}="assets/x.js"><a href="{url}">text</a>')
+
+
+def test_every_public_name_of_the_loader_has_its_place_in_the_api() -> None:
+    text = "".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
+    names = re.findall(r"^::: loader\.(\w+)$", text, re.M)
+    assert sorted(names) == sorted(loader.__all__)
+
+
+def test_the_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.S)
+    check = "import sys; assert not {'torch', 'dagster'} & set(sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{code}\n{check}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, shown, "")

@@ -12,7 +12,14 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text()
 TOUR = (ROOT / "docs" / "tour.md").read_text()
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/guarantees.md", "docs/tour.md", "docs/limits.md", "docs/upgrading.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/guarantees.md",
+    "docs/tour.md",
+    "docs/limits.md",
+    "docs/upgrading.md",
+)
 
 
 def written(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -81,7 +88,11 @@ def test_the_tour_runs_as_it_stands(tmp_path: Path) -> None:
     assert exit_status
     assert re.search(r"photos@2/\S+ media\[\d+:\d+\] sample 'white' field 'jpg'", problems)
     assert "nothing wrong" in sound
+    assert "left at its source" in printed["takedown"]
+    assert "incomplete" in printed["takedown"]
+    assert "exit status 1" in printed["takedown"]
     assert "photos@3" in printed["takedown"].splitlines()[-1]
+    assert (tmp_path / "proof.json").stat().st_size
 
 
 def test_the_commands_of_the_tour_are_verbs_of_the_command_line() -> None:

@@ -147,7 +147,7 @@ def test_arrays_of_one_layout_are_not_decoded_one_by_one(root, monkeypatch):
         {"d": root.open("d@latest").select("fixed.npy", "ragged.npy")}, seed=1, global_batch=12
     )
     passed = []
-    real = loader.run.many_samples._decoded
+    real = loader.run.making.many_samples._decoded
     monkeypatch.setattr(
         "loader.run.making.many_samples._decoded",
         lambda payload, *rest: passed.append(tuple(payload)) or real(payload, *rest),

@@ -53,6 +53,7 @@ check: $(READY) ## lint, types, architecture, the documentation's links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --config layers.toml --no-cache >/dev/null || $(BIN)/lint-imports --config layers.toml --no-cache
 	$(PYTEST) tests/test_architecture.py
 	$(SITE)
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from graphlib import CycleError, TopologicalSorter
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,33 @@ FORBIDDEN = {
     "loader": {"dagster", "great_expectations"},
     "penstock": {"dagster", "great_expectations"},
 }
+LONG = {
+    "loader.order.plan.make_plan",
+    "loader.run.loader.__init__",
+    "loader.run.ahead.remote_reads.__init__",
+    "penstock.collect.collector.collect",
+    "penstock.takedown.prove.prove",
+    "assets.features.refresh.refresh_stage",
+    "assets.ingest.cut.cut_objects",
+    "assets.ingest.units.units_stage",
+    "assets.samples.samples_asset.samples_stage",
+    "dagster_project.sensors.discovery.discovery_sensor",
+}
+"""Functions above 60 lines; nothing is added here."""
+# fmt: off
+ROLES = {
+    "loader": {
+        "batch", "columns", "decode", "errors", "generators", "keys", "memory", "pages", "ranges", "request", "spec",
+        "state", "store", "threads", "timeline",
+    },
+    "penstock": {
+        "approve", "bench", "clock", "derived", "diff", "listing", "plan", "raw_objects", "repair", "retention", "run",
+        "scan", "target", "verify",
+    },
+    "assets": {"audit", "cut", "findings", "near_duplicates", "pictures", "policy", "tables", "units"},
+}
+"""File names that stand in several packages; `cut` is how each kind of media is cut."""
+# fmt: on
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core"}
 
 
@@ -68,17 +95,31 @@ def test_imports_go_one_way(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_there_is_no_import_cycle(package: str) -> None:
-    known = modules(package)
-    graph = {}
-    for name, path in known.items():
-        targets = imports(name, path, at_import_only=True)
-        # `from . import x` names the package itself: the edge that counts is the one to x.
-        graph[name] = {t for t in targets if t in known and t != name and not name.startswith(t + ".")}
-    try:
-        list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+def test_a_package_has_at_most_12_modules_of_400_lines(package: str) -> None:
+    counted = Counter(path.parent for path in modules(package).values() if path.name != "__init__.py")
+    too_many = [
+        str(folder) for folder, n in counted.items() if n > 12 and folder != ROOT / "penstock" / "verbs"
+    ]
+    too_long = [name for name, path in modules(package).items() if len(path.read_text().splitlines()) > 400]
+    assert (too_many, too_long) == ([], [])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_function_has_at_most_60_lines(package: str) -> None:
+    long = {
+        f"{name}.{node.name}"
+        for name, path in modules(package).items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
+    }
+    assert long == {one for one in LONG if one.startswith(f"{package}.")}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_file_name_stands_in_one_package(package: str) -> None:
+    """But for the names of a role that several packages have, such as the store of each backend."""
+    places = Counter(path.stem for path in modules(package).values() if path.name != "__init__.py")
+    assert {name for name, n in places.items() if n > 1} == ROLES.get(package, set())
 
 
 def imported(code: str, *names: str) -> str:

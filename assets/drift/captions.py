@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .distributions import Comparison, Counted, Floats
+from .distributions import Floats
 from .findings import Difference, Finding, Thresholds, stands_out
+from .shares import Comparison, Counted
 
 _WORD = re.compile(r"\w{3,}")
 MIN_TEXTS = 20

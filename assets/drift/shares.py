@@ -1,0 +1,218 @@
+"""Shares: of categories, nulls, zeros, outcomes. Each is a count among counted objects.
+
+Significance is that of Fisher's exact test (hypergeometric, one side), so it holds for shares near 0 and 1 as well.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from .findings import UNKNOWN, Difference, Finding, stands_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """k of n samples, which are of `objects` raw objects: samples of one object are alike, so only these count as
+    evidence."""
+
+    k: float
+    n: float
+    objects: float
+
+    @property
+    def share(self) -> float:
+        return self.k / self.n if self.n else 0.0
+
+    def evidence(self) -> tuple[int, int]:
+        """(hits, trials) in whole objects."""
+        trials = round(min(self.n, self.objects))
+        return min(trials, round(self.share * trials)), trials
+
+    def __add__(self, other: "Counted") -> "Counted":
+        return Counted(k=self.k + other.k, n=self.n + other.n, objects=self.objects + other.objects)
+
+    def __sub__(self, other: "Counted") -> "Counted":
+        return Counted(k=self.k - other.k, n=self.n - other.n, objects=self.objects - other.objects)
+
+
+NONE = Counted(k=0, n=0, objects=0)
+NO_RARE_VALUE = Difference(effect=0.0, chance=0.0, noise=0.0)
+
+
+def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
+    """How far two shares lie apart, and how far they may by chance. Without evidence chance explains everything."""
+    mine, trials = now.evidence()
+    theirs, earlier = before.evidence()
+    if not trials or not earlier:
+        return UNKNOWN
+    rises = now.share > before.share
+    edge = _hits_by_chance(trials + earlier, mine + theirs, trials, alpha, rises)
+    # What the two shares would be if this batch had `edge` hits of those that both have together.
+    apart = edge / trials - (mine + theirs - edge) / earlier
+    both = (mine + theirs) / (trials + earlier)
+    return Difference(
+        effect=abs(now.share - before.share),
+        chance=math.sqrt(both * (1 - both) * (1 / trials + 1 / earlier)),
+        noise=max(0.0, apart if rises else -apart) + 0.5 / trials,
+    )
+
+
+@lru_cache(maxsize=65_536)
+def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
+    """How many hits are among some drawn objects at most, or at least."""
+    from scipy.stats import hypergeom
+
+    return float((hypergeom.isf if most else hypergeom.ppf)(alpha, objects, hits, drawn))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """now: of the batch; batches: of each batch of the baseline; alpha: of one comparison; usual: how each of these
+    differs from the rest of them, where its own share does not say it."""
+
+    now: Counted
+    batches: Sequence[Counted]
+    alpha: float
+    usual: Sequence[Difference] | None = None
+
+    @property
+    def before(self) -> Counted:
+        return sum(self.batches, NONE)
+
+    def difference(self) -> Difference:
+        return share_difference(self.now, self.before, self.alpha)
+
+    def others(self) -> list[Difference]:
+        """Each batch against the rest."""
+        if self.usual is not None:
+            return list(self.usual)
+        whole = self.before
+        return [share_difference(one, whole - one, self.alpha) for one in self.batches if one.n < whole.n]
+
+    def found(self, limit: float, **told: Any) -> list[Finding]:
+        """The finding, if it is one. told: what, column, of, keys of it."""
+        if not abs(self.now.share - self.before.share) > limit:  # most columns: without a quantile
+            return []
+        mine = self.difference()
+        if not stands_out(mine, limit, self.others):
+            return []
+        words: Any = {"before": _words(self.before), "now": _words(self.now)}
+        return [Finding(**words, effect=mine.effect, limit=limit, **told)]
+
+
+def mix(
+    now: Mapping[str, Counted],
+    batches: Sequence[Mapping[str, Counted]],
+    alpha: float,
+    limits: tuple[float, float],
+    **told: Any,
+) -> list[Finding]:
+    """Of all values of a column: those whose share is another, or else the mix as a whole, by its population stability
+    index. limits: of a share, and of the index; now, batches: value -> how many, each with the same `n`."""
+    share, psi = limits
+    found: list[Finding] = []
+    usual: list[Difference] | None = None
+    for name in sorted({*now, *(name for one in batches for name in one)}):
+        compared = comparison(name, now, batches, alpha)
+        if is_rare(name, batches) and abs(compared.now.share - compared.before.share) > share:
+            usual = usual or rare_values(batches, alpha)
+            compared = replace(compared, usual=usual)
+        found += [replace(one, column=f"{one.column} = {name!r}") for one in compared.found(share, **told)]
+    return found or _shifted(now, batches, alpha, psi, **told)
+
+
+def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
+    """Whether fewer than half of the batches have a value: then its own shares do not say what is usual of it."""
+    return 2 * sum(name in one for one in batches) < len(batches)
+
+
+def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[Difference]:
+    """Of each batch, the largest share of a value that is rare among the others, against these. Feeds of other shoots
+    or speakers in every batch have such."""
+    found = []
+    for place, one in enumerate(batches):
+        rest = [*batches[:place], *batches[place + 1 :]]
+        rare = sorted(name for name in one if is_rare(name, rest))
+        largest = max(rare, key=lambda name: one[name].share, default=None)
+        known = largest is not None and comparison(largest, one, rest, alpha).difference()
+        found.append(known or NO_RARE_VALUE)
+    return found
+
+
+def comparison(
+    name: str, now: Mapping[str, Counted], batches: Sequence[Mapping[str, Counted]], alpha: float
+) -> Comparison:
+    """Of one value; a batch without it has 0 of its own."""
+    return Comparison(now=_of(now, name), batches=[_of(one, name) for one in batches if one], alpha=alpha)
+
+
+def _of(counts: Mapping[str, Counted], name: str) -> Counted:
+    if name in counts:
+        return counts[name]
+    some = next(iter(counts.values()), NONE)
+    return replace(some, k=0)
+
+
+def _shifted(
+    now: Mapping[str, Counted],
+    batches: Sequence[Mapping[str, Counted]],
+    alpha: float,
+    limit: float,
+    **told: Any,
+) -> list[Finding]:
+    names = sorted({*now, *(name for one in batches for name in one)})
+    if len(names) < 2 or not now:
+        return []
+    mine = [_of(now, name) for name in names]
+    each = [[_of(one, name) for name in names] for one in batches if one]
+    whole = [sum((one[place] for one in each), NONE) for place in range(len(names))]
+    difference = index_difference(mine, whole, alpha)
+
+    def others() -> list[Difference]:
+        rests = [[all_ - part for all_, part in zip(whole, one, strict=True)] for one in each]
+        pairs = [(one, rest) for one, rest in zip(each, rests, strict=True) if rest[0].n]
+        return [index_difference(one, rest, alpha) for one, rest in pairs]
+
+    if not stands_out(difference, math.sqrt(limit), others):
+        return []
+    now_words, before_words = (", ".join(_top(names, counts)) for counts in (mine, whole))
+    return [Finding(**told, before=before_words, now=now_words, effect=difference.effect**2, limit=limit)]
+
+
+def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: float) -> Difference:
+    """Square root of the population stability index of two sets of shares, sum of (p - q) ln(p / q), half an object
+    added to each count. n times the index, with 1/n = 1/n_now + 1/n_before, is about chi-square with one degree of
+    freedom less than there are values (it is twice the mean of the two directions' G statistics): that says what chance
+    makes of it."""
+    import numpy as np
+
+    n, m = (min(some[0].n, some[0].objects) for some in (now, before))
+    if not n or not m:
+        return UNKNOWN
+    p = np.array([one.share * n + 0.5 for one in now])
+    q = np.array([one.share * m + 0.5 for one in before])
+    p, q = p / p.sum(), q / q.sum()
+    scale, freedom = 1 / n + 1 / m, len(p) - 1
+    return Difference(
+        effect=math.sqrt(float(((p - q) * np.log(p / q)).sum())),
+        chance=math.sqrt(freedom * scale),
+        noise=math.sqrt(_index_by_chance(freedom, alpha) * scale),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _index_by_chance(freedom: int, alpha: float) -> float:
+    from scipy.stats import chi2
+
+    return float(chi2.isf(alpha, freedom))
+
+
+def _top(names: Sequence[str], counts: Sequence[Counted]) -> list[str]:
+    ordered = sorted(zip(names, counts, strict=True), key=lambda item: (-item[1].k, item[0]))[:3]
+    return [f"{name} {one.share:.1%}" for name, one in ordered]
+
+
+def _words(one: Counted) -> str:
+    return f"{one.share:.2%} of {round(one.n)}"

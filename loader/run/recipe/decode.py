@@ -123,7 +123,7 @@ def _decode_videos(
         chosen.update(choose(ours, timelines, rngs))
         return chosen
 
-    out: dict[str, Any] = load("clip:read_whole")({field: data[field] for field in group}, noted)
+    out: dict[str, Any] = load("video.decode:read_whole")({field: data[field] for field in group}, noted)
     for field, choice in chosen.items():
         _add_times(out, field, by_field[field], choice)
     return out

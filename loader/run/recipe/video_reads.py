@@ -45,11 +45,11 @@ class BareClip:
         Raises: DecodeFailed, and what reading raises.
         """
         frames, framing = self.choice.frames, self.choice.framing
-        clip: np.ndarray | None = load("clip:read_bare")(
+        clip: np.ndarray | None = load("video.decode:read_bare")(
             self.table, self.timeline, self.bodies, frames, framing
         )
         if clip is None:
-            read: dict[str, np.ndarray] = load("clip:read_whole")(
+            read: dict[str, np.ndarray] = load("video.decode:read_whole")(
                 {"": self.whole()}, lambda timelines: {"": self.choice}
             )
             clip = read[""]

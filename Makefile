@@ -11,7 +11,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup demo ui soak test test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
+.PHONY: help setup demo ui soak test test-all test-times test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,8 +36,16 @@ media: $(READY) ## only fetch the demo's real media, into demo/media
 ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 
-test: $(READY) ## every test that needs nothing but pip
+test: $(READY) ## the fast tests that need nothing but pip: three quarters of all, in less than five minutes
+	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not ceph and not mutants'
+
+test-all: $(READY) ## every test that needs nothing but pip (half an hour of two cores)
 	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants'
+
+test-times: $(READY) ## measure the tests, and write tests/slow.txt anew
+	rm -rf build/times && mkdir -p build/times
+	TEST_TIMES=build/times $(PYTEST) $(PARALLEL) -p tests.times -m 'not server and not ceph and not mutants'
+	$(BIN)/python tests/times.py build/times
 
 test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
 	scripts/install-ceph.sh

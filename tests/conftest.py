@@ -17,6 +17,7 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
     "false"  # else gcsfs looks for a kind of bucket first, up to 60 s each
 )
 
+settings.register_profile("fast", max_examples=25)
 settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
 
 
@@ -26,13 +27,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the planted bugs, the sample of the day; in as many days as it takes, each one is planted."""
+    """Marks the slow tests, and leaves of the planted bugs the sample of the day."""
+    slow = frozenset((Path(__file__).parent / "slow.txt").read_text().split())  # written by times.py
+    for item in items:
+        if item.nodeid.partition("[")[0] in slow:
+            item.add_marker("slow")
     n = config.getoption("--planted-sample")
     planted = [item for item in items if item.get_closest_marker("mutants")]
     if not n or not planted:
         return
-    first = date.today().toordinal() * n
+    first = date.today().toordinal() * n  # in as many days as it takes, each bug is planted
     kept = {planted[place % len(planted)].nodeid for place in range(first, first + n)}
     left = [item for item in planted if item.nodeid not in kept]
     config.hook.pytest_deselected(items=left)

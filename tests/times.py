@@ -1,0 +1,58 @@
+"""Processor time of every test, and the list of the slow ones: tests/slow.txt, which `make test` leaves out.
+
+`make test-times` runs the tests with this plugin and then this file, which writes the list. A test function is slow
+where any of its cases takes more than SLOW_CPU_S of processor time, children included, or SLOW_CLOCK_S by the clock:
+then `make test` takes less than five minutes on two cores.
+"""
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+SLOW = Path(__file__).with_name("slow.txt")
+SLOW_CPU_S, SLOW_CLOCK_S = 0.3, 2.0
+MARKED = ("server", "ceph", "mutants")
+"""Marks of tests that `make test` leaves out anyway."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Append a line to $TEST_TIMES/<process>: processor seconds, seconds, the test."""
+    cpu, clock = _cpu_s(), time.perf_counter()
+    result = yield
+    if not any(item.get_closest_marker(name) for name in MARKED):
+        line = f"{_cpu_s() - cpu:.3f} {time.perf_counter() - clock:.3f} {item.nodeid}\n"
+        with Path(os.environ["TEST_TIMES"], str(os.getpid())).open("a") as file:
+            file.write(line)
+    return result
+
+
+def _cpu_s() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def main(folder: Path) -> None:
+    """Write the list from the times of a run."""
+    total_s, fast_s, slow, lines = 0.0, 0.0, set[str](), list[tuple[float, str]]()
+    for path in folder.iterdir():
+        for line in path.read_text().splitlines():
+            cpu_s, clock_s, test = line.split(" ", 2)
+            function = test.partition("[")[0]
+            lines.append((float(cpu_s), function))
+            if float(cpu_s) > SLOW_CPU_S or float(clock_s) > SLOW_CLOCK_S:
+                slow.add(function)
+    total_s = sum(cpu_s for cpu_s, _ in lines)
+    fast_s = sum(cpu_s for cpu_s, function in lines if function not in slow)
+    SLOW.write_text("".join(f"{function}\n" for function in sorted(slow)))
+    n_fast = sum(function not in slow for _, function in lines)
+    print(f"{len(lines)} tests took {total_s:.0f} s of processors; {n_fast} fast ones {fast_s:.0f} s")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
+# Where servers run, tests wait for them half of their time.
+CROWDED := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --dist loadfile
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
@@ -65,12 +67,14 @@ check: $(READY) ## lint, types, architecture, the documentation's links
 	$(PYTEST) tests/test_architecture.py
 	$(SITE)
 
-ci: check demo ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
-	scripts/install-peers.sh
-	scripts/install-servers.sh
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
-	$(PYTEST) $(PARALLEL) -m 'not ceph and not mutants' --durations=15
-	$(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
+ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
+	scripts/timed.sh "environment" $(MAKE) setup
+	scripts/timed.sh "check" $(MAKE) check
+	scripts/timed.sh "demo" $(MAKE) demo
+	scripts/timed.sh "peers and servers" sh -c 'scripts/install-peers.sh && scripts/install-servers.sh'
+	scripts/timed.sh "optional packages" $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
+	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants' --durations=15
+	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
 nightly: mutants prove campaign fuzz soak bench ## what takes hours: all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
 

@@ -78,3 +78,18 @@ def test_the_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> Non
         text=True,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, shown, "")
+
+
+MADE_BY_READERS = {
+    "assets/featurizers/mean_colour.py",
+    "dagster_project/datasets/portraits.py",
+    "loader/modalities/points.py",
+}
+"""Files that extending.md has its readers write."""
+
+
+def test_every_file_that_a_page_names_is_there() -> None:
+    packages = "loader|penstock|assets|resources|dagster_project|tests|examples"
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")):
+        named = set(re.findall(rf"(?<![\w./])((?:{packages})/[\w/]+\.py)\b", page.read_text())) - MADE_BY_READERS
+        assert not [path for path in sorted(named) if not (ROOT / path).exists()], page

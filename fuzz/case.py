@@ -20,7 +20,7 @@ import numpy as np
 
 import loader
 from assets.media.cutters import ALL_KINDS
-from assets.media.known import Shelf
+from assets.media.known import ClipStaging
 from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
@@ -156,7 +156,7 @@ def _through(
         "scratch": str(folder / "scratch"),
         "kinds": ALL_KINDS,
         "policy": rng.choice(POLICIES),
-        "shelf": rng.choice([None, Shelf(store=open_store(str(folder / "shelf")), key="clips")]),
+        "staging": rng.choice([None, ClipStaging(store=open_store(str(folder / "staging")), key="clips")]),
     }
     told = audit_object(AuditRequest(**common))
     n_told = (told.row is not None) + (told.refusal is not None) + bool(told.fault)

@@ -91,5 +91,7 @@ MADE_BY_READERS = {
 def test_every_file_that_a_page_names_is_there() -> None:
     packages = "loader|penstock|assets|resources|dagster_project|tests|examples"
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")):
-        named = set(re.findall(rf"(?<![\w./])((?:{packages})/[\w/]+\.py)\b", page.read_text())) - MADE_BY_READERS
+        named = (
+            set(re.findall(rf"(?<![\w./])((?:{packages})/[\w/]+\.py)\b", page.read_text())) - MADE_BY_READERS
+        )
         assert not [path for path in sorted(named) if not (ROOT / path).exists()], page

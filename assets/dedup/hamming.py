@@ -98,7 +98,7 @@ def masks(bits: int, radius: int) -> Int64s:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class ChunkTable:
     """Hashes filed under one chunk. rows: int32 [n], in the order of their chunk; hashes: uint64 [n], likewise;
     starts: int32 [2^bits + 1], where each value of the chunk begins."""
 
@@ -111,29 +111,29 @@ class Shelf:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashIndex:
     """n rows of k hashes, ready to be searched for those of which each lies within `max_distance` bits of another row's
-    at its place. hashes: uint64 [n, k]; shelves: where the first of the k is filed."""
+    at its place. hashes: uint64 [n, k]; tables: where the first of the k is filed."""
 
     hashes: UInt64s
     max_distance: int
-    shelves: tuple[Shelf, ...]
+    tables: tuple[ChunkTable, ...]
 
     @property
     def lookups(self) -> int:
         """Places looked up per query."""
-        return sum(shelf.chunk.n_masks for shelf in self.shelves)
+        return sum(table.chunk.n_masks for table in self.tables)
 
 
 def build(hashes: UInt64s, max_distance: int) -> HashIndex:
     """File uint64 [n, k], by the first of the k. Raises: ValueError for a distance that is not 0 to `MAX_DISTANCE`."""
-    shelves = []
+    tables = []
     first = np.ascontiguousarray(hashes[:, 0])
     for chunk in chunks_for(len(hashes), max_distance):
         values = chunk.of(first)
         rows = np.argsort(values.astype(np.int32), kind="stable").astype(np.int32)
         starts = np.zeros((1 << chunk.bits) + 1, np.int32)
         np.cumsum(np.bincount(values, minlength=1 << chunk.bits), out=starts[1:])
-        shelves.append(Shelf(chunk=chunk, rows=rows, hashes=first[rows], starts=starts))
-    return HashIndex(hashes=hashes, max_distance=max_distance, shelves=tuple(shelves))
+        tables.append(ChunkTable(chunk=chunk, rows=rows, hashes=first[rows], starts=starts))
+    return HashIndex(hashes=hashes, max_distance=max_distance, tables=tuple(tables))
 
 
 def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -141,10 +141,10 @@ def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
     the place where the two differ most. Memory: what is found, and `_AT_ONCE`."""
     n_rows = len(index.hashes)
     codes = [np.zeros(0, np.int64)]
-    for shelf in index.shelves:
-        for query, place in _places(shelf, queries[:, 0]):
-            hit = np.bitwise_count(queries[query, 0] ^ shelf.hashes[place]) <= index.max_distance
-            query, row = query[hit], shelf.rows[place[hit]]
+    for table in index.tables:
+        for query, place in _places(table, queries[:, 0]):
+            hit = np.bitwise_count(queries[query, 0] ^ table.hashes[place]) <= index.max_distance
+            query, row = query[hit], table.rows[place[hit]]
             also = _distance(index.hashes, row, queries, query) <= index.max_distance
             codes.append(query[also] * n_rows + row[also])
     query, row = np.divmod(np.unique(np.concatenate(codes)), max(n_rows, 1))
@@ -160,21 +160,21 @@ def _distance(hashes: UInt64s, row: Int64s, queries: UInt64s, query: Int64s) -> 
 def n_compared(index: HashIndex, queries: UInt64s) -> int:
     """How many hashes a search for these compares: its cost, besides `lookups` per query."""
     total = 0
-    for shelf in index.shelves:
-        wanted = shelf.chunk.of(queries[:, 0])[:, None] ^ masks(shelf.chunk.bits, shelf.chunk.radius)
-        total += int((shelf.starts[wanted + 1] - shelf.starts[wanted]).sum(dtype=np.int64))
+    for table in index.tables:
+        wanted = table.chunk.of(queries[:, 0])[:, None] ^ masks(table.chunk.bits, table.chunk.radius)
+        total += int((table.starts[wanted + 1] - table.starts[wanted]).sum(dtype=np.int64))
     return total
 
 
-def _places(shelf: Shelf, queries: UInt64s) -> Iterator[tuple[Int64s, Int64s]]:
-    """(query, place on the shelf) of everything filed near to each query's chunk, some `_AT_ONCE` at a time."""
-    near_values = masks(shelf.chunk.bits, shelf.chunk.radius)
+def _places(table: ChunkTable, queries: UInt64s) -> Iterator[tuple[Int64s, Int64s]]:
+    """(query, place on the table) of everything filed near to each query's chunk, some `_AT_ONCE` at a time."""
+    near_values = masks(table.chunk.bits, table.chunk.radius)
     step = max(1, _AT_ONCE // len(near_values))
     for first in range(0, len(queries), step):
-        values = shelf.chunk.of(queries[first : first + step])
+        values = table.chunk.of(queries[first : first + step])
         wanted = (values[:, None] ^ near_values).ravel()
-        begin = shelf.starts[wanted].astype(np.int64)
-        count = shelf.starts[wanted + 1] - begin
+        begin = table.starts[wanted].astype(np.int64)
+        count = table.starts[wanted + 1] - begin
         asked = np.flatnonzero(count)
         begin, count = begin[asked], count[asked]
         query = first + asked // len(near_values)

@@ -6,7 +6,7 @@ from typing import Any
 from loader.storage import Store
 from penstock.stages import check_partition
 
-from ..media.known import Shelf
+from ..media.known import ClipStaging
 from ..media.policy import CutPolicy
 from ..media.segments.read import Segment
 from ..stages import fingerprint
@@ -20,22 +20,22 @@ def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
     return tuple(Segment(**segment) for segment in raw.get("segments") or ())
 
 
-Shelves = Callable[[str, Sequence[Segment]], Shelf]
+StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
 """(SHA-256 of an object, its given segments) -> the place for its clips."""
 
 
-def shelves_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> Shelves:
+def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
     """The places of a batch. The name of each says what decides the bytes of the clips."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
-    def shelf(sha256: str, segments: Sequence[Segment]) -> Shelf:
+    def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:
         name = fingerprint(_VERSION, sha256, plain, [repr(segment) for segment in segments])[:32]
-        return Shelf(store=store, key=f"{_folder(dataset, partition)}{name}")
+        return ClipStaging(store=store, key=f"{_folder(dataset, partition)}{name}")
 
-    return shelf
+    return staging
 
 
-def clear_shelves(store: Store, dataset: str, partition: str) -> None:
+def clear_staging(store: Store, dataset: str, partition: str) -> None:
     """Delete what waits for a batch, cut or not. Raises: StoreError."""
     store.delete_many([info.key for info in store.list(_folder(dataset, partition))])
 

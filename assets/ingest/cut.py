@@ -20,7 +20,7 @@ from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, dropped, rejected
 from ..spec import DatasetSpec
 from ..stages import fingerprint
-from .clip_staging import Shelves, segments_of
+from .clip_staging import StagingOf, segments_of
 from .time_limits import Tell, limits_decoded, log
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ def cut_objects(
     scratch: Path,
     published: Mapping[str, str],
     progress: Progress | None = None,
-    waiting: Shelves | None = None,
+    waiting: StagingOf | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[CutUnit], list[Row]]:
     """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset;
@@ -74,7 +74,7 @@ def cut_objects(
             kinds=ALL_KINDS,
             audit=row,
             segments=segments_of(raws[row["key"]]),
-            shelf=None if waiting is None else waiting(row["sha256"], segments_of(raws[row["key"]])),
+            staging=None if waiting is None else waiting(row["sha256"], segments_of(raws[row["key"]])),
         )
         for position, row in enumerate(wanted)
     ]

@@ -34,7 +34,7 @@ from ..stages import (
     require_published,
 )
 from ..tables import read_table, write_table
-from .clip_staging import Shelves, clear_shelves, segments_of, shelves_of
+from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
 from .time_limits import Limit, Tell, limits_told, log
 
 CODE_VERSION = "2"
@@ -71,11 +71,11 @@ def media_stage(
     if newest is not None and newest.fingerprint == wanted:
         return newest, read_table(store, newest.files[MEDIA]), read_table(store, newest.files["refusals"])
     landed = read_table(store, upstream.files[RAW_OBJECTS])
-    shelves = shelves_of(store, spec.name, partition, spec.policy)
-    admitted, refusals = audit_objects(landing, compute, landed, spec, progress, shelves, tell)
+    staging = staging_of(store, spec.name, partition, spec.policy)
+    admitted, refusals = audit_objects(landing, compute, landed, spec, progress, staging, tell)
     reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
     if reason:
-        clear_shelves(store, spec.name, partition)
+        clear_staging(store, spec.name, partition)
     record = StageRecord(
         dataset=spec.name,
         stage=MEDIA,
@@ -101,12 +101,12 @@ def audit_objects(
     landed: Sequence[Row],
     spec: DatasetSpec,
     progress: Progress | None = None,
-    shelves: Shelves | None = None,
+    staging: StagingOf | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
     """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken.
 
-    shelves: where clips are put that are made on the way; tell: of objects whose limit is above the dataset's.
+    staging: where clips are put that are made on the way; tell: of objects whose limit is above the dataset's.
     """
     refusals: list[Row] = []
     readable: list[Row] = []
@@ -131,7 +131,7 @@ def audit_objects(
                 kinds=ALL_KINDS,
                 policy=spec.policy,
                 segments=segments_of(row),
-                shelf=None if shelves is None else shelves(row["sha256"], segments_of(row)),
+                staging=None if staging is None else staging(row["sha256"], segments_of(row)),
             )
             for position, row in enumerate(readable)
         ]

@@ -39,7 +39,7 @@ from ..stages import (
 )
 from ..tables import read_table, write_table
 from . import recuts as cut_again
-from .clip_staging import clear_shelves, shelves_of
+from .clip_staging import clear_staging, staging_of
 from .cut import CutUnit, cut_objects, n_short_shots, policy_fingerprint, untrue_reason
 from .media import refusal_counts
 from .time_limits import Tell, log
@@ -100,7 +100,7 @@ def units_stage(
             Path(scratch),
             published_objects(root, spec.name),
             progress,
-            shelves_of(store, spec.name, partition, spec.policy),
+            staging_of(store, spec.name, partition, spec.policy),
             tell,
         )
         reason = untrue_reason(refusals, len(audits), spec.max_untrue_rate)
@@ -136,7 +136,7 @@ def units_stage(
         },
     )
     published = append_record(store, record)
-    clear_shelves(store, spec.name, partition)
+    clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
         cut_again.clear(store, spec.name, partition, newest.body["txn"])
     return published, rows, refusals

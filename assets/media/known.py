@@ -10,7 +10,7 @@ from .segments.read import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class ClipStaging:
     """Where the clips of one object wait. Its key says what decides their bytes."""
 
     store: Store
@@ -19,12 +19,14 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """audit: its row of the media table, or nothing; segments: those that a table beside the media gives; shelf: where
-    clips may wait that were made on the way."""
+    """An object, as its audit and its neighbours describe it."""
 
     audit: Mapping[str, Any] = field(default_factory=dict)
+    """Its row of the media table, or nothing."""
     segments: tuple[Segment, ...] = ()
-    shelf: Shelf | None = None
+    """Segments that a table beside the media gives."""
+    staging: ClipStaging | None = None
+    """Where clips may wait that the audit made."""
 
 
 NOTHING = Known()

@@ -19,7 +19,7 @@ from loader.storage import Store
 from .audit import audit
 from .cut_audit import audit_units
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
-from .known import Known, Shelf
+from .known import ClipStaging, Known
 from .media_table import Row
 from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 class AuditRequest:
     """store: where the object lies; key, sha256, mime: as they landed; scratch: a folder of this object's own,
     made when it is not there; kinds: those that the dataset takes; policy: whether HDR and deep colour are taken, and
-    how to cut; segments: the given ones; shelf: where clips are put that can be made on the way, None for nowhere.
+    how to cut; segments: the given ones; staging: where clips are put that can be made on the way, None for nowhere.
     """
 
     store: Store
@@ -47,7 +47,7 @@ class AuditRequest:
     kinds: tuple[Kind, ...] = MEDIA_KINDS
     policy: CutPolicy = field(default_factory=CutPolicy)
     segments: tuple[Segment, ...] = ()
-    shelf: Shelf | None = None
+    staging: ClipStaging | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class CutRequest:
     kinds: tuple[Kind, ...] = MEDIA_KINDS
     audit: Mapping[str, Any] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
-    shelf: Shelf | None = None
+    staging: ClipStaging | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +95,11 @@ def audit_object(request: AuditRequest) -> AuditResult:
 
     def work(path: str) -> AuditResult:
         ahead = None
-        if request.shelf is not None:
+        if request.staging is not None:
             ahead = Ahead(request.policy.video, request.segments, scratch)
         row = audit(path, request.mime, request.kinds, request.policy, ahead)
-        if ahead is not None and request.shelf is not None and any(ahead.clips):
-            put_clips(request.shelf, ahead.clips, ahead.extent, scratch)
+        if ahead is not None and request.staging is not None and any(ahead.clips):
+            put_clips(request.staging, ahead.clips, ahead.extent, scratch)
         return AuditResult(key=request.key, row={**row, "key": request.key, "sha256": request.sha256})
 
     try:
@@ -119,7 +119,7 @@ def cut_object(request: CutRequest) -> CutResult:
 
     def work(path: str) -> CutResult:
         kind = kind_of(path, request.mime, request.kinds)
-        known = Known(audit=request.audit, segments=request.segments, shelf=request.shelf)
+        known = Known(audit=request.audit, segments=request.segments, staging=request.staging)
         units = CUTTERS[kind].units(path, scratch, request.policy, known)
         audit_units(path, kind, units, request.audit)
         return CutResult(key=request.key, kind=kind, units=tuple(units))
@@ -136,7 +136,7 @@ def cut_object(request: CutRequest) -> CutResult:
 
 def stores_of(work: Sequence[AuditRequest | CutRequest]) -> list[Store]:
     """The stores that these requests read and write, each of which is the same in all of them."""
-    return [store for one in work[:1] for store in (one.store, one.shelf and one.shelf.store) if store]
+    return [store for one in work[:1] for store in (one.store, one.staging and one.staging.store) if store]
 
 
 def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:

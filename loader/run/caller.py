@@ -1,4 +1,4 @@
-"""The thread that asks for a batch makes it: a crew of nobody."""
+"""The thread that asks for a batch makes it: an executor without threads."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -24,7 +24,7 @@ class _Asked(Future[Made]):
         return super().result(timeout)
 
 
-class Caller:
+class InlineExecutor:
     """Makes what it is asked for in the thread that takes it, and nothing ahead."""
 
     size = 0

@@ -15,15 +15,14 @@ from typing import Literal
 from ..cache.spec import CacheSpec
 from ..errors import InvalidRuntime
 from ..storage import is_local
-from .ahead.threads import Crew
+from .ahead.threads import ThreadPool
 from .batch.batch import Batch
-from .caller import Caller
+from .caller import InlineExecutor
 from .contention import Contention, better_processes, better_threads
 from .making.assemble import Assembler
-from .making.prefetch import Crew as BatchCrew
-from .making.prefetch import Made, Prefetch, making
+from .making.prefetch import BatchMaker, Made, Prefetch, making
 from .metrics.metrics import Metrics
-from .workers.pool import ProcessCrew
+from .workers.pool import WorkerPool
 from .workers.startup_message import check_can_be_sent, why_not
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class Execution:
         self._least_threads = 0 if executor == "auto" else 1
         self._threads_made: int | None = None  # by what was seen
         self._contention = Contention() if self._may_go_over or self._may_be_fewer else None
-        self._starting: ProcessCrew | None = None  # of `auto`, until its workers are ready
+        self._starting: WorkerPool | None = None  # of `auto`, until its workers are ready
         self._prefetch: Prefetch | None = None
         self._computed_s = 0.0
 
@@ -78,12 +77,12 @@ class Execution:
     def prefetch(self) -> Prefetch:
         """What makes ahead."""
         if self._prefetch is None:
-            crews: dict[str, Callable[[], BatchCrew]] = {
+            makers: dict[str, Callable[[], BatchMaker]] = {
                 "processes": self._processes,
                 "threads": self._threads,
                 "caller": self._caller,
             }
-            self._prefetch = Prefetch(crews[self.name](), self._bound)
+            self._prefetch = Prefetch(makers[self.name](), self._bound)
         return self._prefetch
 
     def asked(self) -> None:
@@ -134,18 +133,18 @@ class Execution:
             return min(max(1, cores - 1), PROCESSES)
         return cores if self._threads_made is None else self._threads_made
 
-    def _threads(self) -> Crew[range, Made]:
-        return Crew(
+    def _threads(self) -> ThreadPool[range, Made]:
+        return ThreadPool(
             making(self._assembler.batches), self._count("threads"), partial(self._metrics.observe, "room")
         )
 
-    def _caller(self) -> Caller:
-        return Caller(making(self._assembler.batches))
+    def _caller(self) -> InlineExecutor:
+        return InlineExecutor(making(self._assembler.batches))
 
-    def _processes(self) -> ProcessCrew:
+    def _processes(self) -> WorkerPool:
         workers = self._count("processes")
         cache = self._cache.shared_by(workers)
-        return ProcessCrew(self._assembler.recipe, cache, workers, self._bound, self._metrics)
+        return WorkerPool(self._assembler.recipe, cache, workers, self._bound, self._metrics)
 
     def _look(self, contention: Contention) -> None:
         """Start worker processes where they would be faster and can be had; else have fewer threads where those would
@@ -174,16 +173,16 @@ class Execution:
         self.prefetch().move(self._threads() if threads else self._caller())
         self._choose("threads" if threads else "caller", why)
 
-    def _go_over(self, crew: ProcessCrew) -> None:
+    def _go_over(self, pool: WorkerPool) -> None:
         """To the worker processes, as soon as all are ready; not at all, if one never will be."""
         try:
-            if not crew.poll():
+            if not pool.poll():
                 return
         except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on as they did
-            crew.abandon()
+            pool.abandon()
             self._choose("threads", f"{self.why}; but a worker process could not start: {error}")
         else:
-            self.prefetch().move(crew)
+            self.prefetch().move(pool)
             self._choose("processes", self.why)
         self._starting = None
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from ..errors import Changed
 from .disk.errors import disk_error, upload_size, write_all
 from .keys import unfinished_name
-from .shared.memory_budget import Room
+from .shared.memory_budget import MemoryBudget
 from .store import ObjectInfo, Store
 from .stream import Pieces
 
@@ -15,7 +15,7 @@ READ_BYTES = 256 * 2**10
 """At once: what is hashed next is still in the processor's cache."""
 HELD_BYTES = 64 * 2**20
 """A larger file is not held to be uploaded."""
-_room = Room(2**30, idle=0)
+_room = MemoryBudget(2**30, idle=0)
 
 Seen = Callable[[memoryview], object]
 """Is given every byte in order, a piece at a time, such as a hash's `update`; a piece is good while it is called."""

@@ -27,7 +27,7 @@ _doubt: ContextVar[_Doubt | None] = ContextVar("penstock_doubt", default=None)
 _serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=None)
 
 
-def sound(read: Callable[[], T], *, again: int = 1) -> T:
+def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
     """What `read` gives: it fetches bytes and raises Corrupt where they are wrong. Then it is called once more for each
     store that has not served it yet, and `again` times in any case: a bit that flipped on the way is cured so.
 

@@ -108,7 +108,7 @@ READ_AHEAD = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class Clients:
     """What was seen at a look. silence_us: who has said the same for so long is dead."""
 
     signs: Signs
@@ -142,7 +142,7 @@ def open_txns(state: State) -> list[str]:
     return [txn.txn for txn in state.txns.values() if txn.status == "open"]
 
 
-def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Life:
+def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Clients:
     """See who is alive, after `state` was read, and note it under the collector's name. A lease that was seen at the
     look before is asked for, listed or not. A request per open transaction, per lease, and three more. Raises:
     StoreError."""
@@ -152,9 +152,9 @@ def look(store: Store, name: str, state: State, leases: Leases, at: Moment, sile
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
     said: dict[str, Said] = {one.key: _said(one) for one in there}
     said |= dict(zip(map(_key, txns), beats, strict=True))
-    life = Life(signs=before.after(said, at, silence_us // 2), leases=there, silence_us=silence_us)
-    write_signs(store, name, life.signs)
-    return life
+    clients = Clients(signs=before.after(said, at, silence_us // 2), leases=there, silence_us=silence_us)
+    write_signs(store, name, clients.signs)
+    return clients
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:

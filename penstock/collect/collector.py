@@ -21,11 +21,11 @@ from loader.dataset.log.state import State, VersionRecord
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
 
 from .classify import Tally, sorter
-from .clients import Life, check_name, look, own_name
+from .clients import Clients, check_name, look, own_name
 from .clock import Moment, now
 from .deleted_record import PrimaryRecord, Record, swept_by_primary
 from .listing import listed
-from .needed import Lost, References, owners, protected, references
+from .needed import References, Unreadable, owners, protected, references
 from .plan import Plan, planned
 from .report import Report
 from .side_objects import as_table, cards, hints, signs_of_the_dead
@@ -105,16 +105,18 @@ def collect(
         _check_dataset(root, root.log.refresh(), options.dataset)  # of a root, of a format that we know
         listing = stack.enter_context(listed(root.store, "data/"))
         state, leases = root.log.refresh(), Leases(root.store)
-        life = look(root.store, name, state, leases, at, silence_us)
+        clients = look(root.store, name, state, leases, at, silence_us)
         mirror = not is_primary(root.store, state)
         # No signs of life are copied to a mirror, and no transaction is aborted there.
-        mine = (txn for txn in life.silent_txns(state) if options.dataset in (None, state.txns[txn].dataset))
+        mine = (
+            txn for txn in clients.silent_txns(state) if options.dataset in (None, state.txns[txn].dataset)
+        )
         silent = [] if mirror else list(mine)
         if apply and silent:
-            _abort(root, silent, life)
+            _abort(root, silent, clients)
             state = root.log.refresh()
             silent = [txn for txn in silent if state.txns[txn].status == "aborted"]
-        kept, live = _kept(root, state, life, options.condemned, mirror=mirror)
+        kept, live = _kept(root, state, clients, options.condemned, mirror=mirror)
         owner_of = owners(root.store, state, kept, live.owners)  # before the sweep takes what says it
         tally = Tally()
 
@@ -124,13 +126,13 @@ def collect(
             yield _counted(gone(found) if gone else found, tally)
             pieces = map(sorter(state, kept, live, tally), listing.batches())
             yield from map(gone, pieces) if gone else pieces
-            yield _counted(as_table(signs_of_the_dead(root.store, state, life, tally)), tally)
+            yield _counted(as_table(signs_of_the_dead(root.store, state, clients, tally)), tally)
             yield _counted(as_table(hints(root.store, tally)), tally)
 
         plan = stack.enter_context(planned(root.store, name, condemned(), at, grace_us))
         due = _due(plan, grace_us)
         caps = Caps(max_objects=options.max_objects, max_bytes=options.max_bytes, dataset=options.dataset)
-        check = last_look(root, life, leases, kept, options.condemned, mirror=mirror)
+        check = last_look(root, clients, leases, kept, options.condemned, mirror=mirror)
         record = (PrimaryRecord() if mirror else Record(root, name)) if apply else None
         swept = sweep(root, plan, caps, grace_us, check, record, at.at_us)
     return Report(
@@ -156,13 +158,13 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
 
 
 def _kept(
-    root: Root, state: State, life: Life, condemned: Collection[str], *, mirror: bool
+    root: Root, state: State, clients: Clients, condemned: Collection[str], *, mirror: bool
 ) -> tuple[dict[str, VersionRecord], References]:
     """The versions that stay, and what they are made of. Raises: as `references`."""
     while True:
-        kept = protected(state, life.living(life.leases), condemned)
+        kept = protected(state, clients.living(clients.leases), condemned)
         try:
-            lost = Lost(root.store, state, condemned, mirror=mirror)
+            lost = Unreadable(root.store, state, condemned, mirror=mirror)
             return kept, references(root.store, list(kept.values()), lost)
         except ObjectNotFound:
             before, state = state, root.log.refresh()
@@ -172,10 +174,10 @@ def _kept(
             # leases that we know is seen by the last look.
 
 
-def _abort(root: Root, txns: Collection[str], life: Life) -> None:
+def _abort(root: Root, txns: Collection[str], clients: Clients) -> None:
     for txn in txns:
         try:
-            root.log.abort(txn, f"no sign of life for {life.silence_us // 3_600_000_000} h")
+            root.log.abort(txn, f"no sign of life for {clients.silence_us // 3_600_000_000} h")
         except Conflict:  # it was committed this moment, or the root was moved
             continue
 

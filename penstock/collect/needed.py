@@ -51,7 +51,7 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
     return dict(found)
 
 
-class Lost:
+class Unreadable:
     """Of the versions that stay, by this state. condemned: as for `protected`; mirror: whether the store is one, to
     which what was retired first may never have been copied, as to a root that became the primary later."""
 
@@ -122,7 +122,7 @@ class References:
         return pc.is_in(keys, value_set=self.paths[stretch(self.paths, keys)])
 
 
-def references(store: Store, records: Sequence[VersionRecord], lost: Lost) -> References:
+def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable) -> References:
     """Every object of these versions. A request per version, and one per table of shards, which versions share.
 
     lost: what is to be done without a file that cannot be read. Memory: 0.2 KB per object. Raises: ObjectNotFound,
@@ -173,7 +173,7 @@ def _owner(manifest: Mapping[str, Any]) -> str:
     return str(manifest["producer"].get("owner", ""))
 
 
-def _manifest(store: Store, record: VersionRecord, lost: Lost) -> dict[str, Any] | None:
+def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str, Any] | None:
     try:
         return read_manifest(store, record.manifest, record.sha256)
     except (ObjectNotFound, Corrupt) as error:
@@ -182,7 +182,7 @@ def _manifest(store: Store, record: VersionRecord, lost: Lost) -> dict[str, Any]
 
 
 def _shards(
-    store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Lost, pool: Executor
+    store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Unreadable, pool: Executor
 ) -> Iterator[pa.Array]:
     """The paths of shards and of their indexes."""
 

@@ -13,7 +13,7 @@ from loader.storage.disk.leftovers import is_unfinished, list_in_place
 from loader.storage.store import ObjectInfo
 
 from .classify import Tally
-from .clients import Life
+from .clients import Clients
 
 _CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
 _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
@@ -32,7 +32,7 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
             yield info, record.dataset, record.txn, "card of a retired version"
 
 
-def signs_of_the_dead(store: Store, state: State, life: Life, tally: Tally) -> Iterator[Gone]:
+def signs_of_the_dead(store: Store, state: State, clients: Clients, tally: Tally) -> Iterator[Gone]:
     """Heartbeats of transactions that are over, what probes of the store left behind, and leases that have long been
     silent. Two listings."""
     for info in _in_place(store, "heartbeats/", tally):
@@ -43,7 +43,7 @@ def signs_of_the_dead(store: Store, state: State, life: Life, tally: Tally) -> I
             yield info, "", "", "probe"
         elif txn is None:
             tally.add_foreign([info.key], info.nbytes)
-    dead = {one.key for one in life.dead()}
+    dead = {one.key for one in clients.dead()}
     for info in _in_place(store, "leases/", tally):
         if info.key in dead:
             yield info, "", "", "lease of a silent reader"

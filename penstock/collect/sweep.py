@@ -22,9 +22,9 @@ from loader.storage.disk.leftovers import delete_in_place
 
 from ..progress import progress
 from ..units import size
-from .clients import Life
+from .clients import Clients
 from .deleted_record import PrimaryRecord, Record
-from .needed import Lost, protected, references
+from .needed import Unreadable, protected, references
 from .plan import Plan
 
 AT_ONCE = 16
@@ -188,7 +188,7 @@ def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
 
 def last_look(
     root: Root,
-    life: Life,
+    clients: Clients,
     leases: Leases,
     kept: Mapping[str, VersionRecord],
     condemned: Collection[str],
@@ -196,12 +196,12 @@ def last_look(
     mirror: bool,
 ) -> Check:
     """What is still not needed of a piece of the plan: the log and the leases are read again before each. kept:
-    versions that stayed when the plan was made; condemned, mirror: as for `Lost`. A listing and a request, where
+    versions that stayed when the plan was made; condemned, mirror: as for `Unreadable`. A listing and a request, where
     nothing moved."""
 
     def check(ripe: pa.Table) -> pa.Table:
         state = root.log.refresh()
-        living = life.living(leases.read())
+        living = clients.living(leases.read())
         now = protected(state, living, condemned)
         back = [record for id, record in now.items() if id not in kept]
         needed = [one.key for one in living] + [
@@ -209,7 +209,7 @@ def last_look(
         ]
         wanted = pa.array(needed, pa.large_string())
         if back:
-            lost = Lost(root.store, state, condemned, mirror=mirror)
+            lost = Unreadable(root.store, state, condemned, mirror=mirror)
             wanted = pa.concat_arrays([wanted, references(root.store, back, lost).paths])
         return ripe.filter(pc.invert(pc.is_in(ripe["key"], value_set=wanted)))
 

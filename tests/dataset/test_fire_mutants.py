@@ -51,7 +51,7 @@ def what_versions_share_is_forgotten(patch):
 def another_collectors_work_ends_a_look(patch):
     def kept(root, state, life, condemned, *, mirror):
         found = collector.protected(state, life.living(life.leases), condemned)
-        lost = collector.Lost(root.store, state, condemned, mirror=mirror)
+        lost = collector.Unreadable(root.store, state, condemned, mirror=mirror)
         return found, collector.references(root.store, list(found.values()), lost)
 
     patch.setattr(collector, "_kept", kept)

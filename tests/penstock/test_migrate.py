@@ -18,7 +18,7 @@ import pytest
 import loader
 from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
-from loader.storage.shared.memory_budget import Room
+from loader.storage.shared.memory_budget import MemoryBudget
 from penstock.cli import main
 from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.plan import plan_migration
@@ -482,7 +482,7 @@ def test_how_far_a_mirror_is_takes_no_request_for_each_entry(root, place):
 
 
 def test_memory_is_used_again_but_for_what_may_still_be_at_work():
-    room = Room(4 * 2**20)
+    room = MemoryBudget(4 * 2**20)
     with room.memory(2**20) as lent:
         first, lent.is_free = lent.view.obj, True
     with room.memory(2**20 - 5, beside=3 * 2**20) as lent:  # fits with what is beside it: counted once
@@ -520,7 +520,7 @@ def test_pace_and_room():
     Pace(sleep=sleep).take(10**9, 10**18)
     with pytest.raises(InvalidRuntime, match="above 0"):
         Pace(0)
-    room, held, most = Room(10), [0], [0]
+    room, held, most = MemoryBudget(10), [0], [0]
     lock = threading.Lock()
 
     def hold(nbytes):

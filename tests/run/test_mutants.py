@@ -55,7 +55,7 @@ def rank_slice_without_the_rest(patch):
 
 
 def batches_out_of_order(patch):
-    class Hasty(executor.Crew):
+    class Hasty(executor.ThreadPool):
         def __init__(self, make, threads, on_idle):
             def swapped(steps):
                 made = make(range(steps.start ^ 1, (steps.start ^ 1) + len(steps)))
@@ -65,7 +65,7 @@ def batches_out_of_order(patch):
 
             super().__init__(swapped, threads, on_idle)
 
-    patch.setattr(executor, "Crew", Hasty)
+    patch.setattr(executor, "ThreadPool", Hasty)
 
 
 def seek_keeps_what_was_made_ahead(patch):

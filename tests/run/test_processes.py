@@ -168,7 +168,7 @@ def test_a_worker_imports_neither_torch_nor_dagster(plan, in_workers):
         for batch in batches:
             assert isinstance(batch.mask, torch.Tensor)
             assert set(batch["heavy"]) == {""}
-            assert set(batch["pid"].tolist()) == set(batches._execution.prefetch()._crew.pids)
+            assert set(batch["pid"].tolist()) == set(batches._execution.prefetch()._maker.pids)
 
 
 def test_metrics_are_those_of_threads(plan, in_workers):
@@ -240,7 +240,7 @@ def test_a_loader_is_not_what_is_sent(plan, in_workers):
     """Nobody can see in the command line of a worker what it was sent."""
     with loader.Loader(plan, 0, 1, executor="processes", workers=1, transform=in_workers.noisy) as batches:
         next(batches)
-        (pid,) = batches._execution.prefetch()._crew.pids
+        (pid,) = batches._execution.prefetch()._maker.pids
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read()
         assert b"noisy" not in command

@@ -136,7 +136,7 @@ def transform(sample, rng):
 
 plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
 batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy", transform=transform)
-ended = batches._execution.prefetch()._crew._stop
+ended = batches._execution.prefetch()._maker._stop
 for _ in range(3):
     next(batches)
 assert waits.wait(30)

@@ -53,7 +53,7 @@ def wait_for_end(pid):
 
 
 def pids_of(batches):
-    return batches._execution.prefetch()._crew.pids
+    return batches._execution.prefetch()._maker.pids
 
 
 TRAIN = """
@@ -73,7 +73,7 @@ try:
         batches._execution.prefetch()._fill(0, None)
     else:
         next(batches)
-    print(*batches._execution.prefetch()._crew.pids, flush=True)
+    print(*batches._execution.prefetch()._maker.pids, flush=True)
     if how == "forked" and os.fork() == 0:
         os.close(1)
         signal.pause()

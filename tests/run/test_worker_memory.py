@@ -22,7 +22,7 @@ def plan(tmp_path_factory, samples):
 
 
 def ring_of(batches):
-    return batches._execution.prefetch()._crew._ring
+    return batches._execution.prefetch()._maker._ring
 
 
 def check(x, ids):

@@ -17,7 +17,7 @@ from loader.storage import open_store
 from loader.storage.cloud.reads import read_whole
 from loader.storage.files import download, put_held, upload
 from loader.storage.mirror.store import MirroredStore
-from loader.storage.shared.memory_budget import Room
+from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.stream import Pieces
 
 MIB = 2**20
@@ -412,7 +412,7 @@ def test_a_file_that_has_more_than_it_says_is_not_cut(faulty, faulty_store, tmp_
 
 def test_memory_that_a_client_still_reads_is_not_used_again():
     """As of an upload that ran into its timeout: its connection may be sending still."""
-    room = Room(2**22)
+    room = MemoryBudget(2**22)
     with room.memory(2**20) as lent:
         memory, reader, lent.is_free = lent.view.obj, PickleBuffer(lent.view), True
     with room.memory(2**20) as lent:
@@ -424,7 +424,7 @@ def test_memory_that_a_client_still_reads_is_not_used_again():
 
 
 def test_memory_of_uploads_is_used_again_while_any_is_under_way():
-    room = Room(2**22, idle=0)
+    room = MemoryBudget(2**22, idle=0)
     with room.memory(2**20):
         with room.memory(2**20) as lent:
             memory, lent.is_free = lent.view.obj, True
@@ -439,7 +439,7 @@ def test_memory_of_uploads_is_used_again_while_any_is_under_way():
 
 def test_a_room_lasts_where_there_is_no_memory():
     """Else every later download of the process would wait for what nobody has."""
-    room = Room(2**62)
+    room = MemoryBudget(2**62)
     for _ in range(2):
         with pytest.raises(MemoryError), room.memory(2**61):
             pass

@@ -23,7 +23,7 @@ from loader.errors import (
 from loader.storage import Span, open_store
 from loader.storage.mirror.member import PASSED_OVER_MAX_S
 from loader.storage.mirror.store import MirroredStore
-from loader.storage.second_read import sound
+from loader.storage.second_read import retry_corrupt
 from loader.storage.shared.request_counts import Traffic, counted
 from loader.storage.shared.retry import tried_once
 
@@ -184,13 +184,13 @@ def test_wrong_bytes_are_read_of_another_store(pair):
             raise Corrupt(f"read {data!r}")
         return data
 
-    assert sound(read) == sound(read, again=0) == b"four"
+    assert retry_corrupt(read) == retry_corrupt(read, again=0) == b"four"
     mirror.store.put("data/a", b"flop")
     with pytest.raises(Corrupt):
-        sound(read)
+        retry_corrupt(read)
     mirror.down = Transient  # it may have the right bytes: nobody may say that they are lost
     with pytest.raises(Transient):
-        sound(read)
+        retry_corrupt(read)
 
 
 def test_a_store_that_holds_it_cut_off_is_left_for_the_next(pair):
@@ -343,10 +343,10 @@ def test_right_bytes_are_found_wherever_they_are_and_never_said_to_be_lost_while
 
     for _ in range(rounds):
         if "right" in reachable:
-            assert sound(read) == b"four"
+            assert retry_corrupt(read) == b"four"
             continue
         with pytest.raises(PenstockError) as caught:
-            sound(read)
+            retry_corrupt(read)
         lost = isinstance(caught.value, Corrupt | ObjectNotFound)
         assert lost == (len(reachable) == len(holds))
 

@@ -86,7 +86,7 @@ def test_an_object_of_somebody_else_stays(faulty, faulty_store):
 def test_what_did_not_arrive_for_certain_is_put_as_ever(faulty, faulty_store, fault):
     faulty.faults.append(fault)
     assert sent(faulty_store, "k", DATA) is False
-    faulty_store.put_twin("k", DATA, TWIN, replace=False)
+    faulty_store.put_same("k", DATA, TWIN, replace=False)
     assert faulty.origin.held() == {"k": DATA.tobytes()}
     assert sent(faulty_store, "l", DATA) == ("no" if fault in (400, 403) else True)
 
@@ -206,7 +206,7 @@ def test_what_is_no_md5_vouches_for_nothing(faulty, faulty_store, etag):
 def test_what_an_address_does_not_say_is_put_as_ever(faulty, faulty_options, option):
     with closing(open_store("s3://bucket", {**faulty_options, **option})) as store:
         assert sent(store, "k", DATA) == "no"
-        store.put_twin("k", DATA, TWIN, replace=False)
+        store.put_same("k", DATA, TWIN, replace=False)
     assert faulty.origin.held() == {"k": DATA.tobytes()}
 
 
@@ -223,4 +223,4 @@ def test_nobody_at_home(faulty_options):
     with closing(open_store("s3://bucket", options)) as store:
         assert sent(store, "k", DATA) == "no"
         with pytest.raises(Transient):
-            store.put_twin("k", DATA, TWIN, replace=False)
+            store.put_same("k", DATA, TWIN, replace=False)

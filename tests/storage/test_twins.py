@@ -8,7 +8,7 @@ import pytest
 
 from loader.errors import AlreadyExists, Forbidden
 from loader.storage import open_store
-from loader.storage.cloud.s3_puts import TwinStore, differ
+from loader.storage.cloud.s3_puts import S3PutStore, differ
 
 DATA = bytes(range(256)) * 40
 TWIN = f'"{hashlib.md5(DATA, usedforsecurity=False).hexdigest()}"'
@@ -53,25 +53,25 @@ either = pytest.mark.parametrize("replace", [True, False])
 
 @either
 def test_one_put_where_the_store_says_the_same(faulty, faulty_store, puts, replace):
-    assert isinstance(faulty_store, TwinStore)
-    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    assert isinstance(faulty_store, S3PutStore)
+    faulty_store.put_same("k", DATA, TWIN, replace=replace)
     assert faulty_store.get("k").data == DATA
     assert puts() == [UNSIGNED]
     faulty_store.close()
-    faulty_store.put_twin("again", memoryview(DATA), TWIN, replace=replace)
+    faulty_store.put_same("again", memoryview(DATA), TWIN, replace=replace)
     assert faulty_store.get("again").data == DATA
 
 
 @pytest.mark.parametrize("etag", ["", '"abc"', TWIN.replace('"', ""), f'{TWIN[:-1]}-2"', '"another"'])
 def test_what_is_no_md5_vouches_for_nothing(faulty_store, puts, etag):
-    faulty_store.put_twin("k", DATA, etag, replace=False)
+    faulty_store.put_same("k", DATA, etag, replace=False)
     assert puts() == [SIGNED]
 
 
 @either
 def test_bytes_that_broke_on_the_way_are_put_again(faulty, faulty_store, puts, passing_on, replace):
     passing_on(lambda one: replaced(one, body=b"X" + one.body[1:]) if is_unsigned(one) else one)
-    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    faulty_store.put_same("k", DATA, TWIN, replace=replace)
     assert faulty_store.get("k").data == DATA
     assert puts() == [UNSIGNED, SIGNED]
 
@@ -80,10 +80,10 @@ def test_bytes_that_broke_on_the_way_are_put_again(faulty, faulty_store, puts, p
 def test_etags_of_another_kind_are_asked_for_once(faulty, faulty_store, puts, replace):
     """As with KMS: what arrived is read, is right, and stays."""
     faulty.faults.append("etag")
-    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    faulty_store.put_same("k", DATA, TWIN, replace=replace)
     assert faulty_store.get("k").data == DATA
     assert puts() == [UNSIGNED]
-    faulty_store.put_twin("l", DATA, TWIN, replace=replace)
+    faulty_store.put_same("l", DATA, TWIN, replace=replace)
     assert puts() == [UNSIGNED, SIGNED]
 
 
@@ -95,7 +95,7 @@ def test_a_policy_that_wants_signed_payloads_gets_them(
     refusal = status, b"<Error><Code>AccessDenied</Code></Error>", {}
     passing_on(lambda one: refusal if is_unsigned(one) else one)
     for key in ("k", "l"):
-        faulty_store.put_twin(key, DATA, TWIN, replace=replace)
+        faulty_store.put_same(key, DATA, TWIN, replace=replace)
         assert faulty_store.get(key).data == DATA
     assert puts() == [UNSIGNED, SIGNED, SIGNED]
 
@@ -105,15 +105,15 @@ def test_without_the_right_to_write_it_says_so(faulty, faulty_store, passing_on,
     refusal = 403, b"<Error><Code>AccessDenied</Code></Error>", {}
     passing_on(lambda one: refusal if one.method == "PUT" else one)
     with pytest.raises(Forbidden):
-        faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+        faulty_store.put_same("k", DATA, TWIN, replace=replace)
 
 
 def test_an_object_of_somebody_else_stays(faulty, faulty_store):
     faulty.origin.hold("k", b"another")
     with pytest.raises(AlreadyExists, match="already holds another object"):
-        faulty_store.put_twin("k", DATA, TWIN, replace=False)
+        faulty_store.put_same("k", DATA, TWIN, replace=False)
     assert faulty.origin.held() == {"k": b"another"}
-    faulty_store.put_twin("k", DATA, TWIN, replace=True)
+    faulty_store.put_same("k", DATA, TWIN, replace=True)
     assert faulty.origin.held() == {"k": DATA}
 
 
@@ -121,7 +121,7 @@ def test_an_object_of_somebody_else_stays(faulty, faulty_store):
 @pytest.mark.parametrize("fault", [503, "drop", "commit-drop", "reset"])
 def test_it_is_tried_again(faulty, faulty_store, replace, fault):
     faulty.faults.extend([fault] * 2)
-    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    faulty_store.put_same("k", DATA, TWIN, replace=replace)
     assert faulty.origin.held() == {"k": DATA}
 
 
@@ -131,7 +131,7 @@ def test_who_may_write_and_not_read_writes_again(faulty, faulty_store, puts, pas
     refusal = 403, b"<Error><Code>AccessDenied</Code></Error>", {}
     passing_on(lambda one: refusal if one.method == "GET" else one)
     faulty.faults.append("etag")
-    faulty_store.put_twin("k", DATA, TWIN, replace=replace)
+    faulty_store.put_same("k", DATA, TWIN, replace=replace)
     assert puts() == [UNSIGNED, SIGNED]
 
 
@@ -145,7 +145,7 @@ def test_what_went_meanwhile_is_created_as_ever(faulty, faulty_store, puts, pass
 
     passing_on(gone_when_it_is_read)
     faulty.faults.append("etag")
-    faulty_store.put_twin("k", DATA, TWIN, replace=False)
+    faulty_store.put_same("k", DATA, TWIN, replace=False)
     assert puts() == [UNSIGNED, SIGNED]
     assert faulty.headers[-1]["if-none-match"] == "*"
 
@@ -153,7 +153,7 @@ def test_what_went_meanwhile_is_created_as_ever(faulty, faulty_store, puts, pass
 @pytest.mark.parametrize(("said", "hashes"), [(False, SIGNED), ("true", UNSIGNED)])
 def test_whoever_says_what_is_signed_decides(faulty, faulty_options, puts, said, hashes):
     with closing(open_store("s3://bucket", {**faulty_options, "unsigned_payload": said})) as store:
-        store.put_twin("k", DATA, TWIN, replace=False)
+        store.put_same("k", DATA, TWIN, replace=False)
     assert puts() == [hashes]
 
 

@@ -16,7 +16,7 @@ from loader.errors import ObjectNotFound
 from loader.json_text import parse_json_object
 
 from ..container import PacketIndex
-from ..known import Shelf
+from ..known import ClipStaging
 from ..policy import VideoPolicy
 from ..scratch import check_scratch
 from ..segments.read import Segment
@@ -110,16 +110,18 @@ class Ahead:
             return []
 
 
-def put_clips(shelf: Shelf, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path) -> None:
+def put_clips(
+    staging: ClipStaging, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path
+) -> None:
     """Upload the clips, and last what is known of them; their files are gone then. extent: first tick and end of the
     video as it was then known. Raises: StoreError; OSError of the scratch disk."""
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
         facts = [None if clip is None else _packed(clip, out) for clip in clips]
-    shelf.store.put_file(f"{shelf.key}/{_PACK}", str(pack))
+    staging.store.put_file(f"{staging.key}/{_PACK}", str(pack))
     pack.unlink()
     told = {"extent": list(extent), "clips": facts}
-    shelf.store.put(f"{shelf.key}/{_FACTS}", json.dumps(told).encode())
+    staging.store.put(f"{staging.key}/{_FACTS}", json.dumps(told).encode())
 
 
 def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
@@ -143,31 +145,33 @@ def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 
 
 def get_clips(
-    shelf: Shelf, spans: Sequence[Span], extent: tuple[int, int], scratch: Path
+    staging: ClipStaging, spans: Sequence[Span], extent: tuple[int, int], scratch: Path
 ) -> list[Clip | None] | None:
     """The clips of these stretches of a video of this extent, in scratch files; None when they are not all there,
     whole. Raises: StoreError when the store does not answer; OSError of the scratch disk."""
     try:
-        told = parse_json_object(shelf.store.get(f"{shelf.key}/{_FACTS}").data)
+        told = parse_json_object(staging.store.get(f"{staging.key}/{_FACTS}").data)
         facts = told["clips"]
         if told["extent"] != list(extent) or len(facts) != len(spans):
             return None
         return [
-            None if one is None else _clip(shelf, place, one, span, scratch)
+            None if one is None else _clip(staging, place, one, span, scratch)
             for place, (one, span) in enumerate(zip(facts, spans, strict=True))
         ]
     except (ObjectNotFound, *DAMAGED):
         return None
 
 
-def _clip(shelf: Shelf, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
+def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
     """Raises: ObjectNotFound; ValueError when it is another one; KeyError, TypeError for facts that are none."""
     if facts["span"] != [span.start, span.end, span.shot]:
         raise ValueError("a clip of another stretch")
     target = scratch / f"clip-{place:04d}.mp4"
     packets = target.with_suffix(".packets")
     n_mp4, n_packets = facts["nbytes"]
-    body = memoryview(shelf.store.get_range(f"{shelf.key}/{_PACK}", facts["offset"], n_mp4 + n_packets).data)
+    body = memoryview(
+        staging.store.get_range(f"{staging.key}/{_PACK}", facts["offset"], n_mp4 + n_packets).data
+    )
     for file, data, sha256 in zip(
         (target, packets), (body[:n_mp4], body[n_mp4:]), facts["sha256"], strict=True
     ):

@@ -96,8 +96,8 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
     """A clip per span; a window or shot in which no frame begins has none. Raises: Unusable."""
     index, audit = video.index, known.audit
-    if known.shelf is not None:
-        waiting = get_clips(known.shelf, video.spans, (index.start_pts, index.end_pts), scratch)
+    if known.staging is not None:
+        waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)
         if waiting is not None and any(waiting):
             return waiting
     reasons: list[Clip | str] = [""] * len(video.spans)

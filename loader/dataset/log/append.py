@@ -37,7 +37,7 @@ from ...errors import (
 )
 from ...storage.fetch_together import Objects
 from ...storage.resume_listing import list_from
-from ...storage.second_read import sound
+from ...storage.second_read import retry_corrupt
 from ...storage.store import Store
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
 from .fold import fold, fold_all
@@ -141,7 +141,7 @@ def check_end(store: Store, n: int) -> None:
 def _get(store: Objects, n: int) -> Entry | PenstockError | None:
     """The entry, None when there is none; an error only counts when its turn comes."""
     try:
-        return sound(lambda: parse(n, store.get(entry_key(n)).data))
+        return retry_corrupt(lambda: parse(n, store.get(entry_key(n)).data))
     except ObjectNotFound:
         return None
     except PenstockError as e:
@@ -238,7 +238,7 @@ def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) ->
 
     for attempt in range(TRIES):
         try:
-            return sound(read)
+            return retry_corrupt(read)
         except StoreError as e:
             unknown = e
         _pause(attempt)

@@ -12,7 +12,7 @@ from itertools import islice
 from ...errors import Corrupt
 from ...storage import is_local
 from ...storage.fetch_together import Together
-from ...storage.second_read import sound
+from ...storage.second_read import retry_corrupt
 from ...storage.shared.fork import lock
 from ...storage.shared.threads import beside
 from ...storage.store import Store
@@ -71,10 +71,10 @@ class Log:
         with self._lock:
             try:
                 if self._known is None:
-                    self._known, missing = sound(self._open)
+                    self._known, missing = retry_corrupt(self._open)
                 else:
                     missing, known = None, self._known
-                    self._known, _ = sound(lambda: _catch_up(known, self._behind(known)))
+                    self._known, _ = retry_corrupt(lambda: _catch_up(known, self._behind(known)))
             except Corrupt as error:
                 raise Corrupt(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
             state = self._known

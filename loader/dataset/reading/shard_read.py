@@ -11,7 +11,7 @@ from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ...storage import RangeReader, Span
 from ...storage.disk.buffer_reads import disk_of
 from ...storage.disk.mapped_files import Mapped, MappedFiles
-from ...storage.second_read import sound
+from ...storage.second_read import retry_corrupt
 from ...storage.shared.request_counts import count_request
 from ..shards.address import FieldAddress, SampleAddress
 from ..shards.shard import crc32c
@@ -120,7 +120,7 @@ class Reading(NamedTuple):
         """A flipped bit on the way is cured by a second read; one on the disk is not, unless a mirror has the shard.
         Raises: Corrupt; Changed."""
         self.on_refetch()
-        return sound(partial(self._again, address, place, said_by), again=0)
+        return retry_corrupt(partial(self._again, address, place, said_by), again=0)
 
     def _again(self, address: SampleAddress, place: FieldAddress, said_by: str) -> bytes:
         advice = (

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt
 from ...storage import Store
-from ...storage.second_read import sound
+from ...storage.second_read import retry_corrupt
 from ..tables.hashed_parquet import (
     MAGIC_BYTES,
     PartHashes,
@@ -197,7 +197,7 @@ class IndexFile:
         self._store, self._path, self._nbytes, self._place = store, place.path, place.nbytes, place
         self._etag: str | None = None
         whole = whole or place.nbytes - place.start <= WHOLE_BELOW_BYTES
-        reader, held, self._hashes = sound(partial(self._open, whole))
+        reader, held, self._hashes = retry_corrupt(partial(self._open, whole))
         rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
         # Rows are found by their number divided by the row group's size, so every group but the last is full.
         if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or any(n > ROW_GROUP_ROWS for n in rows[-1:]):
@@ -221,7 +221,7 @@ class IndexFile:
 
     def read_row_group(self, group: int) -> IndexRows:
         """One row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice."""
-        return sound(partial(self._read_row_group, group))
+        return retry_corrupt(partial(self._read_row_group, group))
 
     def column(self, name: str) -> Int64s:
         """One column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
@@ -238,7 +238,7 @@ class IndexFile:
         are not those that the footer names, after reading them twice."""
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
-        return sound(partial(self._read_page_hashes, self._hashes, shard_nbytes))
+        return retry_corrupt(partial(self._read_page_hashes, self._hashes, shard_nbytes))
 
     def _read_page_hashes(self, hashes: PartHashes, shard_nbytes: int) -> PageHashes:
         data = self._read(MAGIC_BYTES, hashes.front_nbytes)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import Corrupt, FieldMismatch, FormatTooNew
 from ...storage import Store
-from ...storage.second_read import sound
+from ...storage.second_read import retry_corrupt
 from ..log.state import VersionRecord
 from .annotations import is_annotation
 from .columns import fits
@@ -183,7 +183,7 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
     """The manifest that a commit names. Raises: Corrupt when its bytes are not those committed; FormatTooNew."""
-    body: dict[str, Any] = json.loads(sound(partial(_manifest_bytes, store, path, sha256)))
+    body: dict[str, Any] = json.loads(retry_corrupt(partial(_manifest_bytes, store, path, sha256)))
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
             f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ...errors import Corrupt, FormatTooNew
 from ...storage import Store
 from ...storage.fetch_together import Objects
-from ...storage.second_read import sound
+from ...storage.second_read import retry_corrupt
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -156,7 +156,7 @@ def _put(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
 
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:
     """The file's bytes. Raises: Corrupt when its size or SHA-256 is not the one recorded, after reading it twice."""
-    return sound(partial(_table_bytes, store, file))
+    return retry_corrupt(partial(_table_bytes, store, file))
 
 
 def _table_bytes(store: Objects, file: TableFile) -> bytes:

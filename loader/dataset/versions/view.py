@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from ...order.sources.views import Delta
-from ...storage.second_read import sound
+from ...storage.second_read import retry_corrupt
 from ...storage.shared.fork import lock
 from ..log.entries import canonical
 from ..shards.bitmap import Bools, SelectTable, pack, unpack
@@ -218,7 +218,7 @@ class View:
         return f"views/{self._id({}).removeprefix('w-')}.parquet"  # whatever `first` is, it is one table
 
     def _load(self) -> SelectTable | None:
-        return sound(self._read_table)
+        return retry_corrupt(self._read_table)
 
     def _read_table(self) -> SelectTable | None:
         try:

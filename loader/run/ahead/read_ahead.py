@@ -15,7 +15,7 @@ from ...cache.cached_store import Claim
 from ...errors import PenstockError
 from ...storage.shared.request_counts import Traffic, counted
 from ...storage.shared.retry import tried_once
-from .threads import Crew
+from .threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class ReadAhead(Generic[U]):
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
         # Their threads are begun when the first batch has been read: starting dozens would delay it.
-        self._planner: Crew[None, None] | None = None
-        self._fetchers: Crew[tuple[int, U], None] | None = None
+        self._planner: ThreadPool[None, None] | None = None
+        self._fetchers: ThreadPool[tuple[int, U], None] | None = None
 
     def begin(self, steps: Sequence[int]) -> bool:
         """The batches of these steps, ascending, are being made together. Returns whether they are the first after a
@@ -117,9 +117,9 @@ class ReadAhead(Generic[U]):
         self._stopped = True
         with self._lock:
             self._lock.notify_all()
-        for crew in (self._planner, self._fetchers):
-            if crew is not None:
-                crew.dismiss()
+        for pool in (self._planner, self._fetchers):
+            if pool is not None:
+                pool.dismiss()
 
     def close(self) -> None:
         """Stop, and wait for what is being fetched."""
@@ -144,12 +144,12 @@ class ReadAhead(Generic[U]):
                 return
             self._planning = True
             if self._planner is None:
-                self._planner = Crew(lambda _: self._plan(), 1, name="penstock-plan")
+                self._planner = ThreadPool(lambda _: self._plan(), 1, name="penstock-plan")
             self._planner.submit(None)
 
     def _plan(self) -> None:
         if self._fetchers is None:
-            self._fetchers = Crew(self._fetch, self._in_flight, name="penstock-ahead")
+            self._fetchers = ThreadPool(self._fetch, self._in_flight, name="penstock-ahead")
             if self._stopped:  # before there was anybody to dismiss
                 self._fetchers.dismiss()
         while True:

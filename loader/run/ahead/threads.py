@@ -51,7 +51,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Crew(Generic[A, T]):
+class ThreadPool(Generic[A, T]):
     """`threads` threads that call `make(task)` for one submitted task after another.
 
     on_idle: told before each how many seconds a thread had waited for it. name: of the threads.
@@ -76,7 +76,7 @@ class Crew(Generic[A, T]):
             thread.start()
 
     def submit(self, task: A) -> Future[T]:
-        """What `make(task)` will return or raise; cancelled when the crew is dismissed first."""
+        """What `make(task)` will return or raise; cancelled when the pool is dismissed first."""
         future: Future[T] = Future()
         self._queue.put((task, future))
         return future
@@ -103,7 +103,7 @@ class Crew(Generic[A, T]):
             thread.join(None if until is None else max(0.0, until - perf_counter()))
 
     def abandon(self) -> None:
-        """`dismiss`: one of the threads may be who has the crew last, and cannot wait for itself."""
+        """`dismiss`: one of the threads may be who has the pool last, and cannot wait for itself."""
         self.dismiss()
 
     def _work(self) -> None:

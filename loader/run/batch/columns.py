@@ -153,7 +153,7 @@ class Columns:
         return True
 
 
-class Room:
+class BatchRow:
     """One row of the columns: offered to decoders for what they decode, and filled."""
 
     def __init__(self, columns: Columns, row: int) -> None:

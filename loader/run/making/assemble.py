@@ -18,7 +18,7 @@ from ..ahead.remote_reads import NodeReads
 from ..batch.batch import Batch
 from ..batch.buffers import Recycled
 from ..batch.collate import collate, gathered
-from ..batch.columns import Allocate, Columns, Room
+from ..batch.columns import Allocate, BatchRow, Columns
 from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution
@@ -139,9 +139,9 @@ class Assembler:
         instead = []
         substitutions: list[Substitution] = []
         for _, one, number, error in sorted(bad, key=itemgetter(0)):
-            room = Room(columns, int(one.rows[number]))
-            alone, sample, tried = self._substitute(mine, one, number, error, room, seen)
-            room.put(sample, self._samples.names(one, sample))
+            batch_row = BatchRow(columns, int(one.rows[number]))
+            alone, sample, tried = self._substitute(mine, one, number, error, batch_row, seen)
+            batch_row.put(sample, self._samples.names(one, sample))
             instead.append(alone)
             substitutions += tried
         keys, crcs = [""] * len(columns), np.zeros(len(columns), np.int64)

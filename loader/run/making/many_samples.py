@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import Corrupt
 from ...modalities import Decoder, placing
 from ...order.steps.slots import Slots
-from ..batch.columns import Columns, Room
+from ..batch.columns import BatchRow, Columns
 from ..batch.step_metrics import StepMetrics
 from ..recipe.decode import draws
 from ..recipe.locate import Located
@@ -58,13 +58,13 @@ class ManySamples:
             if _decoded(payload, row, columns, calls):
                 took[number] = perf_counter() - start
                 continue
-            room = Room(columns, row)
-            sample = self._one_sample(slots, wanted, number, payload, room, seen)
+            batch_row = BatchRow(columns, row)
+            sample = self._one_sample(slots, wanted, number, payload, batch_row, seen)
             if isinstance(sample, Corrupt):
                 bad[number] = sample
                 continue
             start = perf_counter()
-            room.put(sample, self.names(wanted, sample))
+            batch_row.put(sample, self.names(wanted, sample))
             placing_s += perf_counter() - start
         start = perf_counter()
         for field, (_, rows) in calls.items():

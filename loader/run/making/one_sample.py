@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder
 from ...order.steps.slots import Slots
-from ..batch.columns import Room
+from ..batch.columns import BatchRow
 from ..batch.step_metrics import StepMetrics
 from ..recipe import generators as draws
 from ..recipe.decode import apply_transform, decode_sample
@@ -30,18 +30,18 @@ class OneSample:
         wanted: Located,
         number: int,
         payload: Payload,
-        room: Room | None,
+        batch_row: BatchRow | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
         """The sample, or why it is corrupt. One that does not decode is read and decoded once more; one whose
-        checksum is wrong was read twice already. room: where decoders may put their values, unless there is a
+        checksum is wrong was read twice already. batch_row: where decoders may put their values, unless there is a
         transform. Raises: TransformFailed; what reading raises of a store that does not answer."""
-        found = self._made(slots, wanted, number, payload, room, seen)
+        found = self._made(slots, wanted, number, payload, batch_row, seen)
         if isinstance(found, DecodeFailed):
             seen.count("refetched")
             alone = self._fetch.locate.again(slots, int(wanted.rows[number]))
             again = self._fetch(slots, alone, None, seen)
-            return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], room, seen)
+            return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], batch_row, seen)
         return found
 
     def _made(
@@ -50,7 +50,7 @@ class OneSample:
         wanted: Located,
         number: int,
         payload: Payload,
-        room: Room | None,
+        batch_row: BatchRow | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
         at, row, of = wanted.places.at(number), int(wanted.rows[number]), int(wanted.source[number])
@@ -59,7 +59,7 @@ class OneSample:
         def key() -> draws.Place:
             return draws.place_of(self._plan, slots, row)
 
-        how: dict[str, Any] = {} if room is None or transform else {"place_of": room.place_of}
+        how: dict[str, Any] = {} if batch_row is None or transform else {"place_of": batch_row.place_of}
         try:
             start = perf_counter()
             sample = decode_sample(

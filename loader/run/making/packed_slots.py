@@ -17,7 +17,7 @@ from ...errors import Corrupt, InvalidPlan
 from ...modalities import Decoder, decoder_for
 from ...order.sources.packed_view import PackedView
 from ...order.steps.slots import Slots
-from ..batch.columns import Columns, Room
+from ..batch.columns import BatchRow, Columns
 from ..batch.finish import Delivered
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, masked
@@ -116,7 +116,7 @@ class PackedSlots:
             seen.spent("collate", perf_counter() - start)
             if self._recipe.transform is not None:
                 sample = self._transformed(mine.slots, row, sample, address, seen)
-            Room(columns, row).put(sample, tuple(sample))
+            BatchRow(columns, row).put(sample, tuple(sample))
             keys[row], sums[row] = address.key, sequence_crc(pieces.of, some, crcs)
         return Delivered(keys=keys, crcs=sums, substitutions=substitutions)
 

@@ -54,8 +54,8 @@ class Made(NamedTuple):
     nbytes: int
 
 
-class Crew(Protocol):
-    """Whoever makes batches ahead: `run.crew.Crew`, threads; `workers.crew.ProcessCrew`."""
+class BatchMaker(Protocol):
+    """Makes batches ahead: `ahead.threads.ThreadPool`, `workers.pool.WorkerPool`, `caller.InlineExecutor`."""
 
     @property
     def size(self) -> int:
@@ -96,14 +96,15 @@ def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], Made]:
 
 
 class Prefetch:
-    """Has a crew make step, step + 1 ...; `take` gives them in order.
+    """Has a maker make step, step + 1 ...; `take` gives them in order.
 
-    At most `bound_bytes` of finished and expected batches are kept, but always enough for everybody in the crew to have
-    one (else some would idle). An error is raised by the `take` of its own step, after the batches before it.
+    At most `bound_bytes` of finished and expected batches are kept, but always enough for everybody in the
+    maker to have one (else some would idle). An error is raised by the `take` of its own step, after the batches
+    before it.
     """
 
-    def __init__(self, crew: Crew, bound_bytes: int) -> None:
-        self._crew, self._retired, self._bound = crew, list[Crew](), bound_bytes
+    def __init__(self, maker: BatchMaker, bound_bytes: int) -> None:
+        self._maker, self._retired, self._bound = maker, list[BatchMaker](), bound_bytes
         self._stride = Stride()
         self._each_bytes: int | None = None
         self._pending: deque[tuple[range, Future[Made]]] = deque()
@@ -111,7 +112,7 @@ class Prefetch:
         self._ready_s = 0.0  # when they were there
         self._failed: tuple[int, BaseException] | None = None  # the step after those that are ready
         # Whoever drops the loader without closing it must not leave anybody working on.
-        weakref.finalize(self, crew.abandon)
+        weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
         """The batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
@@ -122,26 +123,26 @@ class Prefetch:
         batch = self._ready.popleft()
         if found:
             self._fill(step + len(self._ready) + 1, end)
-        if self._crew.size:
+        if self._maker.size:
             batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)
         return batch
 
-    def move(self, crew: Crew) -> None:
-        """Have another crew make what is not begun yet; what was submitted comes from the one that has it."""
-        self._crew.retire()
-        self._retired.append(self._crew)
-        self._crew = crew
-        weakref.finalize(self, crew.abandon)
+    def move(self, maker: BatchMaker) -> None:
+        """Have another maker make what is not begun yet; what was submitted comes from the one that has it."""
+        self._maker.retire()
+        self._retired.append(self._maker)
+        self._maker = maker
+        weakref.finalize(self, maker.abandon)
 
     def close(self, *, wait: bool = True) -> None:
         """Stop: batches being made are finished and thrown away, threads and processes end before this returns; without
         `wait`, threads end after the call that they are in."""
-        crews = [self._crew, *self._retired]
-        for crew in crews:
-            crew.dismiss()
+        makers = [self._maker, *self._retired]
+        for maker in makers:
+            maker.dismiss()
         self._drop()
-        for crew in crews:
-            (crew.join if wait else crew.abandon)()
+        for maker in makers:
+            (maker.join if wait else maker.abandon)()
 
     def _get_ready(self, step: int, end: int | None) -> None:
         """`step`, and what was made together with it. Raises: what making it raised; InvalidRuntime."""
@@ -175,12 +176,12 @@ class Prefetch:
         following = self._pending[-1][0].stop if self._pending else step
         while (end is None or following < end) and (steps := self._room()):
             stop = following + steps if end is None else min(end, following + steps)
-            self._pending.append((range(following, stop), self._crew.submit(range(following, stop))))
+            self._pending.append((range(following, stop), self._maker.submit(range(following, stop))))
             following = stop
 
     def _room(self) -> int:
         """Steps that may be submitted together now; 0: none."""
-        steps, needed = self._stride.steps, len(self._pending) < self._crew.size + 1
+        steps, needed = self._stride.steps, len(self._pending) < self._maker.size + 1
         # Until a batch is there nobody knows what one takes: decoded samples are many times their stored bytes.
         if self._each_bytes is None:
             return 1 if needed else 0
@@ -194,15 +195,15 @@ class Prefetch:
                 left -= future.result().nbytes
         if needed:
             return max(1, min(steps, left // each))
-        if not self._crew.size:
+        if not self._maker.size:
             return 0
         return steps if ahead + steps <= MAX_AHEAD and left >= steps * each else 0
 
     def _drop(self) -> None:
         dropped, self._pending = self._pending, deque()  # at once: another thread may be in `take`
         self._ready.clear()
-        for crew in (self._crew, *self._retired):
-            crew.cancel([future for _, future in dropped])
+        for maker in (self._maker, *self._retired):
+            maker.cancel([future for _, future in dropped])
 
 
 def _waited_for(future: "Future[Made]") -> Made:

@@ -5,7 +5,7 @@ from typing import Any
 from ...dataset.reading.read import Map
 from ...errors import Corrupt
 from ...order.steps.substitutes import substitutes
-from ..batch.columns import Room
+from ..batch.columns import BatchRow
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, error_text, stage_of
 from ..recipe.locate import Located
@@ -28,7 +28,7 @@ class Substitute:
         wanted: Located,
         number: int,
         error: Corrupt,
-        room: Room,
+        batch_row: BatchRow,
         seen: StepMetrics,
     ) -> tuple[Located, dict[str, Any], list[Substitution]]:
         """The first sample that can stand in for a slot's, by itself, its values, and what was tried. It takes the slot
@@ -62,7 +62,9 @@ class Substitute:
                 )
             )
             fetched = self._fetch(slots, alone, None, seen)
-            found = fetched.bad.get(0) or self._one_sample(slots, alone, 0, fetched.payloads[0], room, seen)
+            found = fetched.bad.get(0) or self._one_sample(
+                slots, alone, 0, fetched.payloads[0], batch_row, seen
+            )
             if not isinstance(found, Corrupt):
                 return alone, found, substitutions
             why, bad = found, alone.places.address(0)

@@ -1,4 +1,4 @@
-"""Worker processes as a crew that makes batches: asked for steps, read from when a batch is wanted.
+"""Worker processes as a pool that makes batches: asked for steps, read from when a batch is wanted.
 
 The trainer has no thread for this: workers go from one queued step to the next by themselves, and what they say is read
 by whoever waits for a batch. A trainer that keeps the interpreter busy keeps no worker waiting.
@@ -42,13 +42,13 @@ class Asked(Future[Made]):
         self._read = read
 
     def result(self, timeout: float | None = None) -> Made:
-        """Raises: what making the batch raised; CancelledError where the crew was dismissed."""
+        """Raises: what making the batch raised; CancelledError where the pool was dismissed."""
         while not self.done():
             self._read()
         return super().result(timeout)
 
 
-class ProcessCrew:
+class WorkerPool:
     """`workers` processes that make the batches of a recipe. Not thread-safe, but for `dismiss`."""
 
     def __init__(
@@ -125,13 +125,13 @@ class ProcessCrew:
             return
         for worker in self._workers:
             worker.wait()
-        self._workers.clear()  # and with them futures that know this crew: nothing is left for the collector of cycles
+        self._workers.clear()  # and with them futures that know this pool: nothing is left for the collector of cycles
         self._ring.close()
         os.close(self._sent_fd)
         self._sent_fd = -1
 
     def abandon(self) -> None:
-        """`dismiss` and `join`: nobody has the crew any more."""
+        """`dismiss` and `join`: nobody has the pool any more."""
         self.dismiss()
         self.join()
 

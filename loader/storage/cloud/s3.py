@@ -29,7 +29,7 @@ from ..store import Store
 from .connection import connector
 from .credentials import credential_provider, profile_settings
 from .s3_direct.range_requests import Direct
-from .s3_puts import TwinStore
+from .s3_puts import S3PutStore
 
 _OBSTORE = (
     *("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "skip_signature"),
@@ -74,7 +74,7 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     if not says:
         unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
-    return TwinStore(
+    return S3PutStore(
         *(connect, unsigned, prefix, spec, shown, runtime),
         delete_keys=delete_keys,
         direct=_direct(shown, options, config, runtime),

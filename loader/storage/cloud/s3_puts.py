@@ -38,7 +38,7 @@ def differ(one: str, other: str) -> bool:
     return one != other and is_md5(one) and is_md5(other)
 
 
-class TwinStore(RemoteStore):
+class S3PutStore(RemoteStore):
     """One bucket and prefix of S3's. Once its ETag of something was no MD5 of it (a bucket with KMS), or it refused a
     payload that the signature does not cover, it is asked for that no more."""
 
@@ -62,7 +62,7 @@ class TwinStore(RemoteStore):
         self._twin_client: Client | None = None
         self._vouches, self._sends = True, sends
 
-    def put_twin(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
+    def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
         """`put` or, unless `replace`, `put_if_absent` of what another store has under `etag`: as whole and as certain.
 
         Where the store says another ETag of what arrived, that is read back, and put again where it is not `data`.
@@ -116,7 +116,7 @@ class TwinStore(RemoteStore):
         )
 
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
-        """`put_twin` of bytes that are still to come; None where they are to be held, and put so.
+        """`put_same` of bytes that are still to come; None where they are to be held, and put so.
 
         `finish_twin` says whether they arrived; then it is closed.
         """

@@ -23,7 +23,7 @@ class Lent:
     is_free: bool = False
 
 
-class Room:
+class MemoryBudget:
     """Bytes that all threads may hold together; what is larger than all of it has it alone. idle: how many pieces of
     memory are kept while nobody has any. Thread-safe."""
 

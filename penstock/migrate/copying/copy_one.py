@@ -10,14 +10,14 @@ from typing import IO
 from loader.errors import AlreadyExists, Changed, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.reads import ReadStore
-from loader.storage.cloud.s3_puts import TwinStore, differ
+from loader.storage.cloud.s3_puts import S3PutStore, differ
 from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.buffer_reads import disk_of
 from loader.storage.disk.errors import write_all
 from loader.storage.disk.scratch import on_scratch
 from loader.storage.disk.store import LocalStore
 from loader.storage.in_order import InOrder
-from loader.storage.shared.memory_budget import Room
+from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 
@@ -50,7 +50,7 @@ class Transfer:
         self, source: Store, target: Store, pace: Pace, scratch: str | None = None, hash: str = "sha256"
     ) -> None:
         self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
-        self._hash, self._room = hash, Room(ROOM_BYTES)
+        self._hash, self._room = hash, MemoryBudget(ROOM_BYTES)
         self._send_on = SendOn(source, target, pace, self._room, hash)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Other stores' clients take bytes alone, which is a copy of what is held.
@@ -102,7 +102,7 @@ class Transfer:
             return None  # as it should be
         if found.nbytes != item.nbytes:
             return None
-        if isinstance(self._target, TwinStore):
+        if isinstance(self._target, S3PutStore):
             # A run that was killed may have left there what broke on the way.
             self._pace.take(requests=1)
             if differ(self._source.head(item.path).etag, found.etag):
@@ -138,8 +138,8 @@ class Transfer:
         is_needed = self._is_needed(item, digest)
         if is_needed:
             self._pace.take(requests=1)
-            if isinstance(self._target, TwinStore):
-                self._target.put_twin(item.path, data, etag, replace=item.replace)
+            if isinstance(self._target, S3PutStore):
+                self._target.put_same(item.path, data, etag, replace=item.replace)
             elif item.replace:
                 self._target.put(item.path, data)
             else:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from loader.errors import Forbidden, ObjectNotFound
 from loader.storage import Store
 from loader.storage.cloud.reads import ReadStore
-from loader.storage.cloud.s3_puts import TwinStore, is_md5
+from loader.storage.cloud.s3_puts import S3PutStore, is_md5
 from loader.storage.in_order import LOOK_BYTES, InOrder
-from loader.storage.shared.memory_budget import Room
+from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.stream import AHEAD, MAX_BYTES
 
 from .digest import Digest
@@ -21,7 +21,7 @@ from .rate_limit import Pace
 class SendOn:
     """Copies items so, where that goes. Thread-safe."""
 
-    def __init__(self, source: Store, target: Store, pace: Pace, room: Room, hash: str) -> None:
+    def __init__(self, source: Store, target: Store, pace: Pace, room: MemoryBudget, hash: str) -> None:
         self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
         self._tries_unknown = True  # items whose ETag nobody has said, until one of these was no MD5
 
@@ -31,7 +31,7 @@ class SendOn:
         Raises: as `Transfer`.
         """
         target, nbytes, known = self._target, item.nbytes, item.etag or self._tries_unknown
-        if item.was or not known or not isinstance(target, TwinStore) or not nbytes:
+        if item.was or not known or not isinstance(target, S3PutStore) or not nbytes:
             return item
         if not sends(self._source, target, item):
             return item
@@ -45,7 +45,7 @@ class SendOn:
             return item
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
 
-    def _sent(self, target: TwinStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
+    def _sent(self, target: S3PutStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
         """The digest of what came, and what `finish_twin` says. Memory: a piece."""
         with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
             found = self._sent_by(lent.view, target, item, nbytes)
@@ -53,7 +53,7 @@ class SendOn:
         return found
 
     def _sent_by(
-        self, memory: memoryview, target: TwinStore, item: Item, nbytes: int
+        self, memory: memoryview, target: S3PutStore, item: Item, nbytes: int
     ) -> tuple[str, bool | None]:
         """`_sent`, by way of a piece of memory."""
         digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
@@ -92,6 +92,6 @@ class SendOn:
 
 def sends(source: Store, target: Store, item: Item) -> bool:
     """Whether an object may be sent on while it comes."""
-    if not (isinstance(target, TwinStore) and isinstance(source, ReadStore)):
+    if not (isinstance(target, S3PutStore) and isinstance(source, ReadStore)):
         return False
     return target.sends(item.etag) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES

@@ -15,7 +15,7 @@ from penstock.collect import clients as notes
 from penstock.collect import clock, collector, plan, sweep
 from penstock.collect import needed as live
 from penstock.collect import needed as lost
-from penstock.collect.clients import Life
+from penstock.collect.clients import Clients
 
 real_protected = live.protected
 
@@ -46,8 +46,8 @@ def the_last_look_is_left_out(patch):
 def the_last_look_does_not_read_leases_again(patch):
     real = collector.last_look
 
-    def last_look(root, life, leases, *more, **named):
-        return real(root, life, SimpleNamespace(read=lambda: life.leases), *more, **named)
+    def last_look(root, clients, leases, *more, **named):
+        return real(root, clients, SimpleNamespace(read=lambda: clients.leases), *more, **named)
 
     patch.setattr(collector, "last_look", last_look)
 
@@ -108,25 +108,25 @@ def shared_shards_forgotten(patch):
 
 
 def whoever_is_silent_once_is_dead(patch):
-    patch.setattr(Life, "is_dead", lambda self, key, said: self.signs.said[key][1] > 0)
+    patch.setattr(Clients, "is_dead", lambda self, key, said: self.signs.said[key][1] > 0)
 
 
 def the_dead_live_for_ever(patch):
-    patch.setattr(Life, "is_dead", lambda self, key, said: False)
+    patch.setattr(Clients, "is_dead", lambda self, key, said: False)
 
 
 def silent_transactions_stay_open(patch):
-    patch.setattr(Life, "silent_txns", lambda self, state: [])
+    patch.setattr(Clients, "silent_txns", lambda self, state: [])
 
 
 def a_dry_run_aborts(patch):
     real = collector.look
 
     def look(store, name, state, *more):
-        life = real(store, name, state, *more)
-        for txn in life.silent_txns(state):
+        clients = real(store, name, state, *more)
+        for txn in clients.silent_txns(state):
             loader.Root(store.url).log.abort(txn, "silent")
-        return life
+        return clients
 
     patch.setattr(collector, "look", look)
 
@@ -190,7 +190,7 @@ def all_collectors_share_their_notes(patch):
 
 
 def a_broken_version_is_skipped(patch):
-    patch.setattr(lost.Lost, "without", lambda *_: None)
+    patch.setattr(lost.Unreadable, "without", lambda *_: None)
 
 
 def leases_alone_keep_what_is_retired(patch):
@@ -199,9 +199,9 @@ def leases_alone_keep_what_is_retired(patch):
 
 
 def whatever_is_retired_may_be_damaged(patch):
-    real = lost.Lost.without
+    real = lost.Unreadable.without
     patch.setattr(
-        lost.Lost, "without", lambda self, record, *more: record.retired or real(self, record, *more)
+        lost.Unreadable, "without", lambda self, record, *more: record.retired or real(self, record, *more)
     )
 
 

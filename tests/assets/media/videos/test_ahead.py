@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.container import PacketIndex
-from assets.media.known import Shelf
+from assets.media.known import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments.read import Segment
@@ -45,8 +45,8 @@ def place(tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames) -
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(store=open_store(str(tmp_path / "root")), key="ahead/a")
+def staging(tmp_path: Path) -> ClipStaging:
+    return ClipStaging(store=open_store(str(tmp_path / "root")), key="ahead/a")
 
 
 def asked(place: Store, scratch: Path, **more: Any) -> dict[str, Any]:
@@ -54,17 +54,19 @@ def asked(place: Store, scratch: Path, **more: Any) -> dict[str, Any]:
     return {"store": place, "key": "a.mp4", "sha256": sha256, "mime": MP4, "scratch": str(scratch), **more}
 
 
-def audited(place: Store, scratch: Path, shelf: Shelf | None, **more: Any) -> dict[str, Any]:
+def audited(place: Store, scratch: Path, staging: ClipStaging | None, **more: Any) -> dict[str, Any]:
     options = {"policy": POLICY, **more}
-    result = audit_object(AuditRequest(**asked(place, scratch, shelf=shelf, **options)))
+    result = audit_object(AuditRequest(**asked(place, scratch, staging=staging, **options)))
     assert result.row is not None, result
     assert list(scratch.iterdir()) == []  # an audit leaves nothing
     return result.row
 
 
-def cut(place: Store, scratch: Path, shelf: Shelf | None, row: dict[str, Any], **more: Any) -> CutResult:
+def cut(
+    place: Store, scratch: Path, staging: ClipStaging | None, row: dict[str, Any], **more: Any
+) -> CutResult:
     options = {"policy": POLICY, **more}
-    return cut_object(CutRequest(**asked(place, scratch, shelf=shelf, audit=row, **options)))
+    return cut_object(CutRequest(**asked(place, scratch, staging=staging, audit=row, **options)))
 
 
 def told(result: CutResult) -> list[Any]:
@@ -79,8 +81,8 @@ def told(result: CutResult) -> list[Any]:
     return found
 
 
-def keys(shelf: Shelf) -> set[str]:
-    return {info.key for info in shelf.store.list(f"{shelf.key}/")}
+def keys(staging: ClipStaging) -> set[str]:
+    return {info.key for info in staging.store.list(f"{staging.key}/")}
 
 
 SEGMENTS = (Segment(start_s=0.2, end_s=1.1, caption="one"), Segment(start_s=0.9, end_s=2.5))
@@ -88,7 +90,11 @@ SEGMENTS = (Segment(start_s=0.2, end_s=1.1, caption="one"), Segment(start_s=0.9,
 
 @pytest.mark.parametrize("segments", [(), SEGMENTS])
 def test_they_are_those_that_cutting_gives(
-    tmp_path: Path, place: Store, shelf: Shelf, segments: tuple[Segment, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    place: Store,
+    staging: ClipStaging,
+    segments: tuple[Segment, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = CutPolicy(
         video=VideoPolicy(
@@ -96,20 +102,20 @@ def test_they_are_those_that_cutting_gives(
         )
     )
     more = {"policy": policy, "segments": segments}
-    row = audited(place, tmp_path / "audit", shelf, **more)
+    row = audited(place, tmp_path / "audit", staging, **more)
     assert row == audited(place, tmp_path / "audit", None, **more)
     before = told(cut(place, tmp_path / "cut", None, row, **more))
     assert len(before) == 2
-    assert len(keys(shelf)) == 2  # the clips with their packet tables, and what is known of them
+    assert len(keys(staging)) == 2  # the clips with their packet tables, and what is known of them
     monkeypatch.setattr("assets.media.videos.cut.canonical_clips", None)  # not called
-    assert told(cut(place, tmp_path / "taken", shelf, row, **more)) == before
+    assert told(cut(place, tmp_path / "taken", staging, row, **more)) == before
 
 
-def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, shelf: Shelf) -> None:
-    row = audited(place, tmp_path / "audit", shelf)
+def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, staging: ClipStaging) -> None:
+    row = audited(place, tmp_path / "audit", staging)
     wanted = told(cut(place, tmp_path / "cut", None, row))
-    facts = bytes(shelf.store.get(f"{shelf.key}/clips.json").data)
-    clips = bytes(shelf.store.get(f"{shelf.key}/clips.bin").data)
+    facts = bytes(staging.store.get(f"{staging.key}/clips.json").data)
+    clips = bytes(staging.store.get(f"{staging.key}/clips.bin").data)
     n_mp4, n_packets = json.loads(facts)["clips"][0]["nbytes"]
     assert n_mp4 + n_packets == json.loads(facts)["clips"][1]["offset"]
     in_table = n_mp4 + n_packets // 2
@@ -128,16 +134,16 @@ def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, 
         ("clips.json", facts.replace(b'"offset": 0', b'"offset": "0"')),
     ]
     for number, (name, data) in enumerate(spoilt):
-        original = bytes(shelf.store.get(f"{shelf.key}/{name}").data)
+        original = bytes(staging.store.get(f"{staging.key}/{name}").data)
         if data is None:
-            shelf.store.delete_many([f"{shelf.key}/{name}"])
+            staging.store.delete_many([f"{staging.key}/{name}"])
         else:
             assert data != original
-            shelf.store.put(f"{shelf.key}/{name}", data)
+            staging.store.put(f"{staging.key}/{name}", data)
         spans = [Span(start=0, end=1000), Span(start=1000, end=2000)]
-        assert get_clips(shelf, spans, (0, 3000), tmp_path) is None
-        assert told(cut(place, tmp_path / str(number), shelf, row)) == wanted
-        shelf.store.put(f"{shelf.key}/{name}", original)
+        assert get_clips(staging, spans, (0, 3000), tmp_path) is None
+        assert told(cut(place, tmp_path / str(number), staging, row)) == wanted
+        staging.store.put(f"{staging.key}/{name}", original)
 
 
 def scenes(lengths: list[int]) -> list[np.ndarray]:
@@ -152,7 +158,7 @@ def scenes(lengths: list[int]) -> list[np.ndarray]:
 
 
 def test_shots_are_cut_while_they_are_found(
-    tmp_path: Path, shelf: Shelf, encode_video: EncodeVideo, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, staging: ClipStaging, encode_video: EncodeVideo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = [30, 8, 70, 12, 13, 200, 9, 40, 60]
     path = encode_video(scenes(lengths), options={"g": "50", "bf": "2", "crf": "20"})
@@ -161,7 +167,7 @@ def test_shots_are_cut_while_they_are_found(
     policy = CutPolicy(
         video=VideoPolicy(short_side_px=48, units="shots", clip_s=2.0, min_clip_s=0.48, max_clips=None)
     )
-    row = audited(place, tmp_path / "audit", shelf, policy=policy)
+    row = audited(place, tmp_path / "audit", staging, policy=policy)
     starts = [40 * sum(lengths[:number]) for number in range(1, len(lengths))]
     assert row["scene_cuts"] == starts
     before = told(cut(place, tmp_path / "cut", None, row, policy=policy))
@@ -169,7 +175,7 @@ def test_shots_are_cut_while_they_are_found(
         len(before) == 11
     )  # two shots are too short, one gives four clips, two give two, and one is just long enough
     monkeypatch.setattr("assets.media.videos.cut.canonical_clips", None)  # not called
-    assert told(cut(place, tmp_path / "taken", shelf, row, policy=policy)) == before
+    assert told(cut(place, tmp_path / "taken", staging, row, policy=policy)) == before
 
 
 def one_frame(folder: Path) -> str:
@@ -229,14 +235,14 @@ def test_shots_that_become_known_bit_by_bit(
 
 @pytest.mark.parametrize("options", [{"units": "shots"}, {"mode": "reference"}, {"units": "segments"}])
 def test_where_stretches_are_not_known_nothing_is_made(
-    tmp_path: Path, place: Store, shelf: Shelf, options: dict[str, Any]
+    tmp_path: Path, place: Store, staging: ClipStaging, options: dict[str, Any]
 ) -> None:
-    audited(place, tmp_path / "audit", shelf, policy=CutPolicy(video=VideoPolicy(**options)))
-    assert keys(shelf) == set()
+    audited(place, tmp_path / "audit", staging, policy=CutPolicy(video=VideoPolicy(**options)))
+    assert keys(staging) == set()
 
 
 def test_trouble_with_a_clip_is_not_the_audits(
-    tmp_path: Path, place: Store, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Store, staging: ClipStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cutter will tell it, when it meets it again."""
 
@@ -244,32 +250,32 @@ def test_trouble_with_a_clip_is_not_the_audits(
         raise dropped("cut", "rotation", "on its head")
 
     monkeypatch.setattr(ClipEncoder, "add", refusing)
-    row = audited(place, tmp_path / "audit", shelf)
-    assert keys(shelf) == set()
-    refused = cut(place, tmp_path / "cut", shelf, row).refusal
+    row = audited(place, tmp_path / "audit", staging)
+    assert keys(staging) == set()
+    refused = cut(place, tmp_path / "cut", staging, row).refusal
     assert refused is not None
     assert refused["code"] == "rotation"
 
 
-def test_a_damaged_video_leaves_nothing(tmp_path: Path, place: Store, shelf: Shelf) -> None:
+def test_a_damaged_video_leaves_nothing(tmp_path: Path, place: Store, staging: ClipStaging) -> None:
     data = bytearray(place.get("a.mp4").data)
     middle = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2
     data[middle : middle + 2000] = bytes(2000)
     place.put("a.mp4", bytes(data))
     scratch = tmp_path / "audit"
-    result = audit_object(AuditRequest(**asked(place, scratch, shelf=shelf, policy=POLICY)))
+    result = audit_object(AuditRequest(**asked(place, scratch, staging=staging, policy=POLICY)))
     assert result.refusal is not None
-    assert keys(shelf) == set()
+    assert keys(staging) == set()
     assert list(scratch.iterdir()) == []
 
 
 def test_a_root_that_does_not_answer_is_nobodys_refusal(
-    tmp_path: Path, place: Store, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Store, staging: ClipStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*arguments: Any) -> None:
         raise StoreError("no answer")
 
-    monkeypatch.setattr(type(shelf.store), "put_file", failing)
-    result = audit_object(AuditRequest(**asked(place, tmp_path / "audit", shelf=shelf, policy=POLICY)))
+    monkeypatch.setattr(type(staging.store), "put_file", failing)
+    result = audit_object(AuditRequest(**asked(place, tmp_path / "audit", staging=staging, policy=POLICY)))
     assert (result.row, result.refusal) == (None, None)
     assert "no answer" in result.fault

@@ -18,6 +18,7 @@ from ..featurizers import Featurizer
 from ..featurizers.clashes import check_beside
 from ..featurizers.models import ModelFeaturizer, pinned
 from ..pages.report import dagster_name, data_version, features_metadata
+from ..pages.stage_events import as_failures
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
 from ..tables import read_table, write_wide_table
@@ -144,17 +145,9 @@ def feature_asset(
         context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
     ) -> dg.MaterializeResult[None]:
         with root.opened() as opened, compute.opened() as engine:
-            try:
-                record, rows = features_of_batch(
-                    opened,
-                    engine,
-                    spec,
-                    featurizer,
-                    partition=context.partition_key,
-                    run_id=context.run.run_id,
-                )
-            except (StageNotPublished, Conflict, InvalidWeights, ModelFailed) as error:
-                raise dg.Failure(str(error), allow_retries=False) from error
+            told: Any = {"partition": context.partition_key, "run_id": context.run.run_id}
+            with as_failures(StageNotPublished, Conflict, InvalidWeights, ModelFailed):
+                record, rows = features_of_batch(opened, engine, spec, featurizer, **told)
             if record.verdict != "published":
                 raise dg.Failure(record.reason, metadata=features_metadata(record, rows), allow_retries=False)
         return dg.MaterializeResult(

@@ -21,7 +21,8 @@ from ..arrivals.open_source import place_of_batch
 from ..media.cutters import ALL_KINDS
 from ..media.objects import AuditRequest, AuditResult, audit_object, refusal_row, stores_of
 from ..media.unit import Unusable, dropped, rejected
-from ..pages.report import check_metadata, dagster_name, data_version, media_metadata
+from ..pages.report import check_metadata, dagster_name, media_metadata
+from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
 from ..stages import (
     MEDIA,
@@ -222,27 +223,11 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
     ) -> Iterator[MediaEvent]:
         batch = context.partition_key
         with root.opened() as opened, compute.opened() as engine:
-            try:
-                with place_of_batch(landing, spec.sources, opened.store, spec.name, batch) as place:
-                    record, admitted, refusals = media_stage(
-                        opened,
-                        place,
-                        engine,
-                        spec,
-                        partition=batch,
-                        run_id=context.run.run_id,
-                        tell=context.log.info,
-                    )
-            except StageNotPublished as error:
-                raise dg.Failure(str(error), allow_retries=False) from error
-        passed = record.verdict == "published"
-        metadata = check_metadata(record, refusals)
-        yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=metadata)
-        if not passed:
-            # The check makes it visible; the record, which is already written, makes it true.
-            raise dg.Failure(record.reason, metadata=metadata, allow_retries=False)
-        yield dg.MaterializeResult(
-            metadata=metadata | media_metadata(admitted), data_version=data_version(record)
-        )
+            place = place_of_batch(landing, spec.sources, opened.store, spec.name, batch)
+            told: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
+            with as_failures(StageNotPublished), place as source:
+                record, admitted, refusals = media_stage(opened, source, engine, spec, **told)
+        checked = check_metadata(record, refusals)
+        yield from check_and_materialize(record, CHECK, checked, checked | media_metadata(admitted))
 
     return media

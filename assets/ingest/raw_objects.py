@@ -29,6 +29,7 @@ from ..arrivals.open_source import place_of_batch
 from ..media.segments.read import GivenSegments, read_segments
 from ..media.sniff import HEAD_BYTES, sniff
 from ..pages.report import dagster_name, data_version, raw_objects_metadata
+from ..pages.stage_events import as_failures
 from ..sources import LANDING, ORIGINS, Source
 from ..stages import RAW_OBJECTS, StageRecord, append_record, current_record, fingerprint
 from ..tables import write_table
@@ -233,13 +234,10 @@ def raw_objects_asset(
     ) -> dg.MaterializeResult[None]:
         batch = context.partition_key
         with root.opened() as opened:
-            try:
-                with place_of_batch(landing, sources, opened.store, dataset, batch) as place:
-                    record, rows = land(
-                        opened.store, place, dataset=dataset, partition=batch, run_id=context.run.run_id
-                    )
-            except (InvalidName, ObjectNotFound, StageNotPublished, Corrupt) as error:
-                raise dg.Failure(str(error), allow_retries=False) from error
+            place = place_of_batch(landing, sources, opened.store, dataset, batch)
+            with as_failures(InvalidName, ObjectNotFound, StageNotPublished, Corrupt), place as source:
+                told: Any = {"dataset": dataset, "partition": batch, "run_id": context.run.run_id}
+                record, rows = land(opened.store, source, **told)
         return dg.MaterializeResult(
             metadata=raw_objects_metadata(record, rows), data_version=data_version(record)
         )

@@ -23,7 +23,8 @@ from resources.storage import LandingResource, RootResource
 from ..arrivals.open_source import place_of_batch
 from ..media.cutters import CUTTERS
 from ..media.policy import policy_words
-from ..pages.report import check_metadata, dagster_name, data_version, units_metadata
+from ..pages.report import check_metadata, dagster_name, units_metadata
+from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
 from ..stages import (
     MEDIA,
@@ -354,26 +355,11 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
     ) -> Iterator[UnitsEvent]:
         batch = context.partition_key
         with root.opened() as opened, compute.opened() as engine:
-            try:
-                with place_of_batch(landing, spec.sources, opened.store, spec.name, batch) as place:
-                    record, rows, refusals = units_stage(
-                        opened,
-                        place,
-                        engine,
-                        spec,
-                        partition=batch,
-                        run_id=context.run.run_id,
-                        tell=context.log.info,
-                    )
-            except StageNotPublished as error:
-                raise dg.Failure(str(error), allow_retries=False) from error
-        passed = record.verdict == "published"
-        yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=check_metadata(record, refusals))
-        if not passed:
-            # The check makes it visible; the record, which is already written, makes it true.
-            raise dg.Failure(record.reason, metadata=check_metadata(record, refusals), allow_retries=False)
-        yield dg.MaterializeResult(
-            metadata=units_metadata(record, rows, refusals), data_version=data_version(record)
-        )
+            place = place_of_batch(landing, spec.sources, opened.store, spec.name, batch)
+            told: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
+            with as_failures(StageNotPublished), place as source:
+                record, rows, refusals = units_stage(opened, source, engine, spec, **told)
+        shown = units_metadata(record, rows, refusals)
+        yield from check_and_materialize(record, CHECK, check_metadata(record, refusals), shown)
 
     return units

@@ -14,7 +14,8 @@ from resources.storage import RootResource
 
 from ..dedup.policy import NearDuplicates
 from ..feedback.quarantine import kept_out
-from ..pages.report import check_metadata, dagster_name, data_version, samples_metadata
+from ..pages.report import check_metadata, dagster_name, samples_metadata
+from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
 from ..spec import DatasetSpec
 from ..stages import (
@@ -251,23 +252,16 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
     )
     def samples(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[SamplesEvent]:
         with root.opened() as opened:
-            try:
+            with as_failures(StageNotPublished):
                 record, objects = samples_stage(
                     opened, spec, partition=context.partition_key, run_id=context.run.run_id
                 )
-            except StageNotPublished as error:
-                raise dg.Failure(str(error), allow_retries=False) from error
-            passed = record.verdict == "published"
-            table = candidate(opened, record) if passed else None
-            made = (
+            table = candidate(opened, record) if record.verdict == "published" else None
+            shown = (
                 {}
                 if table is None
                 else samples_metadata(record, objects, table) | samples_columns(spec, table)
             )
-        yield dg.AssetCheckResult(check_name=CHECK, passed=passed, metadata=check_metadata(record, objects))
-        if not passed:
-            # The check makes it visible; the record, which is already written, makes it true.
-            raise dg.Failure(record.reason, metadata=check_metadata(record, objects), allow_retries=False)
-        yield dg.MaterializeResult(metadata=made, data_version=data_version(record))
+        yield from check_and_materialize(record, CHECK, check_metadata(record, objects), shown)
 
     return samples

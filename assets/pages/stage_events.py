@@ -1,0 +1,37 @@
+"""Events of a stage's run for Dagster: expected errors without a retry, the check, the materialization."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from penstock.stages import StageRecord
+
+from .report import data_version
+
+Metadata = Mapping[str, dg.MetadataValue[Any]]
+
+
+@contextmanager
+def as_failures(*errors: type[Exception]) -> Iterator[None]:
+    """These errors end the run at once: a retry would meet them again."""
+    try:
+        yield
+    except errors as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+
+
+def check_and_materialize(
+    record: StageRecord, check: str, checked: Metadata, shown: Metadata
+) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+    """The check's result, then the materialization. checked, shown: metadata of either.
+
+    Raises: dg.Failure where the record's verdict is another than published. The check makes that visible; the record,
+    which is already written, makes it true.
+    """
+    passed = record.verdict == "published"
+    yield dg.AssetCheckResult(check_name=check, passed=passed, metadata=checked)
+    if not passed:
+        raise dg.Failure(record.reason, metadata=dict(checked), allow_retries=False)
+    yield dg.MaterializeResult(metadata=dict(shown), data_version=data_version(record))

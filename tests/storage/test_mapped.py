@@ -3,6 +3,8 @@
 import os
 import pickle
 import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -145,3 +147,27 @@ def test_a_store_travels_without_maps(store):
     store.put("k", b"x")
     with MappedFiles(store).using("k", None):
         assert pickle.loads(pickle.dumps(store)).get("k").data == b"x"  # noqa: S301 - our own
+
+
+def test_a_file_for_which_there_is_no_descriptor_left_is_read(tmp_path):
+    """Before Python 3.13 a map takes a descriptor beside the one of its file."""
+    code = """
+import os, resource, sys
+from loader.storage import open_store
+from loader.storage.disk.buffer_reads import disk_of
+from loader.storage.disk.mapped_files import MappedFiles
+
+store = open_store(sys.argv[1])
+store.put("a", b"a" * 5000), store.put("b", b"b" * 5000)
+maps = MappedFiles(disk_of(store))
+with maps.using("a", None) as found:
+    assert found is not None
+lowest = os.dup(0)  # the next descriptor that would be given
+os.close(lowest)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+with maps.using("b", None) as found:
+    print("read" if found is None else "mapped")
+assert store.get("b").data == b"b" * 5000
+"""
+    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert run.stdout == ("mapped\n" if sys.version_info >= (3, 13) else "read\n"), run.stderr

@@ -38,20 +38,24 @@ SUITE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What a batch must pass to be published. checks: name -> check, each shown in Dagster under its name.
+    """Checks that a batch must pass to be published.
 
-    thresholds: how far a batch may be from the baseline (`assets.drift`), None to compare with nothing; baseline: the
-    ref of the version to compare with, "" for the newest of the dataset; protected: refs of versions, of any dataset of
-    the root, whose samples must not come; version: changed by whoever changes what a check in `checks` does; the suite
-    itself is hashed.
+    Raises: ValueError for a check with a name of the gate's own, and for `baseline` or `protected` without
+    `thresholds`.
     """
 
     suite: tuple[Expectation, ...] = SUITE
+    """Expectations of the rows. The fingerprint has a hash of them."""
     checks: Mapping[str, TableCheck] = field(default_factory=dict)
+    """Name -> check, each shown in Dagster under its name."""
     thresholds: Thresholds | None = DEFAULTS
+    """Allowed distance of a batch from the baseline (`assets.drift`); None compares with nothing."""
     baseline: str = ""
+    """Ref of the version to compare with; "" for the newest of the dataset."""
     protected: tuple[str, ...] = ()
+    """Refs of versions, of any dataset of the root, whose samples must not come."""
     version: str = "1"
+    """Version of the code in `checks`; change it with any change of behaviour there."""
 
     def __post_init__(self) -> None:
         if taken := {EXPECTATIONS, *DRIFT_CHECKS} & set(self.checks):

@@ -18,16 +18,18 @@ MEMORY_BYTES = 2**30
 class NodeCache:
     """A folder on a local disk that keeps pages of remote objects for every process of this machine.
 
-    path: a folder for nothing else; made when it is not there. limit_bytes: what its files may take together; None is
-    half of what is free on its disk, what the cache has already counted as free. page_bytes: what is fetched and kept
-    in one piece; pages of two sizes are two pages. shared: with other users of the machine, each of whom may read the
-    pages and replace them; else the folder is this user's alone. Raises: InvalidRuntime.
+    Raises: InvalidRuntime.
     """
 
     path: str | os.PathLike[str]
+    """Folder for nothing else; made when it is not there."""
     limit_bytes: int | None = None
+    """Most bytes that its files take together. None is half of the free space on its disk, where bytes of the cache
+    count as free."""
     page_bytes: int = PAGE_BYTES
+    """Bytes fetched and kept in one piece, 4,096 to 64 MiB. Pages of two sizes are two pages."""
     shared: bool = False
+    """True lets other users of the machine read the pages and replace them. False keeps the folder to this user."""
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)
@@ -49,13 +51,15 @@ class NodeCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageMemory:
-    """Memory of one loader's process that keeps what it reads of remote objects; 0 bytes: nothing is read ahead.
+    """Memory of one loader's process that keeps pages of remote objects.
 
     Raises: InvalidRuntime.
     """
 
     limit_bytes: int = MEMORY_BYTES
+    """Most bytes kept; 0 keeps nothing and reads nothing ahead."""
     page_bytes: int = PAGE_BYTES
+    """Bytes fetched and kept in one piece, 4,096 to 64 MiB."""
 
     def __post_init__(self) -> None:
         _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)

@@ -47,15 +47,14 @@ _PIECES = re.compile(r"(?i)(?:\bsig|\bAccountKey|\bSharedAccessSignature)=([^;&\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """A store that can be opened again, here or in another process.
-
-    url: without secrets; options: without secrets; dropped: names of the secret options that were given when
-    the store was first opened and are not part of this spec.
-    """
+    """A store that can be opened again, here or in another process."""
 
     url: str
+    """URL without secrets."""
     options: Mapping[str, object] = field(default_factory=dict)
+    """Options of the store, without secrets."""
     dropped: tuple[str, ...] = ()
+    """Names of secret options that the store was first opened with and that this spec leaves out."""
 
     def open(self) -> Store:
         """Raises: InvalidStore; MissingDependency."""

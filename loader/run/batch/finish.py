@@ -21,12 +21,14 @@ from .substitution import Substitution
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delivered:
-    """Per row of the batch: keys, the delivered sample's, "" at padding; crcs, int64, the CRC-32C that its digest is
-    made of, anything at padding. The samples lie in the batch's columns."""
+    """Samples delivered for a batch, a row each. Their values lie in the batch's columns."""
 
     keys: list[str]
+    """Key of the delivered sample per row; "" at padding."""
     crcs: I64
+    """int64 [rows]: CRC-32C that the digest is made of; anything at padding."""
     substitutions: list[Substitution]
+    """Replaced corrupt samples."""
 
 
 Collate = Callable[..., tuple[dict[str, Any], Any]]

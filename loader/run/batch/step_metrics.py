@@ -26,23 +26,28 @@ MAKING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowSample:
-    """The sample that took longest in one stage of a step.
-
-    seconds: of that sample; for "fetch" of one read of one shard, which `key` is the first wanted sample of. path,
-    offset, nbytes: the shard, relative to the root, and the bytes of that read; for other stages those of the sample's
-    largest field. wait_s: what the consumer waited for the step's batch.
-    """
+    """The sample that took longest in one stage of a step."""
 
     step: int
+    """Global step."""
     stage: str
+    """Stage of `MAKING`, such as "fetch" or "decode"."""
     seconds: float
+    """Time of the sample in that stage; for "fetch", of one read of one shard."""
     source: str
+    """Name of the plan's source."""
     key: str
+    """Key of the sample; for "fetch", of the first wanted sample of the read."""
     version: str
+    """Name of the version, such as "photos@3"."""
     path: str
+    """Path of the shard, relative to the root."""
     offset: int
+    """First byte of the read; for other stages than "fetch", of the sample's largest field."""
     nbytes: int
+    """Bytes of the read; for other stages than "fetch", of the sample's largest field."""
     wait_s: float = 0.0
+    """Seconds that the consumer waited for the step's batch."""
 
 
 class StepMetrics:

@@ -38,10 +38,12 @@ class Mesh(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Data-parallel rank and world size, 0 <= rank < world_size. Raises: InvalidRuntime."""
+    """Data-parallel rank and world size. Raises: InvalidRuntime."""
 
     rank: int
+    """Number of this process, 0 <= rank < world_size."""
     world_size: int
+    """Number of data-parallel ranks, 1 or more."""
 
     def __post_init__(self) -> None:
         for name, value in (("rank", self.rank), ("world_size", self.world_size)):

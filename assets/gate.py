@@ -1,4 +1,4 @@
-"""What a batch must pass to be published: expectations of its rows, drift, and checks of one's own."""
+"""The checks that a batch must pass to be published: expectations of its rows, drift, and checks of one's own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 CODE_VERSION = "2"
-"""Of the audit (`version_audit.py`) and of this."""
+"""Version of the code of the audit (`assets.release.audit`) and of this module."""
 EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
 
 TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
-"""Of the samples table that a batch would add, and that of the newest version (None before the first)."""
+"""A check of the samples table that a batch would add, beside that of the newest version (None before the first)."""
 
 SUITE = (
     Expectation(kind="row_count", low=1),
@@ -33,7 +33,7 @@ SUITE = (
     Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text")),
     Expectation(kind="not_null", column="kind"),
 )
-"""What every dataset keeps to: unique keys, and a way back to the raw object, its licence and the run."""
+"""Expectations of every dataset: unique keys, and a way back to the raw object, its licence and the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Gate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all checks, the suite first."""
+        """Names of all checks, the suite first."""
         return (EXPECTATIONS, *(DRIFT_CHECKS if self.thresholds else ()), *self.checks)
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""Where a dataset's raw objects come from, which of them it takes, and how many at a time.
+"""Sources of a dataset's raw objects: their places, the objects taken, and the size of a batch.
 
     DatasetSpec(..., sources=(
         Source(prefix="photos/", exclude=("*.tmp", "/photos/test/**")),            # of the landing resource
@@ -6,8 +6,8 @@
                options={"key": dg.EnvVar("PARTNER_KEY"), "secret": dg.EnvVar("PARTNER_SECRET")}),
     ))
 
-Patterns are those of .gitignore (through pathspec), against keys: without a '/' they name files in any folder, `**`
-spans folders, a '/' in front binds to the place itself, `!` takes back, and case counts (`*.[jJ][pP][gG]`).
+Patterns are those of .gitignore (through pathspec), against keys. Without a '/' they name files in any folder.
+`**` spans folders, a '/' in front binds to the place itself, `!` takes back, and case counts (`*.[jJ][pP][gG]`).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a dataset is made of: everything that the person who owns it decides, in one value.
+"""The spec of a dataset: everything that the person who owns it decides, in one value.
 
 A dataset is one file in `dagster_project/datasets/` that makes a `DatasetSpec`, and one line in its registry.
 """
@@ -22,7 +22,7 @@ from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0
-"""What a dataset that streams may let objects wait for a batch."""
+"""Longest time that a dataset that streams may let objects wait for a batch."""
 
 
 def stage_name(featurizer: str) -> str:

@@ -137,7 +137,7 @@ class Difference:
 
 
 UNKNOWN = Difference(effect=0.0, chance=1.0, noise=1.0)
-"""Of nothing to compare: chance explains it."""
+"""The difference where nothing is to be compared: chance explains it."""
 
 
 def stands_out(mine: Difference, limit: float, others: Callable[[], Sequence[Difference]]) -> bool:

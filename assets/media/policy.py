@@ -1,4 +1,4 @@
-"""How raw objects are cut into units, a policy per kind of media.
+"""Policies that raw objects are cut into units by, one per kind of media.
 
 Everything here is part of the id of the units of its kind: another policy for videos gives other clips, and leaves
 the photos as they are.
@@ -306,7 +306,7 @@ class CutPolicy:
     """Rules by which sounds become segments."""
 
     def of(self, kind: Kind) -> dict[str, Any]:
-        """What a unit of this kind depends on, as plain values."""
+        """Settings that a unit of this kind depends on, as plain values."""
         return {} if kind == "text" else asdict(getattr(self, kind))
 
 

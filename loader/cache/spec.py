@@ -1,4 +1,4 @@
-"""What a caller says about a cache; picklable, so that worker processes open the same one."""
+"""Settings of a cache; picklable, so that worker processes open the same one."""
 
 import os
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ nobody asked for."""
 PAGES_MIN = 8
 """A process may write an eighth of the limit before it looks at the folder again: that has to be a page."""
 MEMORY_BYTES = 2**30
-"""What a loader of remote sources holds in memory unless it is told otherwise."""
+"""Default limit of the memory that a loader of remote sources keeps pages in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class PageMemory:
         _whole("limit_bytes", self.limit_bytes, 0, 2**63)
 
     def shared_by(self, processes: int) -> "PageMemory":
-        """What each of so many processes has of it."""
+        """The share of each of so many processes."""
         return PageMemory(limit_bytes=self.limit_bytes // processes, page_bytes=self.page_bytes)
 
 
@@ -74,7 +74,7 @@ CacheSpec = NodeCache | PageMemory
 
 
 def cache_spec(given: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
-    """What `Loader(cache=...)` was given: a folder, or bytes of memory. Raises: InvalidRuntime."""
+    """Settings out of the argument of `Loader(cache=...)`: a folder, or bytes of memory. Raises: InvalidRuntime."""
     if given is None:
         return PageMemory()
     if isinstance(given, NodeCache | PageMemory):

@@ -1,4 +1,4 @@
-"""What a plan is made of: everything that decides data, frozen and hashed."""
+"""The content of a plan: everything that decides data, frozen and hashed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,9 +38,13 @@ class Source:
 def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
     """A view as one of a plan's sources.
 
-    weight: share of the mixture relative to the other sources (int, Fraction, float or decimal string).
-    chunk: samples read in one piece; lanes: chunks read side by side (a power of two). None lets the plan
-    choose from the view's size and mean sample bytes. Values are checked when the plan is made.
+    Values are checked when the plan is made.
+
+    Args:
+        view: View that the samples come from.
+        weight: Share of the mixture relative to the other sources: int, Fraction, float or decimal string.
+        chunk: Samples read in one piece. None lets the plan choose from the view's size and mean sample bytes.
+        lanes: Chunks read side by side, a power of two. None lets the plan choose likewise.
     """
     return Source(view, weight, chunk, lanes)
 
@@ -215,7 +219,7 @@ class PlanContent:
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
-        """What the positions of a source, or a bucket of one, hold."""
+        """Samples at the positions of a source, or of a bucket of one."""
         if source in self.grown_streams:
             return self.grown_streams[source]
         return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
@@ -234,7 +238,7 @@ class PlanContent:
         ]
 
     def turn(self, step: int) -> Turn:
-        """What the batch of a step (>= 0) is drawn from; with buckets, whose turn it is."""
+        """The stream that the batch of a step (>= 0) is drawn from; with buckets, the bucket whose turn it is."""
         if self.buckets is not None:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)

@@ -40,29 +40,29 @@ class Loader:
 
     A store that does not answer always raises, and so does a transform that fails.
 
-    Args: the part of this process
+    Args: The part of this process
         plan: The plan whose batches are made.
         rank: Data-parallel rank, a number or a whole `World`; None, with `world_size`, reads the launcher's
             environment (`World.from_env`). With tensor, context or pipeline parallelism it is `World.of_mesh(mesh,
             "dp")`: all processes of a group get the same batches.
         world_size: Number of data-parallel ranks; None with `rank=None` or a `World`.
 
-    Args: the content of a batch
+    Args: The content of a batch
         decode: True, False (bytes) or {field: decoder}. May differ by bucket: `loader.by_bucket`.
         transform: `(sample, rng) -> sample`, called by several threads at once. `rng` is keyed by (seed, source,
             epoch, ordinal). May differ by bucket: `loader.by_bucket`.
         framework: "torch", "numpy" or "jax": the library whose arrays a batch holds.
         micro_batch: Most samples of one micro batch (`Batch.micro_batches`); None hands out each step's part whole.
-            Every rank gets the same number of them. Steps stay optimizer steps; a state between two pieces repeats
-            the step.
+            Every rank gets the same number of micro batches. Steps stay optimizer steps; a state between two pieces
+            repeats the step.
 
-    Args: the end
+    Args: The end
         steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is
             endless.
         epochs: Passes to stop after, the last batch padded; None for no such bound. Needs a plan with one source
             and without buckets.
 
-    Args: speed
+    Args: Speed
         executor: "threads" of this process or worker "processes"; both make the same batches. "auto" begins with
             threads. It goes over to processes when the training waits for threads that wait for its Python
             (docs/executors.md).
@@ -73,7 +73,7 @@ class Loader:
             memory, 0 for nothing; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache`
             serves every process of this machine.
 
-    Args: corrupt samples
+    Args: Corrupt samples
         on_corrupt: "substitute" replaces a sample whose checksum or decoder fails twice, and lists it in the rank's
             ledger (`read_ledger`); "raise" stops.
         corrupt_budget: Largest share of the rank's samples that may be substituted.
@@ -83,6 +83,11 @@ class Loader:
     Raises: InvalidRuntime for arguments out of range. Unpicklable, with executor="processes", for a transform or
     decoder that cannot be sent to a worker.
     """
+
+    plan: Plan
+    """The plan whose batches are made."""
+    world: World
+    """Rank and world size of this process."""
 
     def __init__(
         self,
@@ -221,12 +226,12 @@ class Loader:
 
     @property
     def executor(self) -> str:
-        """Who makes the batches: "threads", "processes", or "caller" with `workers=0`. `auto` may change it."""
+        """Maker of the batches: "threads", "processes", or "caller" with `workers=0`. `auto` may change it."""
         return self._execution.name
 
     @property
     def executor_reason(self) -> str:
-        """Why, in words."""
+        """Reason for the executor, in words."""
         return self._execution.why
 
     def batch_at(self, step: int) -> Batch:

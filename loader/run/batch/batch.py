@@ -1,6 +1,6 @@
-"""What the training loop receives for one step.
+"""The batch that the training loop receives for one step.
 
-What the slots of a batch hold, as (source, key): put together when somebody looks.
+Its list of (source, key) per slot is put together at the first look.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidRuntime
+from .column_text import shown
 from .step_metrics import SlowSample
 from .substitution import Substitution
 
@@ -81,7 +82,7 @@ class Batch:
     """bool [slots], True at real slots; a tensor for torch, a jax.Array for jax."""
     weight: float
     """Valid slots * world size / global batch of this step. Multiply a mean loss by it: the mean over ranks is then
-    the sum over samples / global batch. Of a full batch that is the mean over samples."""
+    the sum over samples / global batch. On a full batch that is the mean over samples."""
     digest: int
     """64-bit hash of the rank's samples. The sum over ranks mod 2^64 is the same for every world size."""
     fields: dict[str, Any]
@@ -105,16 +106,17 @@ class Batch:
 
     @property
     def last_micro(self) -> bool:
-        """Whether the optimizer's step comes after this one."""
+        """True for the last piece: the optimizer's step comes after it."""
         return self.micro + 1 == self.micros
 
     def micro_batches(self, count: int) -> "list[Batch]":
         """The part in `count` pieces in order, of sizes that differ by one slot at most, for gradient accumulation.
 
-        Their arrays are slices of this batch's. Weights are such that the sum of (mean loss * weight) over the pieces,
-        averaged over ranks, is that of the whole part. digest, substitutions, stats, slowest and wait_s are the whole
-        part's, and come with the first piece; the others have 0 or none. Raises: InvalidRuntime for more pieces than
-        slots.
+        Their arrays are slices of this batch's. The sum of (mean loss * weight) over the pieces, averaged over ranks,
+        is that of the whole part. The first piece has the digest, substitutions, stats, slowest and wait_s of the
+        whole part. The other pieces have 0 or none.
+
+        Raises: InvalidRuntime for more pieces than slots.
         """
         if not 1 <= count <= len(self):
             raise InvalidRuntime(
@@ -141,6 +143,16 @@ class Batch:
                 piece.substitutions, piece.stats = [], {}
             pieces.append(piece)
         return pieces
+
+    def __repr__(self) -> str:
+        facts = [f"step={self.step}", f"{len(self)} slots"]
+        if self.bucket is not None:
+            facts.append(f"bucket={self.bucket!r}")
+        if self.micros > 1:
+            facts.append(f"micro {self.micro} of {self.micros}")
+        if self.substitutions:
+            facts.append(f"{len(self.substitutions)} substitutions")
+        return f"Batch({', '.join([*facts, *(f'{name}: {shown(value)}' for name, value in self.items())])})"
 
     def __getitem__(self, name: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What making one batch took, and which sample of it took longest."""
+"""Cost of making one batch, and the sample of it that took longest."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -116,8 +116,8 @@ class StepMetrics:
         step: int,
         read: tuple[str, Span] | None = None,
     ) -> None:
-        """Keep a sample if none of its step was slower; without the shard and bytes that were read, with the place of
-        its largest field. address: asked only for a sample that is kept."""
+        """Keep a sample if none of its step was slower. Without the shard and bytes that were read, it has the place of
+        its largest field. `address` is called only for a sample that is kept."""
         with self._lock:
             before = self.slowest.get(step)
             if before is not None and seconds <= before.seconds:

@@ -46,7 +46,7 @@ class Substitution:
 
     @property
     def identity(self) -> tuple[str | int, ...]:
-        """What is the same whenever this substitution is made: all but the words of the error."""
+        """Values that are the same whenever this substitution is made: all but the words of the error."""
         at = self.address
         return (
             *(self.step, self.slot, self.attempt, self.source),
@@ -100,7 +100,7 @@ def masked(
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
-    """Where a sample turned out to be corrupt."""
+    """Stage at which a sample turned out to be corrupt."""
     return "decode" if isinstance(error, DecodeFailed) else "checksum"
 
 

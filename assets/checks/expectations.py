@@ -88,19 +88,24 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectationResult:
-    """error: it could not be evaluated, which is as bad as failed. observed: what was found, in words."""
+    """Outcome of one expectation."""
 
     expectation: Expectation
+    """The expectation."""
     status: Status
+    """Status; "error" means that it could not be evaluated, which is as bad as failed."""
     observed: str
+    """Observation, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """A suite's outcome, in the order of the suite."""
+    """A suite's outcome."""
 
     n_rows: int
+    """Rows of the table."""
     results: tuple[ExpectationResult, ...]
+    """Results in the order of the suite."""
 
     @property
     def passed(self) -> bool:

@@ -22,12 +22,14 @@ At = Time | tuple[Time, ...] | str | None
 
 
 class Choice(NamedTuple):
-    """What was chosen for one clip: frames (numbers in display order; one may come several times), the part of the
-    pictures, and when these frames are first shown, in seconds."""
+    """The frames chosen for one clip."""
 
     frames: list[int]
+    """Frame numbers in display order; a number may come several times."""
     framing: Framing
+    """Part of the pictures."""
     times_s: list[float]
+    """Seconds at which these frames are first shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

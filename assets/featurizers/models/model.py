@@ -60,6 +60,7 @@ class ModelFeaturizer(ABC):
     readers: int = 0
     """Threads that decode samples; 0 is 1 on a CPU and 8 on a GPU."""
     code: ClassVar[int] = 1
+    """Version of the featurizer's code, a part of its version."""
 
     def __post_init__(self) -> None:
         device = resolved_device(self.device)

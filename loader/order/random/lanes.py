@@ -37,9 +37,9 @@ class LaneShape:
     chunk: int
     """c: samples read in one piece."""
     lanes: int
-    """D: chunks read side by side, a power of two."""
+    """D: number of lanes, a power of two."""
     rounds_h: int
-    """h: see docs/order.md."""
+    """h: slots of a lane, which are the chunks that a lane reads interleaved."""
 
     def __post_init__(self) -> None:
         for name, value, high in (

@@ -1,4 +1,4 @@
-"""What a batch must pass to be published: expectations of its rows, drift, and checks of one's own."""
+"""The checks that a batch must pass to be published: expectations of its rows, drift, and checks of one's own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 CODE_VERSION = "2"
-"""Of the audit (`version_audit.py`) and of this."""
+"""Version of the code of the audit (`assets.release.audit`) and of this module."""
 EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
 
 TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
-"""Of the samples table that a batch would add, and that of the newest version (None before the first)."""
+"""A check of the samples table that a batch would add, beside that of the newest version (None before the first)."""
 
 SUITE = (
     Expectation(kind="row_count", low=1),
@@ -33,25 +33,29 @@ SUITE = (
     Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text")),
     Expectation(kind="not_null", column="kind"),
 )
-"""What every dataset keeps to: unique keys, and a way back to the raw object, its licence and the run."""
+"""Expectations of every dataset: unique keys, and a way back to the raw object, its licence and the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What a batch must pass to be published. checks: name -> check, each shown in Dagster under its name.
+    """Checks that a batch must pass to be published.
 
-    thresholds: how far a batch may be from the baseline (`assets.drift`), None to compare with nothing; baseline: the
-    ref of the version to compare with, "" for the newest of the dataset; protected: refs of versions, of any dataset of
-    the root, whose samples must not come; version: changed by whoever changes what a check in `checks` does; the suite
-    itself is hashed.
+    Raises: ValueError for a check with a name of the gate's own, and for `baseline` or `protected` without
+    `thresholds`.
     """
 
     suite: tuple[Expectation, ...] = SUITE
+    """Expectations of the rows. The fingerprint has a hash of them."""
     checks: Mapping[str, TableCheck] = field(default_factory=dict)
+    """Name -> check, each shown in Dagster under its name."""
     thresholds: Thresholds | None = DEFAULTS
+    """Allowed distance of a batch from the baseline (`assets.drift`); None compares with nothing."""
     baseline: str = ""
+    """Ref of the version to compare with; "" for the newest of the dataset."""
     protected: tuple[str, ...] = ()
+    """Refs of versions, of any dataset of the root, whose samples must not come."""
     version: str = "1"
+    """Version of the code in `checks`; change it with any change of behaviour there."""
 
     def __post_init__(self) -> None:
         if taken := {EXPECTATIONS, *DRIFT_CHECKS} & set(self.checks):
@@ -63,7 +67,7 @@ class Gate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all checks, the suite first."""
+        """Names of all checks, the suite first."""
         return (EXPECTATIONS, *(DRIFT_CHECKS if self.thresholds else ()), *self.checks)
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""Where a dataset's raw objects come from, which of them it takes, and how many at a time.
+"""Sources of a dataset's raw objects: their places, the objects taken, and the size of a batch.
 
     DatasetSpec(..., sources=(
         Source(prefix="photos/", exclude=("*.tmp", "/photos/test/**")),            # of the landing resource
@@ -6,8 +6,8 @@
                options={"key": dg.EnvVar("PARTNER_KEY"), "secret": dg.EnvVar("PARTNER_SECRET")}),
     ))
 
-Patterns are those of .gitignore (through pathspec), against keys: without a '/' they name files in any folder, `**`
-spans folders, a '/' in front binds to the place itself, `!` takes back, and case counts (`*.[jJ][pP][gG]`).
+Patterns are those of .gitignore (through pathspec), against keys. Without a '/' they name files in any folder.
+`**` spans folders, a '/' in front binds to the place itself, `!` takes back, and case counts (`*.[jJ][pP][gG]`).
 """
 
 import math
@@ -30,18 +30,21 @@ Sieve = Callable[[ObjectInfo], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How large a batch may be, and how long its objects wait for it to become full.
+    """Largest size of a batch, and how long its objects wait for it to become full.
 
-    An object larger than max_bytes is a batch by itself. max_wait_s: a batch that is not full is made when its oldest
-    object has been there for so long, by the store's clock; 0: at once, whatever its size. An hour is at most 8,760
-    batches a year from a source that never fills one; versions are made less often than that.
-    max_batches: at most about so many batches from one call, what is left comes with the next; None: no limit.
+    Raises: ValueError.
     """
 
     max_objects: int = 4096
+    """Most objects of a batch."""
     max_bytes: int = 64 * 2**30
+    """Most bytes of a batch. A larger object is a batch by itself."""
     max_wait_s: float = 3600.0
+    """Age of the oldest object, in seconds by the store's clock, at which a batch that is not full is made. 0 makes
+    it at once, whatever its size. An hour is at most 8,760 batches a year from a source that never fills one;
+    versions are made less often than that."""
     max_batches: int | None = None
+    """About the most batches from one call, the rest comes with the next; None for no limit."""
 
     def __post_init__(self) -> None:
         counts = (self.max_objects, self.max_bytes, self.max_batches or 1)
@@ -54,16 +57,16 @@ DEFAULT_LIMITS = BatchLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Where notices of arrivals come from: files of JSON lines, or a queue. See `arrivals`.
-
-    url: a folder or URL whose objects are notices, or `sqs://<region>/<name>` (`sqs://<name>` in the environment's
-    region); options: of the store, or of boto3's client (`endpoint_url`, `region_name`, `profile_name`,
-    `aws_access_key_id` ...), secrets as `dg.EnvVar`; prefix: of the files.
-    """
+    """Origin of notices of arrivals: files of JSON lines, or a queue. See `arrivals`."""
 
     url: str
+    """Folder or URL whose objects are notices, or `sqs://<region>/<name>`. `sqs://<name>` takes the environment's
+    region."""
     prefix: str = ""
+    """Beginning of the keys of the files; "" for all."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the store, or of boto3's client (`endpoint_url`, `region_name`, `profile_name`,
+    `aws_access_key_id` ...). Secrets only as `dg.EnvVar`."""
 
     def __post_init__(self) -> None:
         check_options("a feed", self.options)
@@ -71,31 +74,37 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One place that raw objects of a dataset land in, and what is taken of it.
-
-    name: on Dagster's pages, and of its state in the root; url: a folder or URL, may be a `dg.EnvVar`, "" for the
-    landing resource's; options: of that store, secrets only as `dg.EnvVar`; prefix: of the keys that are listed;
-    include: only what one of these matches, all when empty; exclude: not what one of these matches;
-    min_bytes, max_bytes: of an object; objects_per_tick, objects_per_hour: at most so many become batches;
-    listed: whether the sensor lists it, False for one that a feed and the reconcile job look after; feed: notices of
-    what arrived; paused: nothing is taken until the next deploy (`pausing` does it at run time).
+    """One place that raw objects of a dataset land in, and a choice of its objects.
 
     Raises: ValueError for a name, pattern or limit that cannot be; InvalidStore for a secret in plain text.
     """
 
     name: str = "landing"
+    """Name on Dagster's pages, and of the source's state in the root."""
     url: str = ""
+    """Folder or URL, may be a `dg.EnvVar`; "" for the landing resource's."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the store; secrets only as `dg.EnvVar`."""
     prefix: str = ""
+    """Beginning of the keys that are listed; "" for all."""
     include: tuple[str, ...] = ()
+    """Patterns; only objects that match one are taken, all when empty."""
     exclude: tuple[str, ...] = ()
+    """Patterns; no object that matches one is taken."""
     min_bytes: int = 0
+    """Size of the smallest object that is taken."""
     max_bytes: int | None = None
+    """Size of the largest object that is taken; None for no limit."""
     objects_per_tick: int | None = None
+    """Most objects that become batches in one tick; None for no limit."""
     objects_per_hour: int | None = None
+    """Most objects that become batches in an hour; None for no limit."""
     listed: bool = True
+    """True lets the sensor list the source. False is for a source that a feed and the reconcile job look after."""
     feed: Feed | None = None
+    """Notices of arrivals; None for none."""
     paused: bool = False
+    """True takes nothing until the next deploy; `pausing` does it at run time."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -1,4 +1,4 @@
-"""What a dataset is made of: everything that the person who owns it decides, in one value.
+"""The spec of a dataset: everything that the person who owns it decides, in one value.
 
 A dataset is one file in `dagster_project/datasets/` that makes a `DatasetSpec`, and one line in its registry.
 """
@@ -22,7 +22,7 @@ from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0
-"""What a dataset that streams may let objects wait for a batch."""
+"""Longest time that a dataset that streams may let objects wait for a batch."""
 
 
 def stage_name(featurizer: str) -> str:
@@ -32,10 +32,12 @@ def stage_name(featurizer: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A featurizer by its name in the registry (or "module:Class") and its parameters."""
+    """A featurizer by its name and its parameters."""
 
     name: str
+    """Name in the registry of featurizers, or "module:Class"."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Parameter name -> value, as the featurizer is made with them."""
 
     def made(self) -> Featurizer:
         """Raises: ValueError, TypeError, ImportError for a featurizer that there is not."""
@@ -49,17 +51,24 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Samples whose `column` lies outside are dropped, with the reason. A null passes unless `required`; NaN and
-    infinities never do, since no comparison says anything of them.
+    """Drops samples whose `column` lies outside of the limits, with the reason.
 
-    Raises: ValueError for limits that are no finite numbers or the wrong way round, and for `allowed` as one string.
+    A NaN or an infinity never passes, since no comparison says anything of it.
+
+    Raises: ValueError for limits that are no finite numbers or the wrong way round, and for `allowed` as one
+    string.
     """
 
     column: str
+    """Column of the samples table."""
     minimum: float | None = None
+    """Smallest value that passes; None for no limit."""
     maximum: float | None = None
+    """Largest value that passes; None for no limit."""
     allowed: frozenset[str] | None = None
+    """Values that pass; None for any."""
     required: bool = False
+    """True drops a sample whose value is null; otherwise a null passes."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
@@ -99,44 +108,53 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """One dataset.
+    """One dataset: all that its owner decides.
 
-    policy: how raw objects are cut; features: what is computed of each sample; filters: which samples are left
-    out; splits: name -> share, they sum to 1; split_by: "raw_sha256" or "subject" - all samples with one value are
-    in one split, for ever; max_reject_rate: share of a batch's objects that may be damaged before the batch is
-    stopped, 0 to 1; max_untrue_rate: share of them that may come out of the cut as something else than their source,
-    before that stops the batch (each is left out, by name); max_quarantine_rate: share of the newest version's samples
-    that reports of trainings may take out at once, and 8 samples; work_timeout_s: longest time that one object may take
-    in one stage, to which media stages add what the length of a sound or video asks for, up to max_work_timeout_s in
-    all; near_duplicates: what becomes of copies that are not the same bytes, None to look for none; gate: what
-    the samples table of a batch must pass to be published; sources: where raw objects land, see `sources`; batch: how
-    large batches are, and how long objects wait for one; alerts: when a person is told that something takes too long;
-    streaming: publish every batch by itself, as soon as it has passed, and look for arrivals every few seconds;
-    upkeep: its tenant and schedules; rebuild_of: the dataset whose batches and splits it has, see `rebuild`.
-
-    Raises: InvalidName, also for two featurizers that share a name, a field or a column; ValueError for shares or
-    rates out of range; what `Feature.made` raises.
+    Raises: InvalidName, also for two featurizers that share a name, a field or a column. ValueError for shares or
+    rates out of range. The errors of `Feature.made`.
     """
 
     name: str
+    """Name of the dataset."""
     policy: CutPolicy = field(default_factory=CutPolicy)
+    """Rules by which raw objects are cut."""
     features: tuple[Feature, ...] = ()
+    """Featurizers that are computed for each sample."""
     filters: tuple[Filter, ...] = ()
+    """Samples that are left out."""
     splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
+    """Split name -> share; the shares are above 0 and sum to 1."""
     split_by: str = "raw_sha256"
+    """"raw_sha256" or "subject". All samples with one value are in one split, for ever."""
     max_reject_rate: float = 0.0
+    """Share of a batch's objects that may be damaged before the batch is stopped, 0 to 1."""
     max_untrue_rate: float = 0.01
+    """Share of a batch's objects whose cut may differ from their source before the batch is stopped, 0 to 1. Each
+    such object is left out, by name."""
     max_quarantine_rate: float = 0.001
+    """Share of the newest version's samples, 0 to 1, plus 8 samples, that reports of trainings may take out at
+    once."""
     work_timeout_s: float = 600.0
+    """Longest time in seconds that one object may take in one stage. Media stages add the time that the length of a
+    sound or video asks for."""
     max_work_timeout_s: float = 21_600.0
+    """Longest time in seconds that one object may take in one stage, additions for its length included."""
     near_duplicates: NearDuplicates | None = None
+    """Treatment of copies that are not the same bytes; None looks for none."""
     gate: Gate = GATE
+    """Checks that the samples table of a batch must pass to be published."""
     alerts: Limits = LIMITS
+    """Delays after which a person is told that something takes too long."""
     sources: tuple[Source, ...] = (LANDING,)
+    """Places where raw objects land, see `sources`."""
     batch: BatchLimits = DEFAULT_LIMITS
+    """Size limits of batches, and how long objects wait for one."""
     streaming: bool = False
+    """True publishes every batch by itself, as soon as it has passed, and looks for arrivals every few seconds."""
     upkeep: Upkeep = UPKEEP
+    """Tenant and schedules."""
     rebuild_of: str = ""
+    """Dataset whose batches and splits this dataset has, see `rebuild`; "" for a dataset of its own."""
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)

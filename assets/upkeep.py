@@ -13,22 +13,28 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """tenant: who the dataset is worked for, "" for nobody in particular; the run queue's limits are by it. timezone:
-    of the crons, a name of the IANA database. release, refresh, reconcile: cron of the schedule, "" for none.
-    refresh_partitions: batches that a tick of the refresh asks for at most. fresh_within, warn_within: how old the
-    newest version may become, None for no policy; that of a dataset that nothing arrives for grows old as well.
+    """Work for a dataset by the clock: its tenant and schedules, and the age that its versions may have.
 
     Raises: ValueError.
     """
 
     tenant: str = ""
+    """Tenant that the dataset is worked for, by which the run queue's limits count; "" for none."""
     timezone: str = "UTC"
+    """Time zone of the crons, a name of the IANA database."""
     release: str = "0 3 * * *"
+    """Cron of the release schedule; "" for none."""
     refresh: str = "0 1 * * *"
+    """Cron of the refresh schedule; "" for none."""
     reconcile: str = "0 5 * * 6"
+    """Cron of the reconcile schedule; "" for none."""
     refresh_partitions: int = 64
+    """Most batches that a tick of the refresh asks for."""
     fresh_within: timedelta | None = None
+    """Age that the newest version may reach; None for no policy. Without arrivals the newest version grows old as
+    well."""
     warn_within: timedelta | None = None
+    """Age at which a warning comes, less than `fresh_within`; None for no warning."""
 
     def __post_init__(self) -> None:
         if self.tenant and not _TENANT.fullmatch(self.tenant):
@@ -51,17 +57,18 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of a dataset; None: never told. All in seconds.
+    """Delays in seconds after which a person is told; None never tells.
 
-    backlog_s: how long what landed may wait for being trainable or stopped. Six hours: longer than any run of a batch
-    that is not stuck (8 hours of media take one at the slowest rate measured), and a night is not lost. silence_s: how
-    long nothing may land; nobody knows how often data come, so that it is None. version_s: how old the newest
-    version may be.
+    Raises: ValueError.
     """
 
     backlog_s: float | None = 6 * _HOUR_S
+    """Longest wait of a landed object until it is trainable or stopped. Six hours is longer than the run of any
+    batch that is not stuck, and loses no night: 8 hours of media take one hour at the slowest rate measured."""
     silence_s: float | None = None
+    """Longest time without arrivals. None, since nobody knows how often data come."""
     version_s: float | None = None
+    """Largest age of the newest version."""
 
     def __post_init__(self) -> None:
         for name in ("backlog_s", "silence_s", "version_s"):

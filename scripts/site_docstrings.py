@@ -1,4 +1,4 @@
-"""An extension of griffe for the API pages: the parameters and errors that a docstring names become a list."""
+"""An extension of griffe for the API pages: the errors of a docstring, and a function's parameters, become a list."""
 
 import re
 from typing import Any
@@ -7,18 +7,18 @@ from griffe import Class, Extension, Function
 
 
 class Parameters(Extension):
-    """Turns "seed: 0 to 7. batch: samples; Raises: Corrupt." into a list, for the names that the object has."""
+    """Turns "seed: 0 to 7. batch: samples; Raises: Corrupt." into a list, for the parameters that a function has.
+
+    Fields of a class, and arguments in a section "Args:", stand in the docstring as griffe reads them.
+    """
 
     def on_function_instance(self, *, func: Function, **_: Any) -> None:
         """Rewrites the docstring of a function."""
         _rewrite(func, {one.name.lstrip("*") for one in func.parameters})
 
     def on_class_members(self, *, cls: Class, **_: Any) -> None:
-        """Rewrites the docstring of a class, whose names are its fields and the parameters of its making."""
-        names = {name for name, one in cls.members.items() if one.is_attribute}
-        if isinstance(made := cls.members.get("__init__"), Function):
-            names |= {one.name.lstrip("*") for one in made.parameters}
-        _rewrite(cls, names)
+        """Rewrites the errors in the docstring of a class."""
+        _rewrite(cls, set())
 
 
 def _rewrite(obj: Class | Function, names: set[str]) -> None:
@@ -30,7 +30,7 @@ def _rewrite(obj: Class | Function, names: set[str]) -> None:
 
 
 def _listed(paragraph: str, start: str) -> str:
-    if paragraph.startswith(" ") or not re.search(start, paragraph):
+    if paragraph.startswith((" ", "Args:")) or not re.search(start, paragraph):
         return paragraph
     text = re.sub(r"\s*\n\s*", " ", paragraph)
     text = re.sub(start, lambda found: f"\n- **{found[1]}**: ", text).strip()

@@ -1,6 +1,9 @@
 """The house: who may import whom, what `import loader` costs, what the wheel holds."""
 
 import ast
+import importlib
+import inspect
+import re
 import shutil
 import subprocess
 import sys
@@ -200,6 +203,109 @@ def test_what_loader_exports_is_frozen() -> None:
         "write_part",
     ]
     assert all(hasattr(loader, name) for name in loader.__all__)
+
+
+OPENERS = re.compile(r"(Of|What|Whoever|Who|Where|Which|Whether|How)\b")
+SPECS = {
+    "assets.spec": "DatasetSpec",
+    "assets.sources": "Source",
+    "assets.gate": "Gate",
+    "assets.drift.findings": "Thresholds",
+    "loader.storage.spec": "StoreSpec",
+}
+"""Public classes beside those that `loader` exports."""
+
+
+def public_classes() -> list[type]:
+    """The classes that `loader` exports, with their bases in the project, and `SPECS`."""
+    import loader
+
+    named = [getattr(importlib.import_module(path), name) for path, name in SPECS.items()]
+    exported = [found for one in loader.__all__ if isinstance(found := getattr(loader, one), type)]
+    bases = {base: None for one in (*exported, *named) for base in one.__mro__}
+    return [one for one in bases if one.__module__.split(".")[0] in PACKAGES]
+
+
+def class_node(of: type) -> ast.ClassDef:
+    """The syntax of a class."""
+    tree = ast.parse(Path(inspect.getfile(of)).read_text())
+    (found,) = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == of.__name__
+    ]
+    return found
+
+
+def is_text(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def fields_without_docstring(of: ast.ClassDef) -> list[str]:
+    """Public fields without a docstring under them, and public attributes that only `__init__` names."""
+    bare, known = [], set()
+    for node, after in zip(of.body, [*of.body[1:], ast.Pass()], strict=True):
+        if isinstance(node, ast.FunctionDef):
+            known.add(node.name)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            known.add(node.target.id)
+            if not node.target.id.startswith("_") and not is_text(after):
+                bare.append(node.target.id)
+    made = [node for node in of.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    for node in (inner for one in made for inner in ast.walk(one)):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and not node.attr.startswith("_")
+        ):
+            bare += [node.attr] if node.attr not in known else []
+    return bare
+
+
+def test_every_public_field_has_its_docstring() -> None:
+    bare = {one.__qualname__: fields_without_docstring(class_node(one)) for one in public_classes()}
+    assert not {name: fields for name, fields in bare.items() if fields}
+
+
+def test_a_field_without_a_docstring_is_seen() -> None:
+    text = "class A:\n  a: int\n  'told'\n  b: int\n  _c: int\n  def __init__(self): self.d, self.a = 1, 2"
+    (node,) = ast.parse(text).body
+    assert isinstance(node, ast.ClassDef)
+    assert fields_without_docstring(node) == ["b", "d"]
+
+
+def docstrings(tree: ast.AST) -> list[str]:
+    """Of modules, classes, functions and fields."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]  # type: ignore[attr-defined]
+    return [inspect.cleandoc(node.value.value) for body in bodies for node in body if is_text(node)]
+
+
+def sentences(docstring: str) -> list[str]:
+    """Sentences of a docstring; each item of a list, and each argument, begins one. Lists of errors are left out."""
+    text = re.sub(r"\bRaises:? .*?(?=\n\s*\n|\Z)", "", docstring, flags=re.S)
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:- |\*{0,2}\w+: ))", text)
+    return [
+        one for part in parts for one in re.split(r"(?<=[.!?:])\s+(?=[A-Z0-9`\"'])", " ".join(part.split()))
+    ]
+
+
+def test_docstrings_of_the_public_classes_begin_with_their_subject_and_are_short() -> None:
+    folders = [ROOT / "loader" / "api", ROOT / "loader" / "run" / "batch"]
+    trees: list[ast.AST] = [ast.parse(path.read_text()) for folder in folders for path in folder.glob("*.py")]
+    told = [one for tree in [*trees, *map(class_node, public_classes())] for one in docstrings(tree)]
+    assert len(told) > 300
+    assert [one for one in told if OPENERS.match(one)] == []
+    assert [one for text in told for one in sentences(text) if len(one.split()) > 30] == []
+
+
+def test_a_long_sentence_and_a_bad_opener_are_seen() -> None:
+    long = " ".join(["word"] * 31)
+    assert [len(one.split()) for one in sentences(f"One.\n\n    a: {long}.\n    b: {long}.")] == [1, 32, 32]
+    assert [len(one.split()) for one in sentences(f"One. Raises: {long}.\n\nTwo: {long}.")] == [1, 32]
+    assert OPENERS.match("Which of them.")
+    assert not OPENERS.match("Offset in bytes.")
 
 
 def test_the_error_tree_is_the_one_drawn() -> None:

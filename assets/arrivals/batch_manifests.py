@@ -46,14 +46,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawObject:
-    """One object as it was listed. etag: opaque, the store's own; key: relative to the landing place; arrived_us: when
-    it was last written, by the store's clock, 0 where nothing told. It is no part of what the object is."""
+    """One object as it was listed."""
 
     key: str
+    """Key relative to the landing place."""
     uri: str
+    """URI of the object."""
     nbytes: int
+    """Size in bytes."""
     etag: str
+    """Opaque change token of the store."""
     arrived_us: int = field(default=0, compare=False)
+    """Time of the last write by the store's clock, in microseconds since 1970; 0 where nothing told. It is no part
+    of the object's identity."""
 
     @property
     def identity(self) -> Identity:
@@ -75,14 +80,18 @@ class RawObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A batch. landing: the URL, without secrets, of the place that its objects' keys are relative to; named: its key
-    where a takedown has renamed objects of it, which the key is made of."""
+    """A batch of raw objects."""
 
     dataset: str
+    """Name of the dataset."""
     number: int
+    """Number of the batch."""
     landing: str
+    """URL, without secrets, of the place that the objects' keys are relative to."""
     objects: tuple[RawObject, ...]
+    """The objects of the batch."""
     named: str = ""
+    """Key of the batch where a takedown has renamed objects that the key is made of; "" otherwise."""
 
     @property
     def batch(self) -> str:

@@ -30,11 +30,14 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An object that was written. bucket: "" where only a key, relative to the source's place, is told."""
+    """An object that was written."""
 
     key: str
+    """Key of the object."""
     bucket: str = ""
+    """Bucket of the object; "" where the notice has only a key relative to the source's place."""
     uri: str = ""
+    """URI of the object; "" for none."""
 
 
 def read_notices(text: bytes | str) -> list[Notice]:

@@ -50,31 +50,40 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An object that waits. arrived_us: when it was last written, or first seen where the store does not tell."""
+    """An object that waits."""
 
     item: RawObject
+    """The object."""
     arrived_us: int
+    """Time of its last write, or of its first sight where the store does not tell."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Of one source. cursor: the last key that was listed and dealt with, "" between two passes; n_passes: complete
-    ones; listed, not_taken: of the pass that goes on (by reason); last_listed, last_not_taken: of the last complete
-    one; taken: (time in us, objects) of the last hour; waiting: by URI, in the order of their arrival here; held: files
-    of a feed that were read and name objects that wait; read: of others, how many notices were; at_us: of the last
-    tick."""
+    """Progress of one source."""
 
     cursor: str = ""
+    """Last key that was listed and dealt with; "" between two passes."""
     n_passes: int = 0
+    """Complete passes."""
     listed: int = 0
+    """Objects listed in the pass that goes on."""
     not_taken: dict[str, int] = field(default_factory=dict)
+    """Reason -> objects not taken in the pass that goes on."""
     last_listed: int = 0
+    """Objects listed in the last complete pass."""
     last_not_taken: dict[str, int] = field(default_factory=dict)
+    """Reason -> objects not taken in the last complete pass."""
     taken: list[tuple[int, int]] = field(default_factory=list)
+    """(time in microseconds, objects) of the last hour."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
+    """URI -> object, in the order of their arrival here."""
     held: list[str] = field(default_factory=list)
+    """Files of a feed that were read and name objects that wait."""
     read: dict[str, int] = field(default_factory=dict)
+    """Other files of a feed -> notices read."""
     at_us: int = 0
+    """Time of the last tick."""
 
     def refused(self, reason: str) -> None:
         """Count an object that is not taken."""
@@ -177,12 +186,14 @@ _MANY_BATCHES = 64  # that one tick makes of a source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickBudget:
-    """What one tick may cost, all sources together. max_listed: keys; max_s: seconds of listing, looked at every
-    32,768 keys; max_notices: of feeds, one HEAD each. What is left goes on with the next tick."""
+    """Limits of one tick, all sources together. The rest goes on with the next tick."""
 
     max_listed: int = 100_000
+    """Most keys listed."""
     max_s: float = 20.0
+    """Most seconds of listing, looked at every 32,768 keys."""
     max_notices: int = 4096
+    """Most notices of feeds, one HEAD each."""
 
 
 DEFAULT_BUDGET = TickBudget()

@@ -23,12 +23,14 @@ def reconcile_job(spec: DatasetSpec) -> str:
 
 
 class ReconcileConfig(dg.Config):
-    """source: one by its name, "" for all; inventory: the URL of one (see `inventory.py`) of that source, "" to
-    list it; write: whether what is in no batch becomes one, False only reports."""
+    """Settings of a reconcile run."""
 
     source: str = ""
+    """Name of the source; "" for all."""
     inventory: str = ""
+    """URL of an inventory (see `inventory.py`) of that source; "" to list the source."""
     write: bool = True
+    """True makes batches of objects that are in none; False only reports."""
 
 
 def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:

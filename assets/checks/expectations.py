@@ -31,7 +31,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """One thing that a table must keep to.
+    """A rule for a table, by its kind:
 
     column      `column` is there, and of polars type `type` ("String", "Int64", "Float64" ...) where that is given
     not_null    values of `column`; NaN is a value
@@ -41,21 +41,28 @@ class Expectation:
     matches     the regular expression `pattern` is found in the value; null passes
     row_count   low <= number of rows <= high
 
-    where: (column, value) - only rows that have it, e.g. ("kind", "audio"); of no rows everything but row_count
-    holds. max_share: share of the rows that may break it, 0 to 1.
-
     Raises: ValueError for an expectation that cannot be meant.
     """
 
     kind: Kind
+    """One of the kinds above."""
     column: str = ""
+    """Name of the column; "" for row_count."""
     type: str = ""
+    """Polars type of the column; "" for any."""
     low: float | None = None
+    """Smallest value or number of rows; None for no limit."""
     high: float | None = None
+    """Largest value or number of rows; None for no limit."""
     values: tuple[Scalar, ...] = ()
+    """Accepted values of in_set."""
     pattern: str = ""
+    """Regular expression of matches."""
     where: tuple[str, Scalar] | None = None
+    """(column, value): only rows that have it, e.g. ("kind", "audio"); None for all rows. Without
+    any row every rule but row_count holds."""
     max_share: float = 0.0
+    """Share of the rows that may break it, 0 to 1."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -88,19 +95,24 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectationResult:
-    """error: it could not be evaluated, which is as bad as failed. observed: what was found, in words."""
+    """Outcome of one expectation."""
 
     expectation: Expectation
+    """The expectation."""
     status: Status
+    """Status; "error" means that it could not be evaluated, which is as bad as failed."""
     observed: str
+    """Observation, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """A suite's outcome, in the order of the suite."""
+    """A suite's outcome."""
 
     n_rows: int
+    """Rows of the table."""
     results: tuple[ExpectationResult, ...]
+    """Results in the order of the suite."""
 
     @property
     def passed(self) -> bool:

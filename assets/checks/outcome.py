@@ -17,24 +17,30 @@ Severity = Literal["error", "warn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One check. value, limit: what was measured and what is allowed; explanation: one sentence for a person.
-
-    severity: a failed "error" stops what would be published, a failed "warn" is shown; Dagster's `AssetCheckSeverity`
-    is taken as these. table_markdown: details. approvable: whether a person may let a batch pass that failed it
-    (`penstock approve`). findings: each thing that was found, as plain JSON without floats.
+    """Outcome of one check.
 
     Raises: ValueError for another severity, and for a `passed` or `approvable` that is neither True nor False.
     """
 
     name: str
+    """Name of the check."""
     passed: bool
+    """True where the check passed."""
     severity: "Severity | AssetCheckSeverity" = "error"
+    """A failed "error" stops the publication; a failed "warn" is shown. Dagster's `AssetCheckSeverity` is taken as
+    these."""
     value: float | None = None
+    """Measured value; None for none."""
     limit: float | None = None
+    """Allowed value; None for none."""
     explanation: str = ""
+    """One sentence for a person."""
     table_markdown: str = ""
+    """Details as a table; "" for none."""
     approvable: bool = True
+    """True where a person may let a batch pass that failed the check (`penstock approve`)."""
     findings: tuple[Mapping[str, Any], ...] = ()
+    """Each finding as plain JSON without floats."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "severity", _severity(self.severity))

@@ -11,14 +11,15 @@ KINDS = ("image", "video")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingMatch:
-    """Pictures whose embeddings point the same way are near-duplicates too: crops, and what else the model overlooks.
+    """A second search for near-duplicates: pictures whose embeddings point the same way, such as crops.
 
-    field: of a featurizer, float32 [d]; its length does not matter, only its direction; min_cosine: above 0, at
-    most 1, inclusive. What is near depends on the model: measure it on pairs that you know. Raises: ValueError.
+    The nearness of two pictures depends on the model: measure it on pairs that you know. Raises: ValueError.
     """
 
     field: str = "embedding.npy"
+    """Field of a featurizer, float32 [d]; only its direction counts, not its length."""
     min_cosine: float
+    """Smallest cosine of two near pictures: above 0, at most 1, inclusive."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_cosine <= 1:
@@ -27,22 +28,20 @@ class EmbeddingMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearDuplicates:
-    """max_distance: bits of 64 in which the perceptual hashes of two copies may differ, 0 to 16. Measured: copies
-    recompressed or halved 2 on average, other pictures 12 and more.
-
-    keep: "better", by `quality`, or "first": what was published, then what landed first.
-    action: "drop", or "mark": all stay, and the column `dup_of` names what a sample is a copy of. Copies in two
-    splits leak then; the check `near_duplicates_across_splits` is for that.
-    mirrored: copies turned left to right count as well. embedding: None, or what else makes two pictures near.
-
-    Raises: ValueError.
-    """
+    """Search for near-duplicates, and their treatment. Raises: ValueError."""
 
     max_distance: int = 8
+    """Most bits of 64 in which the perceptual hashes of two copies differ, 0 to 16. Measured: copies recompressed
+    or halved differ in 2 on average, other pictures in 12 and more."""
     keep: Literal["better", "first"] = "better"
+    """"better", by `quality`, or "first": the published copy, then the copy that landed first."""
     action: Literal["drop", "mark"] = "drop"
+    """"drop", or "mark": all stay, and the column `dup_of` names the sample that a copy is of. Copies in two splits
+    leak then; the check `near_duplicates_across_splits` is for that."""
     mirrored: bool = True
+    """True counts copies turned left to right as well."""
     embedding: EmbeddingMatch | None = None
+    """Second search by embeddings; None for none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_distance <= MAX_DISTANCE:

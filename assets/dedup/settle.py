@@ -36,15 +36,20 @@ Strings = np.ndarray[Any, np.dtype[np.object_]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """n samples that may be near to others. keys, splits: str [n]; objects: str [n], the raw object of each;
-    measured: float64 [n, 3], see `quality`; embeddings: None where none are compared."""
+    """n samples that may be near to others."""
 
     keys: Strings
+    """str [n]: key of the sample."""
     splits: Strings
+    """str [n]: split of the sample."""
     objects: Strings
+    """str [n]: raw object of the sample."""
     pictures: Pictures
+    """Pictures of the samples."""
     measured: Float64s
+    """float64 [n, 3], see `quality`."""
     embeddings: Embeddings | None = None
+    """Embeddings; None where none are compared."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -63,13 +68,16 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """What a sample is a copy of. by: phash, phash_mirrored or embedding; distance: bits of 64, or 1 - cosine;
-    why: the other stays."""
+    """The sample that another is a copy of."""
 
     of: str
+    """Key of the sample that it is a copy of."""
     by: str
+    """phash, phash_mirrored or embedding."""
     distance: float
+    """Bits of 64, or 1 - cosine."""
     why: str
+    """Reason why the other stays."""
 
     @property
     def reason(self) -> str:
@@ -83,10 +91,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """copies: key of a new sample -> what it is a copy of; superseded: row of a published one -> by what."""
+    """Near-duplicates as they were settled."""
 
     copies: dict[str, Copy]
+    """Key of a new sample -> sample that it is a copy of."""
     superseded: dict[int, Copy]
+    """Row of a published sample -> sample that supersedes it."""
 
 
 def matches_between(one: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates) -> Matches:

@@ -31,26 +31,34 @@ UNKNOWN = Outcomes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFacts:
-    """One batch. samples: rows of the samples table; media: rows of the media table; features: featurizer -> what its
-    record says; features_now: the same of the records that are current by now."""
+    """Facts of one batch."""
 
     samples: "pl.DataFrame"
+    """Rows of the samples table."""
     media: "pl.DataFrame"
+    """Rows of the media table."""
     outcomes: Outcomes = UNKNOWN
+    """Outcomes of its objects."""
     texts: Texts | None = None
+    """Texts of its samples; None for none."""
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Featurizer -> content of its record."""
     features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Featurizer -> content of the record that is current by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What a batch is compared with. batches: newest first; types: column -> Arrow type; categories: column -> every
-    value that the version's statistics know, for columns of which they know all."""
+    """The version that a batch is compared with."""
 
     version: loader.Version
+    """The version."""
     batches: tuple[BatchFacts, ...]
+    """Its batches, newest first."""
     types: Mapping[str, str]
+    """Column -> Arrow type."""
     categories: Mapping[str, frozenset[str]]
+    """Column -> every value that the version's statistics know, for columns of which they know all."""
 
 
 def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:

@@ -14,38 +14,46 @@ from ..pages.report import markdown_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What a difference has to exceed to matter; docs/gates.md says why each default is what it is.
+    """Smallest differences that matter; docs/gates.md gives the reason for each default.
 
-    Shares are of raw objects or samples, 0 to 1, and differences of them. alpha: chance that an honest batch is
-    stopped by chance, over all of its comparisons together. min_batches: published batches, below which nobody knows
-    what is usual: findings that compare distributions are then warnings. share: of a category; missing: of nulls and
-    NaNs in a column; zeros: of exact zeros; level, ks, psi: of a column's distribution: of its mean in standard
-    deviations, its Kolmogorov-Smirnov distance, its population stability index; units_ratio: samples per used
-    object, as a ratio; rejected, unused: shares of the landed objects; batch_ratio: samples of a batch against the
-    median batch, for feeds whose deliveries are of one size, None for others; caption: drop of the share of captions
-    that fit their object, or of the correlation of their lengths; near_bits: distance of perceptual hashes within which
-    a picture is that of a protected version; ignore: columns that are not compared; within: columns by which
-    distributions are compared apart from each other, beside all samples of a kind.
+    Shares are of raw objects or samples, 0 to 1; their limits are differences of shares.
 
-    Raises: ValueError for what cannot be meant.
+    Raises: ValueError for values out of range.
     """
 
     alpha: float = 1e-3
+    """Probability that an honest batch is stopped by chance, over all of its comparisons together."""
     min_batches: int = 3
+    """Published batches needed to know a usual batch. With fewer, findings that compare distributions are warnings."""
     share: float = 0.1
+    """Share of a category."""
     missing: float = 0.005
+    """Share of nulls and NaNs in a column."""
     zeros: float = 0.005
+    """Share of exact zeros in a column."""
     level: float = 0.2
+    """Mean of a column, in standard deviations."""
     ks: float = 0.1
+    """Kolmogorov-Smirnov distance of a column's distribution."""
     psi: float = 0.2
+    """Population stability index of a column's distribution."""
     units_ratio: float = 0.95
+    """Samples per used object, as a ratio between 0 and 1."""
     rejected: float = 0.02
+    """Share of the landed objects that are rejected."""
     unused: float = 0.05
+    """Share of the landed objects that are not used."""
     batch_ratio: float | None = None
+    """Samples of a batch against the median batch, as a ratio between 0 and 1. It is for feeds whose deliveries are
+    of one size; None for others."""
     caption: float = 0.1
+    """Drop of the share of captions that fit their object, or of the correlation of their lengths."""
     near_bits: int = 8
+    """Bits of 64, 0 to 16, within which the perceptual hash of a picture is that of a protected version."""
     ignore: frozenset[str] = frozenset()
+    """Columns that are not compared."""
     within: tuple[str, ...] = ("source",)
+    """Columns by whose values distributions are compared apart from each other, beside all samples of a kind."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -83,19 +91,26 @@ UNUSUAL = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """what: of which kind, e.g. "distribution"; column, of: of which column, and of which samples ("audio"); before,
-    now: in words; effect, limit: the difference and what is allowed; certain: no statistics were needed. keys: a few of
-    the samples, or objects, that show it."""
+    """One difference from the baseline that matters."""
 
     what: str
+    """Kind of the finding, such as "distribution"."""
     column: str
+    """Name of the column."""
     of: str = ""
+    """Samples that it concerns, such as "audio"; "" for all."""
     before: str = ""
+    """Value of the baseline, in words."""
     now: str = ""
+    """Value of the batch, in words."""
     effect: float = 0.0
+    """Size of the difference."""
     limit: float = 0.0
+    """Allowed difference."""
     certain: bool = False
+    """True where no statistics were needed."""
     keys: tuple[str, ...] = ()
+    """A few of the samples, or objects, that show it."""
 
     @property
     def sentence(self) -> str:
@@ -111,16 +126,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """effect: how large; chance: its root mean square where both sides are draws of one thing; noise: how large chance
-    makes it at most, at the significance that this comparison is given."""
+    """One measured difference, beside the differences that chance makes."""
 
     effect: float
+    """Size of the difference."""
     chance: float
+    """Its root mean square where both sides are draws of one thing."""
     noise: float
+    """Largest size that chance gives it, at the significance of this comparison."""
 
 
 UNKNOWN = Difference(effect=0.0, chance=1.0, noise=1.0)
-"""Of nothing to compare: chance explains it."""
+"""The difference where nothing is to be compared: chance explains it."""
 
 
 def stands_out(mine: Difference, limit: float, others: Callable[[], Sequence[Difference]]) -> bool:

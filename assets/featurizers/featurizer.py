@@ -14,17 +14,16 @@ Column = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What one sample got.
-
-    fields: field name -> a value that `loader.modalities.encode` takes, the same names for every sample of a
-    kind; columns: score columns of plain Python values, floats finite (unknown is None), units in names, the
-    same names for every sample of a kind.
+    """Features of one sample.
 
     Raises: InvalidField (a field name), TypeError (a column's type), ValueError (NaN or infinity).
     """
 
     fields: Mapping[str, Any]
+    """Field name -> value that `loader.modalities.encode` takes; the same names for every sample of a kind."""
     columns: Mapping[str, Column]
+    """Score columns of plain Python values, with units in their names; the same names for every sample of a kind.
+    Floats are finite, and an unknown value is None."""
 
     def __post_init__(self) -> None:
         for field in self.fields:

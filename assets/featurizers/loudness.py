@@ -27,27 +27,29 @@ _AT_ONCE = 65_536  # samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loudness:
-    """audio, video: the field that holds the sound of samples of that kind, None to leave the kind out (a
-    clip may lie beside its sound; without one, all its columns are None).
-
-    silence_dbfs: a window with a lower mean square over all channels is silent; a sine of amplitude 1 is at
-    -3.01 dBFS in this count.
+    """Loudness, peak, silence and clipping of sounds.
 
     Columns:
 
-    - loudness_lufs: integrated, of ITU-R BS.1770-4 with EBU R128's gates; one channel is measured as one
-      (3 LU less than the same on two). None when no block of 400 ms is louder than -70 LUFS
+    - loudness_lufs: integrated, of ITU-R BS.1770-4 with EBU R128's gates; one channel is measured as one (3 LU less
+      than the same on two). None when no block of 400 ms is louder than -70 LUFS
     - true_peak_dbtp: of the four times oversampled signal; None for digital silence
-    - silence_ratio: share of the windows of 20 ms; clipped_ratio: share of the samples that stand in runs of
-      3 or more at full scale
+    - silence_ratio: share of the windows of 20 ms; clipped_ratio: share of the samples that stand in runs of 3 or
+      more at full scale
 
-    What the unit tells already (its rate, length and channels) is not repeated.
+    Facts of the unit (its rate, length and channels) are not repeated. A clip without sound has None in all
+    columns.
     """
 
     audio: str | None = "flac"
+    """Field that holds the sound of sounds; None to leave sounds out."""
     video: str | None = None
+    """Field that holds the sound of clips, may lie beside the clip; None to leave clips out."""
     silence_dbfs: float = -60.0
+    """Mean square over all channels below which a window is silent. A sine of amplitude 1 is at -3.01 dBFS in this
+    count."""
     name: ClassVar[str] = "loudness"
+    """Name of the featurizer."""
 
     def __post_init__(self) -> None:
         if not -200 <= self.silence_dbfs < 0:

@@ -24,36 +24,48 @@ Log = Literal["none", "ln", "log10", "db", "whisper"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mel:
-    """audio, video: the field that holds the sound of samples of that kind, None to leave the kind out (a clip
-    without sound gets no frames).
+    """Mel spectrogram of sounds; the default is the input of OpenAI's Whisper.
 
-    The sound is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and, at either end, padded by half a
-    window: mirrored ("reflect") or with zeros ("constant"). Frame t is n_fft samples around sample t * hop under a
-    periodic Hann window; its spectrum's magnitudes to the power of `power` (1 or 2) are summed in n_mels triangles
-    between fmin_hz and fmax_hz (None: half the rate), evenly spaced on the scale "slaney" (Auditory Toolbox) or "htk"
-    (2595 log10(1 + f/700)), and each of area 1 with norm "slaney". Then `log` of what is at least `floor`: "none",
-    "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude), or "whisper" (log10, at most 8 below the largest
-    of the sound, plus 4, over 4; and no frame for the last hop), as OpenAI's Whisper takes it.
+    The sound is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and, at either end, padded by half
+    a window. Frame t is n_fft samples around sample t * hop under a periodic Hann window. Its spectrum's magnitudes
+    to the power of `power` are summed in n_mels triangles between fmin_hz and fmax_hz, evenly spaced on `scale`.
+    Then `log` is taken of values of at least `floor`. A clip without sound gets no frames.
 
-    The default is Whisper's input. Field mel.npy: float32 [n_mels, frames], frames = 1 + samples // hop. Computed in
-    float64, O(samples): some 600 times as fast as the sound plays.
+    Field mel.npy: float32 [n_mels, frames], frames = 1 + samples // hop. Computed in float64, O(samples): some 600
+    times as fast as the sound plays.
     """
 
     audio: str | None = "flac"
+    """Field that holds the sound of sounds; None to leave sounds out."""
     video: str | None = None
+    """Field that holds the sound of clips; None to leave clips out."""
     sample_rate_hz: int = 16_000
+    """Sample rate before the transform."""
     n_fft: int = 400
+    """Samples of a window."""
     hop: int = 160
+    """Samples between two frames."""
     n_mels: int = 80
+    """Number of triangles."""
     fmin_hz: float = 0.0
+    """Lower edge of the triangles."""
     fmax_hz: float | None = None
+    """Upper edge of the triangles; None is half the rate."""
     scale: Scale = "slaney"
+    """"slaney" (Auditory Toolbox) or "htk" (2595 log10(1 + f/700))."""
     norm: Literal["slaney", "none"] = "slaney"
+    """"slaney" gives each triangle an area of 1; "none" does not."""
     power: int = 2
+    """Power of the magnitudes, 1 or 2."""
     log: Log = "whisper"
+    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is log10,
+    at most 8 below the largest of the sound, plus 4, over 4; and no frame for the last hop."""
     floor: float = 1e-10
+    """Smallest value that `log` is taken of; smaller values are raised to it."""
     pad: Literal["reflect", "constant"] = "reflect"
+    """"reflect" mirrors the sound at its ends; "constant" puts zeros there."""
     name: ClassVar[str] = "mel"
+    """Name of the featurizer."""
 
     def __post_init__(self) -> None:
         highest = self.sample_rate_hz / 2

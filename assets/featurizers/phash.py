@@ -36,23 +36,26 @@ _COSINES = np.sqrt(2 / _SIDE) * np.cos(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerceptualHash:
-    """image, video: the field to read of samples of that kind, None to leave the kind out.
+    """Field `phash.npy`: uint64 [1] of a photo, uint64 [3] of a clip.
 
-    Field `phash.npy`: uint64 [1] of a photo, uint64 [3] of a clip: its first, middle and last frame (the same
-    frame again where it has fewer than three).
+    The hashes of a clip are of its first, middle and last frame (the same frame again where it has fewer than
+    three).
 
     Columns:
 
     - phash: the same in 16 hexadecimal digits each, joined by `-` (the most significant bit is the lowest
       frequency); phash_mirrored: of the pictures turned left to right, by which a mirrored copy is found
-    - phash_flat: every picture hashed was all but one colour, or had too few frequencies to tell it from others,
-      so that its hash says nothing and must not be matched; phash_flat_mask: for which of them that holds, bit i
-      for the i-th
+    - phash_flat: every picture hashed was all but one colour, or had too few frequencies to tell it from others, so
+      that its hash says nothing and must not be matched; phash_flat_mask: for which of them that holds, bit i for
+      the i-th
     """
 
     image: str | None = "jpg"
+    """Field to read of photos; None to leave photos out."""
     video: str | None = "mp4"
+    """Field to read of clips; None to leave clips out."""
     name: ClassVar[str] = "phash"
+    """Name of the featurizer."""
 
     @property
     def version(self) -> str:

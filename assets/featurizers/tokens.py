@@ -26,25 +26,30 @@ VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """text, image, video, audio: the txt field to read of samples of that kind (a document, a caption, a
-    transcript), None to leave the kind out.
+    """Tokens of documents, captions and transcripts.
 
-    A document is there and not empty; a caption may be either: its sample gets no tokens, and None in the
-    columns where it is missing. Longer text than `max_bytes` is refused, as is what the tokenizer cannot
-    split (hundreds of thousands of blanks in a row).
+    A document is there and not empty. A caption may be missing or empty: its sample gets no tokens, and None in the
+    columns where it is missing. Text that the tokenizer cannot split is refused (hundreds of thousands of blanks in
+    a row).
 
-    Field `tokens.npy`: int32 [n], each from 1000 to 131,071; the first 1000 ids are kept for special tokens,
-    of which none is added: a text that spells one out, like `</s>`, is text.
+    Field `tokens.npy`: int32 [n], each from 1000 to 131,071. The first 1000 ids are kept for special tokens, of
+    which none is added: a text that spells one out, like `</s>`, is text.
 
     Columns: n_tokens. (The number of characters is a fact of the unit, not of the tokenizer.)
     """
 
     text: str | None = "txt"
+    """txt field to read of texts, a document; None to leave texts out."""
     image: str | None = None
+    """txt field to read of photos, a caption; None to leave photos out."""
     video: str | None = None
+    """txt field to read of clips, a caption; None to leave clips out."""
     audio: str | None = None
+    """txt field to read of sounds, a transcript; None to leave sounds out."""
     max_bytes: int = 8 << 20
+    """Bytes of the longest text; a longer text is refused."""
     name: ClassVar[str] = "tokens"
+    """Name of the featurizer."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_bytes <= 1 << 30:

@@ -31,24 +31,30 @@ _QUIETER = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoiceActivity:
-    """audio, video: the field that holds the sound of samples of that kind, None to leave the kind out (a clip
-    without sound has no segments, and None in its columns).
+    """Segments of speech in sounds.
 
     The sound is mixed to one channel (ITU-R BS.775) and resampled to 16 kHz. A segment begins where the probability
-    of speech in 32 ms reaches `threshold`, and ends where it stays more than 0.15 below for min_silence_s; one that is
-    not longer than min_speech_s is left out, the others are padded by pad_s, where they do not meet.
+    of speech in 32 ms reaches `threshold`. It ends where the probability stays more than 0.15 below for
+    min_silence_s. A clip without sound has no segments, and None in its columns.
 
     Field vad.npy: int64 [segments, 2], first sample and the one behind the last, at 16 kHz. Columns: speech_ratio,
     share of the sound within segments; n_speech_segments. O(samples), some 200 times as fast as the sound plays.
     """
 
     audio: str | None = "flac"
+    """Field that holds the sound of sounds; None to leave sounds out."""
     video: str | None = None
+    """Field that holds the sound of clips; None to leave clips out."""
     threshold: float = 0.5
+    """Probability of speech, 0 to 1, at which a segment begins."""
     min_speech_s: float = 0.25
+    """Longest segment in seconds that is left out."""
     min_silence_s: float = 0.1
+    """Seconds below the threshold that end a segment."""
     pad_s: float = 0.03
+    """Seconds that are added at both ends of a segment, where segments do not meet."""
     name: ClassVar[str] = "vad"
+    """Name of the featurizer."""
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:

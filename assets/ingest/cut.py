@@ -28,14 +28,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutUnit:
-    """One unit whose bytes wait in scratch files. raw: the landed object's row; audit: its media row."""
+    """One unit whose bytes wait in scratch files."""
 
     key: str
+    """Key of the sample."""
     unit_id: str
+    """Id of the unit."""
     kind: Kind
+    """Kind of media."""
     unit: Unit
+    """The unit."""
     raw: Mapping[str, Any]
+    """Row of the landed object."""
     audit: Mapping[str, Any]
+    """Media row of the unit."""
 
 
 def cut_objects(

@@ -34,59 +34,83 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """store: where the object lies; key, sha256, mime: as they landed; scratch: a folder of this object's own,
-    made when it is not there; kinds: those that the dataset takes; policy: whether HDR and deep colour are taken, and
-    how to cut; segments: the given ones; staging: where clips are put that can be made on the way, None for nowhere.
-    """
+    """One object to be audited."""
 
     store: Store
+    """Store of the object."""
     key: str
+    """Key of the object, as it landed."""
     sha256: str
+    """Sha256 hex of the object, as it landed."""
     mime: str
+    """MIME type of the object, as it landed."""
     scratch: str
+    """Folder of this object's own, made when it is not there."""
     kinds: tuple[Kind, ...] = MEDIA_KINDS
+    """Kinds of media that the dataset takes."""
     policy: CutPolicy = field(default_factory=CutPolicy)
+    """Cut policy, also for HDR and deep colour."""
     segments: tuple[Segment, ...] = ()
+    """Given segments; empty for none."""
     staging: ClipStaging | None = None
+    """Place for clips that can be made on the way; None for nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
-    """row: one of the `media` table; refusal: one of the `refusals` table; fault: what is wrong with this machine or
-    the store, and not with the object. Exactly one is there."""
+    """Result of an audit: exactly one of `row`, `refusal` and `fault`."""
 
     key: str
+    """Key of the object."""
     row: Row | None = None
+    """Row of the `media` table; None for none."""
     refusal: dict[str, Any] | None = None
+    """Row of the `refusals` table; None for none."""
     fault: str = ""
+    """Fault of this machine or the store, not of the object; "" for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """The same, how to cut, the object's row in the media table, its given segments, and where clips of it may wait."""
+    """One object to be cut."""
 
     store: Store
+    """Store of the object."""
     key: str
+    """Key of the object, as it landed."""
     sha256: str
+    """Sha256 hex of the object, as it landed."""
     mime: str
+    """MIME type of the object, as it landed."""
     scratch: str
+    """Folder of this object's own, made when it is not there."""
     policy: CutPolicy
+    """Cut policy."""
     kinds: tuple[Kind, ...] = MEDIA_KINDS
+    """Kinds of media that the dataset takes."""
     audit: Mapping[str, Any] = field(default_factory=dict)
+    """Row of the object in the media table."""
     segments: tuple[Segment, ...] = ()
+    """Given segments; empty for none."""
     staging: ClipStaging | None = None
+    """Place where clips of it may wait; None for nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult:
-    """units: with their files in the request's scratch folder, which is the caller's to delete; none when refused, or
-    when there is a fault: something wrong with this machine or the store."""
+    """Result of cutting one object."""
 
     key: str
+    """Key of the object."""
     kind: Kind | None = None
+    """Kind of media; None where it is not known."""
     units: tuple[Unit, ...] = field(default=())
+    """Units with their files in the request's scratch folder, which the caller deletes; empty when refused or at a
+    fault."""
     refusal: dict[str, Any] | None = None
+    """Row of the `refusals` table; None for none."""
     fault: str = ""
+    """Fault of this machine or the store; "" for none."""
 
 
 def audit_object(request: AuditRequest) -> AuditResult:

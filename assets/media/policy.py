@@ -1,4 +1,4 @@
-"""How raw objects are cut into units, a policy per kind of media.
+"""Policies that raw objects are cut into units by, one per kind of media.
 
 Everything here is part of the id of the units of its kind: another policy for videos gives other clips, and leaves
 the photos as they are.
@@ -49,20 +49,21 @@ def ground_of(rule: str) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """bases_px: sides of the squares whose areas buckets have, ascending multiples of 64 (of 32 below 512); max_aspect:
-    the longer side over the shorter, at most; aspects: None for every size of the grid, or (width, height) pairs such
-    as (3, 2), each of which gives the nearest size of the grid. frames: lengths of clips, ascending.
-
-    max_upscale: by how much a picture may be enlarged to fill its bucket; max_crop: the share of its area that may be
-    cut off. Raises: ValueError.
-    """
+    """Shapes that pictures and clips are trained at. Raises: ValueError."""
 
     bases_px: tuple[int, ...] = (256, 512, 1024)
+    """Sides of the squares whose areas buckets have: 64 to 8192, ascending multiples of 64 (of 32 below 512)."""
     max_aspect: int = 4
+    """Largest ratio of the longer side to the shorter, 1 to 16."""
     aspects: tuple[Size, ...] | None = None
+    """(width, height) pairs such as (3, 2), each of which gives the nearest size of the grid; None for every size
+    of the grid."""
     frames: tuple[int, ...] = (16, 32, 64)
+    """Lengths of clips in frames, ascending."""
     max_upscale: float = 1.0
+    """Largest factor, 1 to 8, by which a picture may be enlarged to fill its bucket."""
     max_crop: float = 0.5
+    """Largest share of a picture's area that may be cut off, 0 up to, not including, 1."""
 
     def __post_init__(self) -> None:
         low, high = _BASES_PX
@@ -177,28 +178,28 @@ _RATES_HZ = (8_000, 48_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePolicy:
-    """How photos are stored.
-
-    mode: "canonical" (decoded, upright, sRGB, 8 bits, small, without metadata) or "reference" (the source's bytes; what
-    the loader would read wrong or not at all is stored as PNG of full size). short_side_px (never enlarged) and
-    jpeg_quality (1 to 100): of canonical photos. strip_gps: take the place where it was taken out of a reference
-    photo, and with it every other metadata, not touching a pixel.
-
-    alpha: what transparent photos are laid on ("white", "black" or "#rrggbb"), or "drop" to leave them out, or "keep"
-    to store those few as PNG with their alpha. animated: "drop" what has more frames or pages than one, or take the
-    "first". buckets: the shapes that photos are trained at (the column `bucket`).
+    """Rules by which photos are stored.
 
     The photos of a dataset lie in one field: `jpg` where all are JPEGs, `img` (JPEG, PNG or WebP) under
     mode="reference" or alpha="keep". Raises: ValueError.
     """
 
     mode: Literal["canonical", "reference"] = "canonical"
+    """"canonical": decoded, upright, sRGB, 8 bits, small, without metadata. "reference": the source's bytes; a
+    photo that the loader would read wrong or not at all is stored as PNG of full size."""
     short_side_px: int = 256
+    """Shorter side of a canonical photo in pixels, 16 to 4096; a photo is never enlarged."""
     jpeg_quality: int = 92
+    """JPEG quality of a canonical photo, 1 to 100."""
     strip_gps: bool = True
+    """True removes all metadata of a reference photo that says where it was taken; no pixel changes."""
     alpha: str = "white"
+    """Ground for transparent photos: "white", "black" or "#rrggbb". "drop" leaves them out; "keep" stores those few
+    as PNG with their alpha."""
     animated: Literal["drop", "first"] = "drop"
+    """"drop" leaves out objects of more than one frame or page; "first" takes the first."""
     buckets: Buckets = field(default_factory=Buckets)
+    """Shapes that photos are trained at (the column `bucket`)."""
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("canonical", "reference"))
@@ -218,33 +219,32 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoPolicy:
-    """How videos become clips.
-
-    units: "windows" (clips of clip_s end to end), "shots" (the same within each shot, none across a scene cut) or
-    "segments" (those that the landing place's `_segments` table gives, each as long as it says). clip_s: length of
-    a window, and the longest clip of a shot; min_clip_s: the shortest clip of a shot, what is shorter is left out;
-    max_clips: windows or clips of shots taken from one video, spread evenly over it, None for all.
-
-    mode: "canonical" (encoded anew, small) or "reference" (whole GOPs of the source, packet for packet; a clip for
-    which that is not possible is canonical, and says why). max_overhead_ratio: the most by which a reference clip
-    may hold more frames than were asked for. short_side_px: of a canonical clip, never enlarged.
-
-    hdr: "drop" HDR video, or "tonemap" it to SDR; deep: "drop" SDR video of more than 8 bits, or "reduce" it to 8.
-    sound_rate_hz: of the sound that goes with a clip. buckets: the shapes that clips are trained at (the column
-    `bucket`). Raises: ValueError.
-    """
+    """Rules by which videos become clips. Raises: ValueError."""
 
     units: Literal["windows", "shots", "segments"] = "windows"
+    """"windows": clips of `clip_s` end to end. "shots": the same within each shot, none across a scene cut.
+    "segments": those of the landing place's `_segments` table, each as long as it says."""
     clip_s: float = 2.5
+    """Length of a window, and the longest clip of a shot, in seconds: 0.2 to 60."""
     min_clip_s: float = 0.5
+    """Shortest clip of a shot in seconds, 0.1 to `clip_s`; shorter clips are left out."""
     max_clips: int | None = 8
+    """Most windows or clips of shots taken from one video, spread evenly over it; None for all."""
     mode: Literal["canonical", "reference"] = "canonical"
+    """"canonical": encoded anew, small. "reference": whole GOPs of the source, packet for packet. A clip that
+    cannot be stored so is canonical, and says why."""
     max_overhead_ratio: float = 1.25
+    """Largest ratio, 1 to 4, of the frames that a reference clip holds to the frames asked for."""
     short_side_px: int = 256
+    """Shorter side of a canonical clip in pixels, 16 to 4096; a clip is never enlarged."""
     hdr: Literal["drop", "tonemap"] = "drop"
+    """"drop" leaves out HDR video; "tonemap" turns it into SDR."""
     deep: Literal["drop", "reduce"] = "drop"
+    """"drop" leaves out SDR video of more than 8 bits; "reduce" turns it into 8 bits."""
     sound_rate_hz: int = 16_000
+    """Sample rate of the sound that goes with a clip, 8,000 to 48,000."""
     buckets: Buckets = field(default_factory=Buckets)
+    """Shapes that clips are trained at (the column `bucket`)."""
 
     def __post_init__(self) -> None:
         check_choice("units", self.units, ("windows", "shots", "segments"))
@@ -262,25 +262,25 @@ class VideoPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPolicy:
-    """How sounds become segments.
-
-    segments: "fixed" (end to end, segment_s each, nothing is left out), "energy" (the stretches that are louder than
-    their background; a pause of pause_s ends one, min_sound_s is the shortest that counts, padding_s of what is around
-    stays with it) or "given" (those that the landing place's `_segments` table gives, each as long as it says).
-    segment_s: the longest segment, of the first two.
-
-    sample_rate_hz: of the stored sound. channels: "mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix can
-    clip), "keep" or "first". bits: 16 or 24, of the FLAC. Raises: ValueError.
-    """
+    """Rules by which sounds become segments. Raises: ValueError."""
 
     segments: Literal["fixed", "energy", "given"] = "fixed"
+    """"fixed": end to end, `segment_s` each, nothing is left out. "energy": stretches that are louder than their
+    background. "given": those of the landing place's `_segments` table, each as long as it says."""
     segment_s: float = 5.0
+    """Longest "fixed" or "energy" segment in seconds, 0.5 to 60."""
     pause_s: float = 0.5
+    """Pause in seconds that ends an "energy" segment, 0.1 to `segment_s`."""
     padding_s: float = 0.2
+    """Seconds around an "energy" segment that stay with it, 0 to half of `segment_s`."""
     min_sound_s: float = 0.1
+    """Shortest stretch in seconds that counts for "energy", 0 to `segment_s`."""
     sample_rate_hz: int = 16_000
+    """Sample rate of the stored sound, 8,000 to 48,000."""
     channels: Channels = "mono"
+    """"mono" or "stereo" (mixed by ITU-R BS.775, lowered so that no mix can clip), "keep" or "first"."""
     bits: Literal[16, 24] = 16
+    """Bits of the FLAC, 16 or 24."""
 
     def __post_init__(self) -> None:
         check_choice("segments", self.segments, ("fixed", "energy", "given"))
@@ -299,11 +299,14 @@ class CutPolicy:
     """One policy per kind. Texts are taken as they are."""
 
     image: ImagePolicy = field(default_factory=ImagePolicy)
+    """Rules by which photos are stored."""
     video: VideoPolicy = field(default_factory=VideoPolicy)
+    """Rules by which videos become clips."""
     audio: AudioPolicy = field(default_factory=AudioPolicy)
+    """Rules by which sounds become segments."""
 
     def of(self, kind: Kind) -> dict[str, Any]:
-        """What a unit of this kind depends on, as plain values."""
+        """Settings that a unit of this kind depends on, as plain values."""
         return {} if kind == "text" else asdict(getattr(self, kind))
 
 

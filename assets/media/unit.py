@@ -13,19 +13,21 @@ MetadataValue = bool | int | float | str | None
 class Unit:
     """One piece of a raw object, ready to be a sample.
 
-    start, end: where it lies in the source, as '<ticks>@<numerator>/<denominator>' s, empty for the whole
-    object; fields: field name -> a JSON value, or the Path of a scratch file that holds the encoded bytes;
-    groups: field -> the group it goes to, for those that do not go to their kind's own (a clip's sound); units of
-    a kind may differ in their fields, and then belong into different parts; metadata: columns to filter on; request:
-    what was asked for where it is more than a policy says, such as a given segment: part of the unit's id.
+    Units of a kind may differ in their fields, and then belong into different parts.
     """
 
     start: str = ""
+    """Start in the source, as '<ticks>@<numerator>/<denominator>' s; "" for the whole object."""
     end: str = ""
+    """End in the source, as `start`; "" for the whole object."""
     fields: Mapping[str, Any]
+    """Field name -> JSON value, or the Path of a scratch file that holds the encoded bytes."""
     metadata: Mapping[str, MetadataValue]
+    """Column -> value, to filter on."""
     groups: Mapping[str, str] = field(default_factory=dict)
+    """Field -> group, for fields outside of their kind's own group (a clip's sound)."""
     request: str = ""
+    """Request beyond the policy, such as a given segment: part of the unit's id; "" for none."""
 
 
 class Unusable(Exception):

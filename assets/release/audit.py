@@ -35,13 +35,16 @@ _OF_THE_ATTEMPT = ("part", "row", "run_id", "raw_etag")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """record: the verdict as it is stored; results: of every check; fresh: it was made now, not found;
-    picture: before and after of what was found, as a Markdown image, where it is fresh."""
+    """A verdict on a batch."""
 
     record: StageRecord
+    """The verdict as it is stored."""
     results: tuple[CheckResult, ...]
+    """Results of every check."""
     fresh: bool
+    """True where it was made now, not found."""
     picture: str = ""
+    """Before and after of the findings as a Markdown image, where it is fresh; "" otherwise."""
 
     @property
     def passed(self) -> bool:

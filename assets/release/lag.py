@@ -34,15 +34,22 @@ PRODUCER = "arrivals_us"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """Seconds from arrival to version, over the used objects of a batch whose arrival is known: n of them."""
+    """Seconds from arrival to version, over the used objects of a batch whose arrival is known."""
 
     version: str
+    """Name of the version."""
     batch: str
+    """Key of the batch."""
     n: int
+    """Number of these objects."""
     min_s: float
+    """Shortest time."""
     median_s: float
+    """Median."""
     p95_s: float
+    """95th percentile."""
     max_s: float
+    """Longest time."""
 
 
 def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:

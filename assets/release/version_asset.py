@@ -42,13 +42,16 @@ ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What a publish came to. version: the newest; published: batches taken, versions: the one that each became;
-    held_back: batches left out."""
+    """Result of a publish."""
 
     version: loader.Version
+    """The newest version."""
     published: tuple[str, ...]
+    """Batches taken."""
     held_back: tuple[str, ...]
+    """Batches left out."""
     versions: tuple[loader.Version, ...] = ()
+    """Version that each batch became."""
 
 
 def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:

@@ -26,15 +26,18 @@ FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], Copies]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """A batch ready to be published. exclude: sample key -> reason; samples: one row per sample, left out or not,
-    with all columns; objects: one row per landed object with its outcome (used, rejected or dropped) and why; copies:
-    what was found of near-duplicates."""
+    """A batch ready to be published."""
 
     parts: tuple[loader.Part, ...]
+    """Parts of the batch."""
     exclude: Mapping[str, str]
+    """Sample key -> reason."""
     samples: tuple[Row, ...]
+    """Row per sample, left out or not, with all columns."""
     objects: tuple[Row, ...]
+    """Row per landed object with its outcome (used, rejected or dropped) and the reason."""
     copies: Copies = NONE
+    """Findings of near-duplicates."""
 
     def outcomes(self) -> Counter[str]:
         """How many objects have which outcome."""

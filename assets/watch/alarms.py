@@ -20,10 +20,12 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something that lasts. subject: what it is about where there can be several, a batch; "" otherwise."""
+    """Something that lasts."""
 
     alert: Alert
+    """Kind of the alarm."""
     subject: str = ""
+    """The batch that it is about; "" where there is only one subject."""
 
     @property
     def key(self) -> str:

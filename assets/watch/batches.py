@@ -30,18 +30,26 @@ Refused = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """objects, nbytes: as they were discovered; used: objects with a sample; refused: objects without, by outcome and
-    code; landed_at_us, samples_at_us: when those stages published, 0 before; stopped_by: stage and reason."""
+    """State of one batch of a dataset."""
 
     key: str
+    """Key of the batch."""
     standing: Standing
+    """Standing of the batch."""
     objects: int
+    """Objects as they were discovered."""
     nbytes: int
+    """Bytes of the objects as they were discovered."""
     used: int = 0
+    """Objects with a sample."""
     refused: Mapping[Refused, int] = field(default_factory=dict)
+    """(outcome, code) -> objects without a sample."""
     landed_at_us: int = 0
+    """Time at which the landing stage published; 0 before."""
     samples_at_us: int = 0
+    """Time at which the samples stage published; 0 before."""
     stopped_by: str = ""
+    """Stage and reason; "" for none."""
 
 
 class Batches:

@@ -1,4 +1,4 @@
-"""What `import loader` offers: names frozen in a test, handed out on first use."""
+"""The names of `import loader`: frozen in a test, handed out on first use."""
 
 from .. import errors
 from ..cache.spec import NodeCache

@@ -24,17 +24,22 @@ from ..run.recipe.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedPiece:
-    """A piece of a document in a packed sequence: tokens [start, stop) of the document, from token `at` of the sequence
-    on, with this number in `segment_ids`. masked: its document is quarantined at the step, so that its place holds
-    padding. address, provenance: of the document."""
+    """A piece of a document in a packed sequence."""
 
     segment_id: int
+    """Number of the piece in `segment_ids`, from 1."""
     start: int
+    """First token of the document that the piece holds."""
     stop: int
+    """Token of the document after the last one that the piece holds."""
     at: int
+    """Token of the sequence at which the piece begins."""
     masked: bool
+    """True where the document is quarantined at the step; padding takes the place of its tokens."""
     address: SampleAddress
+    """Place of the document's bytes."""
     provenance: dict[str, str]
+    """Provenance columns of the document, as in `Explanation.provenance`."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -44,24 +49,29 @@ class ExplainedPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One slot of one step, followed back.
-
-    slot: its number in the global batch's canonical order; epoch, position: in its source; attempt: 0, or which
-    substitute this is for a quarantined sample (what was corrupt when it was read is in the ledger); address: where
-    its bytes lie; provenance: raw_uri, raw_sha256, unit_id, run_id, asset_key ... as far as the writer recorded them.
-    pieces: of a packed sequence, which has no bytes of its own: the documents it is made of.
-    """
+    """One slot of one step, followed back to its raw object."""
 
     step: int
+    """Global step."""
     slot: int
+    """Slot number in the global batch's canonical order."""
     source: str
+    """Name of the plan's source."""
     epoch: int
+    """Epoch of the source."""
     position: int
+    """Position in the source's stream, from 0."""
     attempt: int
+    """0, or the number of the substitute for a quarantined sample. Samples found corrupt when read are in the
+    ledger."""
     root: str
+    """URL of the root."""
     address: SampleAddress
+    """Place of the sample's bytes."""
     provenance: dict[str, str]
+    """raw_uri, raw_sha256, unit_id, run_id, asset_key ... as far as the writer recorded them."""
     pieces: tuple[ExplainedPiece, ...] = ()
+    """Documents of a packed sequence, which has no bytes of its own; empty for any other sample."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `pieces` is there for a packed sequence."""

@@ -41,14 +41,19 @@ def follow(
 ) -> "Following":
     """A `Loader` of a plan that grows by itself: before each step that `every` divides it takes up what is newest.
 
-    root: of the versions, to which the job may write. run: the training's name, which its restarts share and no other
-    training has. refs: source -> what it follows, `photos@latest` or an alias; default: each source its dataset's
-    latest. bucket_by: as `Plan.grow` needs it for buckets that are new. options: of `Loader` (rank, world_size, decode,
-    steps ...), but no epochs: they change with the data.
+    The first rank at a boundary decides for all ranks (`follows/<run>/`), and the plan is saved. A version that the
+    plan cannot go over to (its parts were rewritten, a packed source) is passed over, with a warning. Each boundary
+    costs a request per rank. A newer version also costs its opening and `Plan.grow`.
 
-    What a step brings is decided once for all ranks (`follows/<run>/`), and the plan is saved. A version that the plan
-    cannot go over to (its parts were rewritten, a packed source) is passed over, with a warning. Costs a request per
-    boundary and rank, and where there is a newer version what opening it and `Plan.grow` cost.
+    Args:
+        root: Root of the versions, to which the job may write.
+        plan: Plan to begin with.
+        run: Name of the training. Its restarts share the name, and no other training has it.
+        every: Steps between two looks for a newer version, 1 or more.
+        refs: Source -> ref that it follows, `photos@latest` or an alias; None follows each dataset's latest.
+        bucket_by: Buckets, as `Plan.grow` needs them for buckets that are new.
+        **options: Arguments of `Loader` (rank, world_size, decode, steps ...), but no epochs: they change with the
+            data.
 
     Raises: InvalidRuntime; InvalidName for a run that is none; PlanMismatch for a run that began with another plan.
     """
@@ -142,7 +147,7 @@ class Following:
         old.close()
 
     def _plan_from(self, step: int) -> Plan:
-        """What the run reads from this step on, as the first rank here decided. Raises: PlanMismatch; StoreError."""
+        """The plan from this step on, as the first rank here decided. Raises: PlanMismatch; StoreError."""
         key = f"follows/{self._run}/{step:019d}.json"
         found = self._read(key)
         if found is None:

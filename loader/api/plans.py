@@ -41,17 +41,22 @@ def plan(
 ) -> Plan:
     """Everything that decides which samples a step holds, frozen under one hash.
 
-    sources: name -> version, view or `loader.source(...)`; the name is part of the order. seed: 0 to 2^64 - 1.
-    global_batch: samples of one optimizer step over all ranks; a ramp is [(0, 256), (1000, 512), ...], each number from
-    its step on. schedule: [(start step, {name: weight}), ...].
-    bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket": every batch is of one bucket. Its
-    batches, or their budget, may be ramps too.
-    quarantine: {name: [sample keys]}, or [(step, {name: [sample keys]}), ...] each from its step on: known-bad samples,
-    whose slots get substitutes; finding their ordinals reads the versions' key columns once.
-    allow_repeats: accept a source, or a bucket of one, smaller than its batch. boundary: "fill", or for one source
-    "mask": a batch at the end of an epoch is then padded, and no batch holds a sample twice.
-    pack: `loader.pack("tokens.npy", length=2048)`: samples are documents, and a slot is a sequence of them; the table
-    of which is made once, from the indexes, and kept under the root.
+    Args:
+        sources: Name -> version, view or `loader.source(...)`. The name is part of the order.
+        seed: Seed of the order, 0 to 2^64 - 1.
+        global_batch: Samples of one optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...], each number
+            from its step on.
+        bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket". Every batch is then of one bucket.
+            Its batches, or their budget, may be ramps too.
+        pack: `loader.pack("tokens.npy", length=2048)`. Samples are then documents, and a slot is a sequence of them.
+            Their table is made once, from the indexes, and kept under the root.
+        schedule: [(start step, {name: weight}), ...].
+        quarantine: Known-bad samples, whose slots get substitutes: {name: [sample keys]}, or
+            [(step, {name: [sample keys]}), ...], each from its step on. Finding their ordinals reads the versions' key
+            columns once.
+        boundary: "fill": a batch at the end of an epoch goes on into the next epoch. "mask", for one source: it is
+            padded, and no batch holds a sample twice.
+        allow_repeats: True accepts a source, or a bucket of one, smaller than its batch.
 
     Raises: EmptyView, BatchTooLarge, InvalidPlan.
     """

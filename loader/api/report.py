@@ -1,4 +1,4 @@
-"""What a training tells the pipeline: which steps it trained on which versions. Files in the root, no Dagster needed.
+"""Reports of trainings to the pipeline: the steps trained, on which versions. Files in the root, no Dagster needed.
 
     reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named after its content without its time
     reports/training/<dataset>/<n>.json                    n has 12 digits, from 1, without gaps: {"report": its key}
@@ -40,22 +40,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A run of a training, and what it did.
-
-    run: its name; plan: the plan's hash; first_step, last_step: global steps, both trained; versions: of one dataset,
-    each {"source", "id", "name"}; checkpoint: where it lies, "" where none was said; metrics: name -> number, one that
-    is no finite number as "nan", "inf" or "-inf"; at_us: when it was told, UTC microseconds.
-    """
+    """A run of a training, and the steps that it trained on one dataset."""
 
     dataset: str
+    """Name of the dataset."""
     run: str
+    """Name of the run."""
     plan: str
+    """Hash of the plan."""
     first_step: int
+    """First global step that was trained."""
     last_step: int
+    """Last global step that was trained."""
     versions: tuple[Mapping[str, str], ...]
+    """Versions of the dataset, each {"source", "id", "name"}."""
     checkpoint: str = ""
+    """Place of the checkpoint; "" for none."""
     metrics: Mapping[str, float | str] = field(default_factory=dict)
+    """Name -> number; a number that is not finite is "nan", "inf" or "-inf"."""
     at_us: int = 0
+    """Time of the report in UTC microseconds."""
 
     @property
     def identity(self) -> str:
@@ -66,12 +70,12 @@ class Report:
 
     @property
     def key(self) -> str:
-        """Where it lies in the root."""
+        """Key of the report in the root."""
         return f"{_folder(self.dataset)}runs/{self.run}/{self.identity}.json"
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Report":
-        """Of what `to_json` gave, without its format. Raises: TypeError, KeyError for other fields or values."""
+        """The report of `to_json`, without its format. Raises: TypeError, KeyError for other fields or values."""
         found = cls(**{**body, "versions": tuple(body["versions"])})
         if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(found, name))]:
             name = wrong[0]
@@ -139,15 +143,23 @@ def report(
     """Tell the pipeline which steps of a plan a training has trained: a report per dataset of `root` that it reads.
 
     Call it on the first rank, after a checkpoint or at the end. A sensor of the pipeline shows it as a materialization
-    of [dataset, training_run]. run: the training's name, of the characters that a dataset's has. steps: the first and
-    the last step that were trained. checkpoint: where it lies; passwords and signatures in a URL are left out. metrics:
-    at most 200 numbers, or what `float` takes. mlflow: the module `mlflow` inside a run, or anything with its
-    `set_tags` and `log_metrics`, which is told the same.
+    of [dataset, training_run]. The plan is saved under its hash. The same report again changes nothing.
 
-    Saves the plan under its hash. The same report again changes nothing. It never ends a training: whatever is wrong, a
-    store that does not answer for `retry_deadline_s` among it, is logged as an error, and what was not told is not in
-    the result. strict=True raises instead: InvalidRuntime, InvalidName for an argument; StoreError; what `mlflow`
-    raises. Costs 3 small objects, and 2 log2(n) requests for the dataset's n-th report.
+    It never ends a training. Every error is logged, also that of a store without an answer for `retry_deadline_s`. A
+    report that failed is not in the result. It costs 3 small objects, and 2 log2(n) requests for the dataset's n-th
+    report.
+
+    Args:
+        root: Root of the versions, which gets the reports.
+        plan: Plan of the training, such as `batches.plan`.
+        run: Name of the training, of the characters that a dataset's name has.
+        steps: First and last step that were trained.
+        checkpoint: Place of the checkpoint; passwords and signatures in a URL are left out. "" for none.
+        metrics: Name -> number, at most 200, or anything that `float` takes.
+        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`, which is told the same.
+        strict: True raises errors instead.
+
+    Raises: with strict=True, InvalidRuntime and InvalidName for an argument; StoreError; the errors of `mlflow`.
     """
     done: list[Report] = []
     try:

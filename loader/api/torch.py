@@ -16,8 +16,8 @@ def torch_dataset(
 ) -> "IterableDataset[Batch]":
     """An IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
 
-    Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn, so the batches are those of
-    `Loader`, in order, for every N. options: as for `Loader`; inside a worker process `workers` is 0 unless given.
+    Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn. The batches are those of `Loader`, in
+    order, for every N. Options are as for `Loader`; inside a worker process `workers` is 0 unless given.
     Every pass over the dataset begins at the same step; it is endless, or ends at `steps=`. The position: torchdata's
     StatefulDataLoader and Lightning save and restore it by themselves (docs/training.md). With a DataLoader,
     `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating, and `plan.state(batch.step + 1)` after a

@@ -101,7 +101,7 @@ class PlanDataset(IterableDataset[Batch]):
         return self._batches(self._position)
 
     def _first(self) -> int:
-        """Where this copy begins to iterate."""
+        """The step at which this copy begins to iterate."""
         info = get_worker_info()
         return self._start + (info.id if info else 0) if self._resume is None else self._resume
 

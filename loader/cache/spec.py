@@ -1,4 +1,4 @@
-"""What a caller says about a cache; picklable, so that worker processes open the same one."""
+"""Settings of a cache; picklable, so that worker processes open the same one."""
 
 import os
 from dataclasses import dataclass
@@ -11,23 +11,25 @@ nobody asked for."""
 PAGES_MIN = 8
 """A process may write an eighth of the limit before it looks at the folder again: that has to be a page."""
 MEMORY_BYTES = 2**30
-"""What a loader of remote sources holds in memory unless it is told otherwise."""
+"""Default limit of the memory that a loader of remote sources keeps pages in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCache:
     """A folder on a local disk that keeps pages of remote objects for every process of this machine.
 
-    path: a folder for nothing else; made when it is not there. limit_bytes: what its files may take together; None is
-    half of what is free on its disk, what the cache has already counted as free. page_bytes: what is fetched and kept
-    in one piece; pages of two sizes are two pages. shared: with other users of the machine, each of whom may read the
-    pages and replace them; else the folder is this user's alone. Raises: InvalidRuntime.
+    Raises: InvalidRuntime.
     """
 
     path: str | os.PathLike[str]
+    """Folder for nothing else; made when it is not there."""
     limit_bytes: int | None = None
+    """Most bytes that its files take together. None is half of the free space on its disk, where bytes of the cache
+    count as free."""
     page_bytes: int = PAGE_BYTES
+    """Bytes fetched and kept in one piece, 4,096 to 64 MiB. Pages of two sizes are two pages."""
     shared: bool = False
+    """True lets other users of the machine read the pages and replace them. False keeps the folder to this user."""
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)
@@ -49,20 +51,22 @@ class NodeCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageMemory:
-    """Memory of one loader's process that keeps what it reads of remote objects; 0 bytes: nothing is read ahead.
+    """Memory of one loader's process that keeps pages of remote objects.
 
     Raises: InvalidRuntime.
     """
 
     limit_bytes: int = MEMORY_BYTES
+    """Most bytes kept; 0 keeps nothing and reads nothing ahead."""
     page_bytes: int = PAGE_BYTES
+    """Bytes fetched and kept in one piece, 4,096 to 64 MiB."""
 
     def __post_init__(self) -> None:
         _whole("page_bytes", self.page_bytes, 4096, 64 * 2**20)
         _whole("limit_bytes", self.limit_bytes, 0, 2**63)
 
     def shared_by(self, processes: int) -> "PageMemory":
-        """What each of so many processes has of it."""
+        """The share of each of so many processes."""
         return PageMemory(limit_bytes=self.limit_bytes // processes, page_bytes=self.page_bytes)
 
 
@@ -70,7 +74,7 @@ CacheSpec = NodeCache | PageMemory
 
 
 def cache_spec(given: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
-    """What `Loader(cache=...)` was given: a folder, or bytes of memory. Raises: InvalidRuntime."""
+    """Settings out of the argument of `Loader(cache=...)`: a folder, or bytes of memory. Raises: InvalidRuntime."""
     if given is None:
         return PageMemory()
     if isinstance(given, NodeCache | PageMemory):

@@ -30,14 +30,21 @@ Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any
 class Root:
     """Opens nothing until it is used; thread-safe; pickles as its URL and non-secret options.
 
-    url: a local path, or any URL that obstore or fsspec opens; without one, the environment's PENSTOCK_ROOT.
-    options: credentials and settings for the store, in the names that obstore or fsspec use. The root is created
-    at the first write; reading a place that is not a root raises NotARoot.
-    mirrors: other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the nearest
-    store that is up and to the next where it lacks something; all writes go to `url`.
-    verify: what samples are held against: each field's "crc32c", which shows accidents; or "sha256" of the pages of
-    shards too, when they are first used, which a replaced shard does not pass (docs/security.md).
+    The root is created at the first write. Reading a place that is not a root raises NotARoot.
+
+    Args:
+        url: Local path, or any URL that obstore or fsspec opens; None is the environment's PENSTOCK_ROOT.
+        options: Credentials and settings for the store, in the names that obstore or fsspec use.
+        mirrors: Other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the
+            nearest store that is up, and to the next where it lacks something. All writes go to `url`.
+        verify: Checks of samples. "crc32c", of each field, shows accidents. "sha256" also checks the pages of shards
+            when they are first used: a replaced shard does not pass (docs/security.md).
     """
+
+    store: Store
+    """Store of the root; with mirrors, all of them as one."""
+    verify: Verify
+    """Checks of samples: "crc32c" or "sha256"."""
 
     def __init__(
         self,
@@ -72,7 +79,7 @@ class Root:
 
     @property
     def url(self) -> str:
-        """Where the root is, without secrets."""
+        """URL of the root, without secrets."""
         return self.store.url
 
     @property
@@ -132,7 +139,7 @@ class Root:
         return found
 
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
-        """What the log says of a version, without opening it. Raises: VersionNotFound; VersionRetired."""
+        """Record of a version in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
         state = self.state
         with mirrors_named(self.store, self._marker, state):
             return resolve(state, ref, retired=retired)
@@ -160,7 +167,7 @@ class Root:
         """A writer whose clean exit publishes the dataset's next version: what is there, and these samples.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
-        `part_samples`. groups: field -> group, for fields that shall not lie in `group`.
+        `part_samples`. Fields lie in `group`. groups: field -> another group for it.
         """
         return Writer(
             self,
@@ -177,10 +184,12 @@ class Root:
     ) -> str:
         """A transaction for the dataset's next version; its name is what `write_part` and `publish` need.
 
-        parent: the ref that the work is based on (pinned; default: the newest). txn: a name of the caller's for a
-        step that may be retried: beginning it again gives the same transaction. gated: nobody publishes its parts
-        without a gate's verdict on them. Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another
-        dataset, or that was begun without the gate.
+        parent: the ref that the work is based on (pinned); None is the newest. txn: a name of the caller's for a step
+        that may be retried. Beginning it again gives the same transaction. gated: nobody publishes its parts without a
+        gate's verdict on them.
+
+        Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another dataset, or that was begun without
+        the gate.
         """
         self.create()
         state = self._log.state
@@ -212,14 +221,14 @@ class Root:
     ) -> Version:
         """One version from parts that any number of workers wrote with one transaction.
 
-        The parts are laid on the dataset's newest version, also when somebody published meanwhile; publishing a
+        The parts are laid on the dataset's newest version, also when somebody published meanwhile. Publishing a
         committed transaction again gives its version. parent: a ref that must exist and not be retired.
         exclude: key -> reason, samples of these parts that the version leaves out (a filter's drops).
-        supersede: key -> reason, samples of the newest version that this one leaves out, because these parts have
-        better ones: one log entry does both, so that no version has both or neither. onto: the id of the version
-        that this must become the next of, "" for none yet; another newest one is a Conflict.
-        verdict: path of the stage record that let exactly these parts pass, which those of a gated transaction need.
-        producer: facts for the manifest (run id, code version).
+        supersede: key -> reason, samples of the newest version that this one leaves out for better ones of these parts.
+        One log entry does both, so that no version has both or neither. onto: id of the version that this must become
+        the next of; "" for none yet. Another newest version is a Conflict. verdict: path of the stage record that let
+        exactly these parts pass. Parts of a gated transaction need it. producer: facts for the manifest (run id, code
+        version).
 
         Raises: DuplicateKey; FieldMismatch; InvalidSample for parts whose files another transaction wrote;
         TransactionNotFound; Fenced; StageNotPublished for gated parts without a verdict, and for one that is of
@@ -265,14 +274,17 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         watch: Watch = unwatched,
     ) -> Annotated:
-        """Metadata columns for samples that are there, or other values of columns that they have: a column group `name`
-        of its own, with author and time. Nothing that is there is rewritten, and earlier versions keep what they say.
+        """Metadata columns for samples that are there, or other values of columns that they have.
 
-        rows: the path or URL of a .parquet, .jsonl or .csv file, an Arrow table (or what exports one), a mapping key ->
-        values, or mappings with their key. A row's `key` is looked up in the samples' column `on` ("key", "source_key",
-        "raw_key", "unit_id" ...; there it may name several samples). Rows may say `annotated_by` and `annotated_at_us`
-        themselves. columns: those to take, default all. nulls: "keep" what is there, or "remove" it. Keys without a
-        sample are counted in `join`, or refused with `strict`; a key given twice is refused, unless `last_wins`.
+        They are a column group `name` of its own, with author and time. No earlier value is rewritten, and earlier
+        versions keep theirs.
+
+        rows: the path or URL of a .parquet, .jsonl or .csv file, an Arrow table (or an object that exports one).
+        A mapping key -> values is accepted too, and so are mappings with their key. A row's `key` is looked up in the
+        samples' column `on` ("key", "source_key", "raw_key", "unit_id" ...), where it may name several samples. Rows
+        may have `annotated_by` and `annotated_at_us` of their own. columns: columns to take; None takes all. nulls:
+        "keep" earlier values, or "remove" them. Keys without a sample are counted in `join`, or refused with `strict`.
+        A key given twice is refused, unless `last_wins`.
         watch: told how far the work is (`loader.dataset.progress`).
 
         Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
@@ -318,8 +330,8 @@ class Root:
         self._ref(ref, name, "alias")
 
     def hold(self, ref: str, *, by: str, why: str) -> None:
-        """Keep a version's bytes until `release`, though it be retired later: no collector deletes them, and no policy
-        retires it. by: a person, a job, a matter; holding again is no change. Raises: VersionRetired."""
+        """Keep a version's bytes until `release`, though it be retired later: no collector deletes them. No policy
+        retires it, and holding again is no change. by: a person, a job, a matter. Raises: VersionRetired."""
         record = resolve(self.state, ref)
         self._log.hold(record.dataset, record.number, by, why)
 
@@ -340,8 +352,8 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Show a collector now that the versions opened here are still being read; a thread does it every five minutes
-        at most, as long as this root or one of them is there."""
+        """Show a collector now that the versions opened here are still being read. A thread does it every
+        five minutes at most, as long as this root or one of them is there."""
         self._lease.beat()
 
     def _verifying(self, version: Version) -> Version:

@@ -26,6 +26,9 @@ class Writer:
     An exception inside the `with` publishes nothing and aborts the transaction. `version` is set afterwards.
     """
 
+    dataset: str
+    """Name of the dataset."""
+
     def __init__(
         self,
         root: "Root",
@@ -74,8 +77,14 @@ class Writer:
         metadata: Mapping[str, Any] | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> None:
-        """One sample. fields: name -> bytes, or a value that the name's last word encodes (cls int, txt str,
-        json object, npy array). metadata: columns to filter on. source: provenance (`columns.SOURCE_COLUMNS`).
+        """Adds one sample.
+
+        Args:
+            key: Key of the sample.
+            fields: Name -> bytes, or a value that the name's last word encodes: cls int, txt str, json object, npy
+                array.
+            metadata: Column -> value, to filter on; None for none.
+            source: Provenance (`columns.SOURCE_COLUMNS`); None for none.
 
         Raises: InvalidKey, InvalidField, DuplicateKey, FieldMismatch, FieldTooLarge.
         """

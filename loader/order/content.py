@@ -1,4 +1,4 @@
-"""What a plan is made of: everything that decides data, frozen and hashed."""
+"""The content of a plan: everything that decides data, frozen and hashed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,35 +26,54 @@ class Source:
     """A view with its share of the mixture and, if the caller insists, its chunk and lanes."""
 
     view: OrderView
+    """View that the samples come from."""
     weight: Weight = 1
+    """Share of the mixture relative to the other sources."""
     chunk: int | None = None
+    """Samples read in one piece; None lets the plan choose."""
     lanes: int | None = None
+    """Chunks read side by side, a power of two; None lets the plan choose."""
 
 
 def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
     """A view as one of a plan's sources.
 
-    weight: share of the mixture relative to the other sources (int, Fraction, float or decimal string).
-    chunk: samples read in one piece; lanes: chunks read side by side (a power of two). None lets the plan
-    choose from the view's size and mean sample bytes. Values are checked when the plan is made.
+    Values are checked when the plan is made.
+
+    Args:
+        view: View that the samples come from.
+        weight: Share of the mixture relative to the other sources: int, Fraction, float or decimal string.
+        chunk: Samples read in one piece. None lets the plan choose from the view's size and mean sample bytes.
+        lanes: Chunks read side by side, a power of two. None lets the plan choose likewise.
     """
     return Source(view, weight, chunk, lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSource:
-    """One source as the plan froze it; with buckets, one bucket of it (name: `photos/b3`, bucket: `b3`); of a source
-    that grows, one of its views: growth 1 adds the samples `photos+1` (delta) and makes `photos#1` of all. A bucket
-    that comes with growth 1 (begins) is `photos/b3`, like those that were there before."""
+    """One source as the plan froze it.
+
+    With buckets it is one bucket of the source: name `photos/b3`, bucket `b3`. A source that grows has one per
+    view: growth 1 adds the samples `photos+1` (delta) and makes `photos#1` of all. A bucket that comes with growth
+    1 (begins) is `photos/b3`, like the buckets before it.
+    """
 
     name: str
+    """Name in the plan."""
     view: OrderView
+    """View that the samples come from."""
     view_id: str
+    """Content hash of the view."""
     shape: LaneShape
+    """Frozen chunk and lanes."""
     bucket: str | None = None
+    """Label of the bucket; None in a plan without buckets."""
     growth: int = 0
+    """Number of the growth that made it; 0 for the first version."""
     delta: bool = False
+    """True for the view of the samples that the growth adds."""
     begins: bool = False
+    """True for a bucket that comes with its growth."""
 
     @property
     def source(self) -> str:
@@ -113,29 +132,35 @@ def plan_source(name: str, given: OrderView | Source, bucket: str | None = None)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanContent:
-    """Validated content of a plan.
-
-    sources: by name, in order of name (the index of `Slots.source`); with buckets, one per source and bucket; of
-    sources that grow, one per view. grown: by step, then source.
-    segments: weights by source; with buckets without bases, which the buckets' own segments have.
-    global_batch: slots of step 0; later segments may have another number.
-    grown_streams: stream -> what its positions hold, of sources that grow. view_index: (stream, growth, whether it is
-    its delta view) -> the view's index in `source_names`.
-    """
+    """Validated content of a plan."""
 
     seed: int
+    """Seed of the order, 0 to 2^64 - 1."""
     global_batch: int
+    """Slots of step 0; later segments may have another number."""
     sources: Mapping[str, PlannedSource]
+    """Name -> planned source, in order of name: the index of `Slots.source`. With buckets, one per source and
+    bucket; of sources that grow, one per view."""
     segments: tuple[Segment, ...]
+    """Weights by source. With buckets without bases, which the buckets' own segments have."""
     boundary: str = FILL
+    """"fill" or "mask": the treatment of a batch at an epoch's end, see `make_plan`."""
     allow_repeats: bool = False
+    """True lets a source, or a bucket of one, be smaller than its batch."""
     buckets: Interleaving | None = None
+    """Turns of the buckets; None in a plan without buckets."""
     pack: Packing | None = None
+    """Packing of documents into sequences; None in a plan without packing."""
     quarantine: Quarantine = field(default_factory=Quarantine)
+    """Samples that no slot holds, by step."""
     grown: tuple[Growth, ...] = ()
+    """Growths of the sources, by step, then source; empty without any."""
     grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
+    """Stream -> content of its positions, of sources that grow."""
     view_index: Mapping[tuple[str, int, bool], int] = field(init=False, repr=False)
+    """(stream, growth, whether it is its delta view) -> index of the view in `source_names`."""
     hash: str = field(init=False)
+    """Content hash of the plan, "p-" and sha256 hex."""
 
     def __post_init__(self) -> None:
         whole("seed", self.seed, 0, 2**64 - 1)
@@ -194,7 +219,7 @@ class PlanContent:
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
-        """What the positions of a source, or a bucket of one, hold."""
+        """Samples at the positions of a source, or of a bucket of one."""
         if source in self.grown_streams:
             return self.grown_streams[source]
         return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
@@ -213,7 +238,7 @@ class PlanContent:
         ]
 
     def turn(self, step: int) -> Turn:
-        """What the batch of a step (>= 0) is drawn from; with buckets, whose turn it is."""
+        """The stream that the batch of a step (>= 0) is drawn from; with buckets, the bucket whose turn it is."""
         if self.buckets is not None:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)

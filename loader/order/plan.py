@@ -33,14 +33,14 @@ Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
 
 
 class PlanStore(Protocol):
-    """What saving a plan needs of a store."""
+    """The verbs of a store that saving a plan needs."""
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Creates an object, or finds it there with the same bytes."""
 
 
 class PlanRoot(Protocol):
-    """What saving a plan needs of a root."""
+    """The part of a root that saving a plan needs."""
 
     @property
     def store(self) -> PlanStore:
@@ -50,6 +50,14 @@ class PlanRoot(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan(PlanContent):
     """A frozen plan; picklable if its views are. Two plans are equal when their hashes are."""
+
+    def __repr__(self) -> str:
+        names = list(dict.fromkeys(one.source for one in self.sources.values()))
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        facts = [f"{self.hash[:14]}", f"seed={self.seed}", f"global_batch={self.global_batch}"]
+        if self.buckets is not None:
+            facts.append(f"{len(self.streams)} buckets")
+        return f"Plan({', '.join(facts)}, sources {', '.join(names[:8])}{more})"
 
     def __eq__(self, other: object) -> bool:
         return self.hash == other.hash if isinstance(other, Plan) else NotImplemented
@@ -65,8 +73,10 @@ class Plan(PlanContent):
         return planned_slots(self, step)
 
     def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
-        """What one rank has of the slots of ascending steps: those of `slots`, at the cost of its own. Raises: as
-        `slots`, for a slot of its own; InvalidRuntime for a world size that a batch has no slots for."""
+        """One rank's part of the slots of ascending steps: the slots of `slots`, at the cost of its own.
+
+        Raises: as `slots`, for a slot of its own; InvalidRuntime for a world size that a batch has no slots for.
+        """
         return planned_stack(self, steps, rank, world_size)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
@@ -82,7 +92,7 @@ class Plan(PlanContent):
         return ids
 
     def state(self, step: int) -> dict[str, Any]:
-        """What to save after batch step - 1 was handed out: a few hundred bytes of JSON."""
+        """The state to save after batch step - 1 was handed out: a few hundred bytes of JSON."""
         return state_at(self, step)
 
     def check_state(self, state: object) -> int:
@@ -106,12 +116,18 @@ class Plan(PlanContent):
     def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
         """This plan, but that sources go on under later versions from a step on; steps before it stay as they are.
 
-        views: source name -> view of a later version, with the predicate and fields of the one before, or the version
-        alone, which then gets them; or `source(view, chunk=, lanes=)`. What is left of the source's epoch is mixed with
-        the new samples in proportion, so that both end together; then epochs are of all samples. Samples that the later
-        version has no more are in no slot from `step` on. May be called again, for a later step.
-        With buckets each does so by itself, and from `step` on their shares are by the new version's sizes. bucket_by:
-        what the plan was made with; needed where the new version has buckets that the plan has not.
+        The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; then
+        epochs are of all samples. Samples that the later version lacks are in no slot from `step` on. May be called
+        again, for a later step. With buckets each bucket grows by itself. From `step` on their shares are by the new
+        version's sizes.
+
+        Args:
+            views: Source name -> view of a later version, with the predicate and fields of the one before. A version
+                alone gets them; `source(view, chunk=, lanes=)` is accepted too.
+            step: First step under the later versions.
+            bucket_by: Buckets that the plan was made with; needed where the new version has buckets that the plan
+                has not.
+
         Raises InvalidPlan for a version that does not go on from the one before, and for plans with packing or padding;
         EmptyView; BatchTooLarge.
         """
@@ -121,19 +137,22 @@ class Plan(PlanContent):
     def quarantined(self, samples: QuarantineKeys, step: int) -> "Plan":
         """This plan, but that no slot holds these samples from a step on; steps before it stay as they are.
 
-        samples: source name -> keys of samples that the source's version has which is in force at the step: of a source
-        that grows, new ones too. May be called again, for any step. Costs what finding the keys costs the views.
+        samples: source name -> keys of samples of the source's version in force at the step: of a source that grows,
+        new ones too. May be called again, for any step. It costs a search for the keys in the views.
         Raises InvalidPlan: an unknown source, or a key that no live sample of that version has.
         """
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-        """What the plan will do, as numbers; nothing is read. See `loader.order.describe.plan_facts`."""
+        """The plan's future, as numbers; nothing is read. See `loader.order.describe.plan_facts`."""
         return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
 
     def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:
-        """What the plan will do, in words: the numbers of `facts`. world_size: data-parallel ranks. steps_per_s: of the
-        training, which requests and bytes per second follow from. Raises: InvalidRuntime."""
+        """The plan's future, in words: the numbers of `facts`.
+
+        world_size: data-parallel ranks. steps_per_s: of the training; requests and bytes per second follow from it.
+        Raises: InvalidRuntime.
+        """
         return describe(self.facts(world_size=world_size, steps_per_s=steps_per_s))
 
 

@@ -36,31 +36,58 @@ DEFAULT_PREFETCH_BYTES = 512 * 2**20
 
 
 class Loader:
-    """Iterates over a plan's batches as one rank sees them; everything here is runtime and changes no batch.
+    """Iterates over a plan's batches as one rank sees them. Every argument here is runtime: none changes a batch.
 
-    rank, world_size: data-parallel; both None reads the launcher's environment (`World.from_env`). With tensor, context
-    or pipeline parallelism, rank is `World.of_mesh(mesh, "dp")`: all processes of a group get the same batches.
-    decode: True, False (bytes) or field -> decoder. transform: `(sample, rng) -> sample`, called by several threads
-    at once; rng is keyed by (seed, source, epoch, ordinal). Both may differ by bucket: `loader.by_bucket`. framework:
-    "torch", "numpy" or "jax". executor: "threads" of this process or worker "processes" make the batches, the same
-    ones; "auto" begins with threads, and goes over to processes where the training is seen to wait for threads that
-    wait for its Python (docs/executors.md). workers: how many; "auto" is one per core this process may use, of
-    processes one less and at most 8, fewer threads where those are in their own way; 0: the caller's thread.
-    prefetch: bytes of batches made ahead. cache: where what is read of remote roots is kept and read ahead
-    (docs/cache.md): bytes of memory, 0 for nothing, None for 1 GiB at most; or a folder on a local disk, or a
-    `loader.NodeCache`, for every process of this machine.
-    on_corrupt: "substitute" hands out another sample for one whose checksum or decoder fails twice, and lists it in the
-    rank's ledger (`read_ledger`); "raise" stops. corrupt_budget: the share of the rank's samples that may be
-    substituted. ledger: the root that the ledger is kept in, where this job may not write to that of the data. A store
-    that does not answer, and a transform that fails, always raise.
-    steps: stop before this global step; epochs: stop after so many passes of a plan with one source and
-    without buckets, the last batch padded. Without either it is endless.
-    micro_batch: hand out each step's part in micro batches of at most so many samples, as many on every rank
-    (`Batch.micro_batches`); steps stay optimizer steps, and a state between two pieces repeats the step.
+    A store that does not answer always raises, and so does a transform that fails.
 
-    Raises: InvalidRuntime for arguments out of range; Unpicklable, with executor="processes", for a transform or
+    Args: The part of this process
+        plan: The plan whose batches are made.
+        rank: Data-parallel rank, a number or a whole `World`; None, with `world_size`, reads the launcher's
+            environment (`World.from_env`). With tensor, context or pipeline parallelism it is `World.of_mesh(mesh,
+            "dp")`: all processes of a group get the same batches.
+        world_size: Number of data-parallel ranks; None with `rank=None` or a `World`.
+
+    Args: The content of a batch
+        decode: True, False (bytes) or {field: decoder}. May differ by bucket: `loader.by_bucket`.
+        transform: `(sample, rng) -> sample`, called by several threads at once. `rng` is keyed by (seed, source,
+            epoch, ordinal). May differ by bucket: `loader.by_bucket`.
+        framework: "torch", "numpy" or "jax": the library whose arrays a batch holds.
+        micro_batch: Most samples of one micro batch (`Batch.micro_batches`); None hands out each step's part whole.
+            Every rank gets the same number of micro batches. Steps stay optimizer steps; a state between two pieces
+            repeats the step.
+
+    Args: The end
+        steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is
+            endless.
+        epochs: Passes to stop after, the last batch padded; None for no such bound. Needs a plan with one source
+            and without buckets.
+
+    Args: Speed
+        executor: "threads" of this process or worker "processes"; both make the same batches. "auto" begins with
+            threads. It goes over to processes when the training waits for threads that wait for its Python
+            (docs/executors.md).
+        workers: Number of threads or processes; 0 is the caller's thread. "auto" is one thread per core this
+            process may use, fewer where threads are in their own way; or one process less than cores, at most 8.
+        prefetch: Bytes of batches made ahead; None is 512 MiB.
+        cache: Place where reads of remote roots are kept and read ahead (docs/cache.md). A number is bytes of
+            memory, 0 for nothing; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache`
+            serves every process of this machine.
+
+    Args: Corrupt samples
+        on_corrupt: "substitute" replaces a sample whose checksum or decoder fails twice, and lists it in the rank's
+            ledger (`read_ledger`); "raise" stops.
+        corrupt_budget: Largest share of the rank's samples that may be substituted.
+        ledger: Root that keeps the ledger; None is the root of the data. Needed where this job may not write to
+            that root.
+
+    Raises: InvalidRuntime for arguments out of range. Unpicklable, with executor="processes", for a transform or
     decoder that cannot be sent to a worker.
     """
+
+    plan: Plan
+    """The plan whose batches are made."""
+    world: World
+    """Rank and world size of this process."""
 
     def __init__(
         self,
@@ -199,12 +226,12 @@ class Loader:
 
     @property
     def executor(self) -> str:
-        """Who makes the batches: "threads", "processes", or "caller" with `workers=0`. `auto` may change it."""
+        """Maker of the batches: "threads", "processes", or "caller" with `workers=0`. `auto` may change it."""
         return self._execution.name
 
     @property
     def executor_reason(self) -> str:
-        """Why, in words."""
+        """Reason for the executor, in words."""
         return self._execution.why
 
     def batch_at(self, step: int) -> Batch:

@@ -1,4 +1,4 @@
-"""What a store is opened from, what of it may be shown or pickled, and which options are secret.
+"""Specs that stores are opened from: the parts that may be shown or pickled, and the secret options.
 
 A store pickles as its `StoreSpec`: URL and options without secrets. Credentials never travel: a worker
 finds its own in the environment, a profile or an instance role.
@@ -33,7 +33,7 @@ PLAIN_OPTIONS = frozenset(
     }
 )  # files and references, not the secrets themselves
 PROVIDER_PREFIXES = ("aws_", "azure_", "google_")
-"""What the name of an option may begin with, and mean the same."""
+"""Prefixes of an option's name that do not change its meaning."""
 
 _USERINFO = re.compile(r"(?<=://)[^/@:\s]*:[^/@\s]*@")
 _SIGNED = re.compile(
@@ -47,15 +47,14 @@ _PIECES = re.compile(r"(?i)(?:\bsig|\bAccountKey|\bSharedAccessSignature)=([^;&\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """A store that can be opened again, here or in another process.
-
-    url: without secrets; options: without secrets; dropped: names of the secret options that were given when
-    the store was first opened and are not part of this spec.
-    """
+    """A store that can be opened again, here or in another process."""
 
     url: str
+    """URL without secrets."""
     options: Mapping[str, object] = field(default_factory=dict)
+    """Options of the store, without secrets."""
     dropped: tuple[str, ...] = ()
+    """Names of secret options that the store was first opened with and that this spec leaves out."""
 
     def open(self) -> Store:
         """Raises: InvalidStore; MissingDependency."""
@@ -77,7 +76,7 @@ def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the option's value may be shown, logged or pickled: never, when this is true."""
+    """True for an option whose value must never be shown, logged or pickled."""
     lowered = name.lower()
     for prefix in PROVIDER_PREFIXES:
         lowered = lowered.removeprefix(prefix)
@@ -87,7 +86,7 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(name: str, value: object) -> bool:
-    """Whether an option is secret by its name, or by a password in the URL that it is."""
+    """True for an option that is secret by its name, or by a password in the URL that it is."""
     if isinstance(value, str) and _USERINFO.search(value):
         return True
     return is_secret(name) and not _is_plain(value)
@@ -112,12 +111,12 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def reopen(spec: StoreSpec) -> Store:
-    """What unpickling a store calls."""
+    """The store of a spec; unpickling a store calls it."""
     return spec.open()
 
 
 class Opened:
-    """What every backend shares: a place to show, and pickling as a spec."""
+    """The common part of all backends: a place to show, and pickling as a spec."""
 
     def __init__(self, spec: StoreSpec, url: str) -> None:
         self._spec = spec
@@ -125,12 +124,12 @@ class Opened:
 
     @property
     def spec(self) -> StoreSpec:
-        """What it is opened from in another process."""
+        """The spec that another process opens it from."""
         return self._spec
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets: what messages and manifests may show."""
+        """Place of the store, without secrets: messages and manifests may show it."""
         return self._url
 
     def __repr__(self) -> str:

@@ -12,31 +12,35 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """What a listing or a head says of one object.
-
-    key: relative to the store; nbytes: its size; etag: the store's change token (ETag, GCS generation, or
-    mtime+inode+size on a disk). An etag is opaque and differs between mirrors: compare, never store it.
-    modified_us: when it was last written, by the store's clock, in microseconds since 1970; None where nothing tells.
-    """
+    """One object as a listing or a head reports it."""
 
     key: str
+    """Key, relative to the store."""
     nbytes: int
+    """Size in bytes."""
     etag: str
+    """Change token of the store: ETag, GCS generation, or mtime+inode+size on a disk. It is opaque and differs
+    between mirrors: compare it, never store it."""
     modified_us: int | None = field(default=None, compare=False)
+    """Time of the last write by the store's clock, in microseconds since 1970; None where the store does not tell."""
 
 
 class Blob(NamedTuple):
-    """Bytes read, and the change token of the object that they came from."""
+    """Bytes read, and the change token of their object."""
 
     data: bytes
+    """The bytes."""
     etag: str
+    """Change token of the object (`ObjectInfo.etag`)."""
 
 
 class Span(NamedTuple):
-    """A byte range [offset, offset + nbytes) of one object."""
+    """A byte range of one object."""
 
     offset: int
+    """First byte."""
     nbytes: int
+    """Number of bytes."""
 
 
 class RangeReader(Protocol):

@@ -13,6 +13,7 @@ import torch
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
 from loader.order.random.keys import hash_fields, sub
+from loader.run.batch.batch import Batch
 
 
 @pytest.fixture
@@ -328,3 +329,50 @@ def test_masked_epochs_end_in_padding(photos, workers):
             assert sum(part.digest for part in parts) % 2**64 == alone.digest
             assert sum(part.weight for part in parts) == pytest.approx(4 * alone.weight)
     assert len(loader.explain(plan, 4)) == 3
+
+
+def test_a_batch_prints_shapes_and_dtypes_and_no_values():
+    fields = {
+        "jpg": [b"bytes"] * 3,
+        "cls": np.zeros(3, np.int64),
+        "image": torch.zeros(3, 2, 4),
+        "far": torch.zeros(3, 2, device="meta"),
+        "ragged": [np.zeros((2, n, 3), np.uint8) for n in range(3)],
+        "ranks": [torch.zeros(1), torch.zeros(1, 2), torch.zeros(2)],
+        "mixed": [None, "text", np.zeros(2)],
+        "none": [],
+    }
+    batch = Batch(step=12, ids=[("s", "a")] * 3, mask=np.ones(3, bool), weight=1.0, digest=1, fields=fields)
+    columns = (
+        "jpg: list of 3 bytes, cls: int64 [3], image: float32 [3, 2, 4], far: float32 [3, 2] on meta, "
+        "ragged: list of 3 uint8 [2, *, 3], ranks: list of 3 float32, mixed: list of 3 NoneType or str or float64, "
+        "none: list of 0"
+    )
+    assert repr(batch) == f"Batch(step=12, 3 slots, {columns})"
+    bucketed = replace(batch, bucket="b3", fields={"cls": fields["cls"]}, substitutions=[None] * 2)
+    assert repr(bucketed) == "Batch(step=12, 3 slots, bucket='b3', 2 substitutions, cls: int64 [3])"
+    assert (
+        repr(bucketed.micro_batches(3)[1])
+        == "Batch(step=12, 1 slots, bucket='b3', micro 1 of 3, cls: int64 [1])"
+    )
+
+
+def test_printing_a_batch_puts_no_ids_together(photos):
+    with loader.Loader(plan_of(photos.select("cls")), 0, 1, workers=0) as batches:
+        batch = next(batches)
+        assert repr(batch) == "Batch(step=0, 10 slots, cls: int64 [10])"
+        assert not isinstance(batch.__dict__["ids"], list)
+
+
+def test_a_plan_a_version_a_view_and_a_root_print_one_line(photos):
+    plan = loader.plan({"s": photos, "t": photos.select("cls")}, seed=4, global_batch=10)
+    assert repr(plan) == f"Plan({plan.hash[:14]}, seed=4, global_batch=10, sources s, t)"
+    bucketed = loader.plan(
+        {"s": photos.select("cls")}, seed=4, global_batch=2, bucket_by="even", allow_repeats=True
+    )
+    assert f"global_batch=2, {len(bucketed.streams)} buckets, sources s)" in repr(bucketed)
+    many = loader.plan({f"s{i}": loader.synthetic(50) for i in range(10)}, seed=4, global_batch=2)
+    assert repr(many).endswith("s7 and 2 more)")
+    assert repr(photos) == f"Version({photos.name!r}, {len(photos)} samples, {photos.id[:14]})"
+    assert repr(photos.where("cls < 3").select("cls")) == f"View({photos.name!r}: cls where cls < 3)"
+    assert repr(photos.reader) == f"Root({photos.store.url!r})"

@@ -32,22 +32,25 @@ class CaptionModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caption(ModelFeaturizer):
-    """Field `generated.txt`: what the model says of a photo, or of the middle frame of a clip.
-
-    - network: one of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`
-    - image, video: the field to read of samples of that kind, None to leave the kind out
-    - max_tokens: the longest caption; field: the name of the field
+    """Field `generated.txt`: the model's caption of a photo, or of the middle frame of a clip.
 
     Columns: generated_tokens, how many there are; generated_logprob, the mean log-probability of one.
     """
 
     network: str
+    """A name of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`."""
     image: str | None = "jpg"
+    """Field to read of photos; None to leave photos out."""
     video: str | None = None
+    """Field to read of clips; None to leave clips out."""
     max_tokens: int = 32
+    """Tokens of the longest caption."""
     field: str = "generated.txt"
+    """Name of the field that is made."""
     name: str = "caption"
+    """Name of the featurizer."""
     code: ClassVar[int] = 1
+    """Version of the featurizer's code, a part of its version."""
 
     def __post_init__(self) -> None:
         ModelFeaturizer.__post_init__(self)

@@ -39,24 +39,29 @@ class Embedder(Protocol):
 class Embedding(ModelFeaturizer):
     """Field `embedding.npy`: float32 or float16 [d] of length 1; the dot product of two is their cosine.
 
-    - network: one of `EMBEDDERS`, or "module:function" that loads an `Embedder`
-    - image, video, text: the field to read of samples of that kind, None to leave the kind out. Of a clip the
-      embeddings of its first, middle and last frame are added up
-    - caption: the txt field beside a photo or clip that its embedding is compared with, or None
-    - field: the name of the field; stored: its dtype
+    The embedding of a clip adds up those of its first, middle and last frame.
 
     Columns, with a caption: caption_cosine, from -1 to 1: of picture and caption; None where there is none.
     """
 
     network: str
+    """A name of `EMBEDDERS`, or "module:function" that loads an `Embedder`."""
     image: str | None = "jpg"
+    """Field to read of photos; None to leave photos out."""
     video: str | None = "mp4"
+    """Field to read of clips; None to leave clips out."""
     text: str | None = None
+    """Field to read of texts; None to leave texts out."""
     caption: str | None = None
+    """txt field beside a photo or clip that its embedding is compared with; None for none."""
     field: str = "embedding.npy"
+    """Name of the field that is made."""
     stored: str = "float32"
+    """dtype of the field that is made."""
     name: str = "embedding"
+    """Name of the featurizer."""
     code: ClassVar[int] = 1
+    """Version of the featurizer's code, a part of its version."""
 
     def __post_init__(self) -> None:
         ModelFeaturizer.__post_init__(self)

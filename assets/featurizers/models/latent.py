@@ -32,29 +32,34 @@ class Coder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent(ModelFeaturizer):
-    """Field `latent.npy`: float16 or float32 [C, h, w] of a photo, [T, C, h, w] of a clip, with the network's scaling
-    factor in it: what a denoiser is trained on as it is.
+    """Field `latent.npy`: float16 or float32 [C, h, w] of a photo, [T, C, h, w] of a clip.
 
-    - network: one of `CODERS`, or "module:function" that loads a `Coder`
-    - image, video: the field to read of samples of that kind, None to leave the kind out
-    - size_px: pictures are scaled and cut to this square; 0 keeps their size, cut to whole blocks around the centre
-    - max_px: larger pictures are refused when they keep their size
-    - frames: of a clip, evenly spaced from the first to the last
-    - field: the name of the field; stored: its dtype
+    The network's scaling factor is in it: a denoiser is trained on it as it is.
 
     Columns: latent_mean, latent_std, over the whole latent.
     """
 
     network: str
+    """A name of `CODERS`, or "module:function" that loads a `Coder`."""
     image: str | None = "jpg"
+    """Field to read of photos; None to leave photos out."""
     video: str | None = "mp4"
+    """Field to read of clips; None to leave clips out."""
     size_px: int = 256
+    """Side of the square that pictures are scaled and cut to; 0 keeps their size, cut to whole blocks around the
+    centre."""
     max_px: int = 1 << 22
+    """Most pixels of a picture that keeps its size; larger pictures are refused."""
     frames: int = 8
+    """Frames of a clip, evenly spaced from the first to the last."""
     field: str = "latent.npy"
+    """Name of the field that is made."""
     stored: str = "float16"
+    """dtype of the field that is made."""
     name: str = "latent"
+    """Name of the featurizer."""
     code: ClassVar[int] = 1
+    """Version of the featurizer's code, a part of its version."""
 
     def __post_init__(self) -> None:
         ModelFeaturizer.__post_init__(self)

@@ -33,17 +33,7 @@ _ONLY_SPEED = frozenset({"weights", "sha256", "max_batch_size", "memory_bytes", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFeaturizer(ABC):
-    """A `Featurizer` that runs a model; a new one states what it makes and has `load`, `prepare`, `run`, `finish`.
-
-    - weights: path or URL of a .safetensors file, or of a folder with one (see `weights`). sha256: what
-      `weights_sha256` says of it; "" is whatever lies there now. Stated, nothing is read to know the version
-    - device: "cpu", "cuda" (all GPUs), "cuda:1", or "auto", settled where this is made: "cuda" where there is a GPU.
-      dtype: of the weights and of floats in batches: "float32", "bfloat16", "float16"
-    - batch_size: rows of the smallest batch, which is filled up; 0 is 1 on a CPU and 8 on a GPU. It, the device and
-      the dtype are part of the version: they decide the bits
-    - max_batch_size: of larger batches, used where they give the same bits; 0 is none on a CPU and 256 on a GPU.
-      memory_bytes: what they may take; 0 is 1 GiB on a CPU and 0.8 of what is free on a GPU. readers: threads that
-      decode samples; 0 is 1 on a CPU and 8 on a GPU
+    """A `Featurizer` that runs a model; a new one states its outputs and has `load`, `prepare`, `run`, `finish`.
 
     The same bytes give the same features on the same kind of processor with the same release of torch, in any
     batch, process and order. Another kind of CPU or GPU may differ in the last bits.
@@ -52,14 +42,25 @@ class ModelFeaturizer(ABC):
     """
 
     weights: str
+    """Path or URL of a .safetensors file, or of a folder with one (see `weights`)."""
     sha256: str = ""
+    """Result of `weights_sha256` for the weights; "" takes the file that lies there now. With a hash, nothing is
+    read to know the version."""
     device: str = "auto"
+    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto", settled where this is made: "cuda" where there is a GPU."""
     dtype: str = "float32"
+    """dtype of the weights and of floats in batches: "float32", "bfloat16", "float16"."""
     batch_size: int = 0
+    """Rows of the smallest batch, which is filled up; 0 is 1 on a CPU and 8 on a GPU. Batch size, device and dtype
+    are part of the version: they decide the bits."""
     max_batch_size: int = 0
+    """Rows of larger batches, used where they give the same bits; 0 is none on a CPU and 256 on a GPU."""
     memory_bytes: int = 0
+    """Bytes that larger batches may take; 0 is 1 GiB on a CPU and 0.8 of the free bytes on a GPU."""
     readers: int = 0
+    """Threads that decode samples; 0 is 1 on a CPU and 8 on a GPU."""
     code: ClassVar[int] = 1
+    """Version of the featurizer's code, a part of its version."""
 
     def __post_init__(self) -> None:
         device = resolved_device(self.device)

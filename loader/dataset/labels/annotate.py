@@ -42,20 +42,26 @@ STORED = ("keys", "metadata")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotating:
-    """How rows become an annotation. name: of the column group; author: who says so, where a row does not say it in
-    `annotated_by`; key: the rows' column that is matched with the samples' column `on`; columns: those to take (None:
-    all); nulls: "keep" what is there, or "remove" it; strict: refuse keys without a sample; last_wins: of rows with one
-    key; watch: told of the rows that are read, the samples that are compared and the rows that are written."""
+    """Rules by which rows become an annotation."""
 
     name: str
+    """Name of the column group."""
     author: str
+    """Author of rows without `annotated_by`."""
     key: str = "key"
+    """Column of the rows that is matched with the samples' column `on`."""
     on: str = "key"
+    """Column of the samples that `key` is matched with."""
     columns: Sequence[str] | None = None
+    """Columns to take; None takes all."""
     nulls: str = "keep"
+    """"keep" earlier values, or "remove" them."""
     strict: bool = False
+    """True refuses keys without a sample."""
     last_wins: bool = False
+    """True takes the last of rows with one key; otherwise a key given twice is refused."""
     watch: Watch = unwatched
+    """Progress of the rows read, the samples compared and the rows written."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.match(self.name) or self.name in STORED:
@@ -73,23 +79,28 @@ class Annotating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """How rows found their samples. n_rows: given; n_samples: of which something is said; unmatched: (key, where it
-    stands) of the first keys without a sample, of n_unmatched; n_overruled: rows that a later one of the same key
-    stands in for."""
+    """Counts of the match between rows and samples."""
 
     n_rows: int
+    """Rows given."""
     n_samples: int
+    """Samples that a row says something of."""
     n_unmatched: int
+    """Keys without a sample."""
     unmatched: tuple[tuple[str, str], ...]
+    """(key, place of its row) of the first keys without a sample."""
     n_overruled: int
+    """Rows replaced by a later row of the same key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotated:
-    """What `root.annotate` did: the version that has the labels, and how the rows were joined."""
+    """The result of `root.annotate`."""
 
     version: "Version"
+    """Version that has the labels."""
     join: Joined
+    """Counts of the match between rows and samples."""
 
 
 def write_annotation(

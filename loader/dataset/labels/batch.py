@@ -13,22 +13,26 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """Rows of a source. table: the key column as text, and others; numbers: int64 [rows], of their lines; nulls: per
-    row the names that it gives a null for, where the source tells a null from nothing at all; left: columns that are
-    there and are not taken."""
+    """Rows of a source."""
 
     table: pa.Table
+    """Key column as text, and other columns."""
     numbers: Int64s
+    """int64 [rows]: number of the row's line."""
     nulls: Sequence[Sequence[str]] | None = None
+    """Per row the names that it gives a null for; None where the source does not tell a null from nothing at all."""
     left: frozenset[str] = frozenset()
+    """Columns that are there and are not taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """key: the column of keys; columns: those to take beside it, None for all."""
+    """Columns to take of a source."""
 
     key: str
+    """Column of keys."""
     columns: frozenset[str] | None = None
+    """Columns beside the key; None for all."""
 
     def of(self, names: Iterable[str]) -> list[str]:
         """Those of these names that are taken, in their order, without the key."""

@@ -27,14 +27,18 @@ NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """Live samples and the given row of each. given, position, row: int64 [samples], by given row; unmatched: given
-    rows whose key no live sample has, ascending; overruled: rows that a later one of the same key stands in for."""
+    """Live samples and the given row of each."""
 
     given: Int64s
+    """int64 [samples], ascending: number of the given row."""
     position: Int64s
+    """int64 [samples]: position of the sample's part."""
     row: Int64s
+    """int64 [samples]: row in the part."""
     unmatched: Int64s
+    """int64, ascending: given rows whose key no live sample has."""
     overruled: int
+    """Rows replaced by a later row of the same key."""
 
 
 def match_keys(

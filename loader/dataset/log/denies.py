@@ -32,12 +32,14 @@ TESTED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is to be denied. kind: one of `TESTED`; dataset: "" for every one, which a sample key may not be: other
-    datasets have the same keys. Raises: InvalidName."""
+    """Something to be denied. Raises: InvalidName."""
 
     kind: str
+    """A kind of `TESTED`."""
     value: str
+    """Value to be denied."""
     dataset: str = ""
+    """Dataset; "" for every one, which a sample key may not be: other datasets have the same keys."""
 
     def __post_init__(self) -> None:
         if self.kind not in TESTED:

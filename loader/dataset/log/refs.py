@@ -63,13 +63,16 @@ _SHOWN = 20  # names listed in a message before it says how many more there are
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRef:
-    """What a reference names. Either `id_prefix` is set, or `dataset` with exactly one of `number` and `name`
-    (a tag, an alias or "latest")."""
+    """A parsed reference. Either `id_prefix` is set, or `dataset` with exactly one of `number` and `name`."""
 
     dataset: str | None = None
+    """Name of the dataset; None with `id_prefix`."""
     number: int | None = None
+    """Number of the version; None for none."""
     name: str | None = None
+    """A tag, an alias or "latest"; None for none."""
     id_prefix: str | None = None
+    """Beginning of a version id; None for none."""
 
     def __str__(self) -> str:
         return self.id_prefix or f"{self.dataset}@{self.name or self.number}"

@@ -51,17 +51,20 @@ class ApplyDenies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBody:
-    """A manifest that was uploaded. id: 'v-' + 64 hex; manifest: its path in the root; sha256: of its bytes;
-    parent: the id of the version it was built on (None: the first); denies: number of the last deny entry
-    that was applied to it (`state.last_deny`); verdict: path of the record that a gated transaction shows.
-    Raises: InvalidName."""
+    """A manifest that was uploaded. Raises: InvalidName."""
 
     id: str
+    """"v-" and 64 hex."""
     manifest: str
+    """Path of the manifest in the root."""
     sha256: str
+    """Sha256 hex of the manifest's bytes."""
     parent: str | None
+    """Id of the version that it was built on; None for the first."""
     denies: int
+    """Number of the last deny entry that was applied to it (`state.last_deny`)."""
     verdict: str = ""
+    """Path of the record that a gated transaction shows; "" for none."""
 
     def __post_init__(self) -> None:
         if not _SHA256.fullmatch(self.sha256) or self.id != f"v-{self.sha256}":

@@ -13,40 +13,50 @@ RefKind = Literal["tag", "alias"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn:
-    """A transaction: the dataset it will add a version to and the version id it pinned as its parent.
-
-    number: of the version it committed, else None; reason: why it was aborted, else None; n: its begin entry;
-    gated: its commit has to name a verdict (`gated.py`).
-    """
+    """A transaction of the log."""
 
     txn: str
+    """Name of the transaction."""
     dataset: str
+    """Dataset that it adds a version to."""
     parent: str | None
+    """Id of the version that it pinned as its parent; None for none."""
     status: Status
+    """State of the transaction."""
     number: int | None = None
+    """Number of the version that it committed; None for none."""
     reason: str | None = None
+    """Reason of its abort; None for none."""
     n: int
+    """Number of its begin entry."""
     gated: bool = False
+    """True where its commit has to name a verdict (`gated.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRecord:
-    """A committed version, as the log knows it.
-
-    id: 'v-' + 64 hex; manifest: its path in the root, sha256: of its bytes; denies: number of the last deny
-    entry that was applied to it (0: none); n: its commit entry; retired: the reason, None while it lives.
-    """
+    """A committed version, as the log knows it."""
 
     dataset: str
+    """Name of the dataset."""
     number: int
+    """Number of the version, from 1."""
     id: str
+    """"v-" and 64 hex."""
     manifest: str
+    """Path of the manifest in the root."""
     sha256: str
+    """Sha256 hex of the manifest's bytes."""
     parent: str | None
+    """Id of the version that it goes on from; None for none."""
     txn: str
+    """Transaction that committed it."""
     denies: int
+    """Number of the last deny entry that was applied to it; 0 for none."""
     n: int
+    """Number of its commit entry."""
     retired: str | None = None
+    """Reason of its retirement; None while it lives."""
 
     @property
     def name(self) -> str:
@@ -56,72 +66,92 @@ class VersionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ref:
-    """A tag (never moves) or an alias (moves) of a dataset, and the version number it names."""
+    """A tag (never moves) or an alias (moves) of a dataset."""
 
     dataset: str
+    """Name of the dataset."""
     name: str
+    """Name of the tag or alias."""
     ref_kind: RefKind
+    """"tag" or "alias"."""
     number: int
+    """Number of the version that it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
-    """A takedown, entry n: keyed hashes that every later commit has to redact (`denied.py` makes and tests them).
-
-    scope: the kinds of what was hashed, with a space between; salt: the key of the hashes, hex; reason, by: why, and
-    who asked.
-    """
+    """A takedown: keyed hashes that every later commit has to redact (`denied.py` makes and tests them)."""
 
     n: int
+    """Number of its entry."""
     hashes: tuple[str, ...]
+    """The keyed hashes."""
     scope: str
+    """Kinds of the hashed values, with a space between."""
     salt: str = ""
+    """Key of the hashes, hex."""
     reason: str = ""
+    """Reason of the takedown."""
     by: str = ""
+    """Person who asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Somebody's wish that a version's bytes stay. n: the entry that placed it; by: a person, a job, a matter."""
+    """Somebody's wish that a version's bytes stay."""
 
     n: int
+    """Number of the entry that placed it."""
     dataset: str
+    """Name of the dataset."""
     number: int
+    """Number of the version."""
     by: str
+    """A person, a job or a matter."""
     why: str
+    """Reason, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
-    """Where the history goes on behind entry n: in the root at `url`, whose marker says `token`. was: where it was
-    written before; gone: whether that could not be asked, and may have had entries that are not here."""
+    """A move of the root: the history goes on in another root behind an entry."""
 
     n: int
+    """Number of the last entry before the move."""
     url: str
+    """URL of the root where the history goes on."""
     was: str
+    """URL where the history was written before."""
     token: str
+    """Token in the marker of the root at `url`."""
     gone: bool = False
+    """True where the former root could not be asked: it may have had entries that are not here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The whole history up to entry n. Treated as immutable: its mappings are never changed after it is made.
-
-    prev: sha256 hex of entry n's bytes ("" at n = 0); datasets: versions by number, number i at index i - 1;
-    ids: version id -> (dataset, number); holds: those that were not released, oldest first; mirrors: the bodies of
-    those entries, with "n"; primary: the last move of the root, None where it was never moved.
-    """
+    """The whole history up to entry n. It is treated as immutable: its mappings are never changed after it is made."""
 
     n: int = 0
+    """Number of the last entry; 0 for an empty history."""
     prev: str = ""
+    """Sha256 hex of entry n's bytes; "" at n = 0."""
     txns: Mapping[str, Txn] = field(default_factory=dict)
+    """Name -> transaction."""
     datasets: Mapping[str, tuple[VersionRecord, ...]] = field(default_factory=dict)
+    """Name -> versions by number; number i is at index i - 1."""
     ids: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Version id -> (dataset, number)."""
     refs: Mapping[tuple[str, str], Ref] = field(default_factory=dict)
+    """(dataset, name) -> tag or alias."""
     denies: tuple[Deny, ...] = ()
+    """Takedowns, by entry."""
     holds: tuple[Hold, ...] = ()
+    """Holds that were not released, oldest first."""
     mirrors: tuple[Mapping[str, object], ...] = ()
+    """Bodies of the mirror entries, with "n"."""
     primary: Primary | None = None
+    """Last move of the root; None where it was never moved."""
     vouched: int = field(default=0, compare=False)
     """The last entry behind which the next one says the checksum of the state; 0 without any."""
 

@@ -17,23 +17,30 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Shard(NamedTuple):
-    """The shard at `path`, of a group of version `of`: its number among the versions whose samples are at hand."""
+    """One shard of a version."""
 
     of: int
+    """Number of its version among the versions whose samples are at hand."""
     group: str
+    """Group of fields."""
     path: str
+    """Path relative to the root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FieldPlaces:
-    """One field of n samples: bytes [offset, offset + nbytes) of `shards[shard]`, with this CRC-32C; arrays are
-    int64 [n]. shards: those that occur, each once."""
+    """Places of one field of n samples."""
 
     shards: Sequence[Shard]
+    """Shards that occur, each once."""
     shard: Int64s
+    """int64 [n]: index into `shards`."""
     offset: Int64s
+    """int64 [n]: first byte."""
     nbytes: Int64s
+    """int64 [n]: number of bytes."""
     crc32c: Int64s
+    """int64 [n]: CRC-32C of the bytes."""
 
     def address(self, field: str, number: int) -> FieldAddress:
         """Of one sample."""
@@ -92,18 +99,24 @@ def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplePlaces:
-    """n samples of some versions, and the place of each field asked for. of: int64 [n], of each its version's number in
-    `versions`; part, row, ordinal: int64 [n], `part` a position among the version's; index: index rows around the
-    samples, which have their keys; stretch: int64 [n], the number in `index` of those around each."""
+    """n samples of some versions, and the place of each field asked for."""
 
     versions: Sequence["Version"]
+    """Versions of the samples."""
     of: Int64s
+    """int64 [n]: number of the sample's version in `versions`."""
     part: Int64s
+    """int64 [n]: position of the sample's part among the version's parts."""
     row: Int64s
+    """int64 [n]: row of the sample in its part."""
     ordinal: Int64s
+    """int64 [n]: number of the live sample in its version."""
     index: Sequence[IndexRows]
+    """Index rows around the samples, which have their keys."""
     stretch: Int64s
+    """int64 [n]: number in `index` of the rows around the sample."""
     fields: Mapping[str, FieldPlaces]
+    """Field name -> places."""
 
     def __len__(self) -> int:
         return len(self.ordinal)

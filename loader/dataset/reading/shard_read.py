@@ -28,29 +28,36 @@ AddressOf = Callable[[int], SampleAddress]
 
 
 class ShardRead(NamedTuple):
-    """What one shard's share of a read took: `span` is from the first to the last byte that was wanted of `path`,
-    `first` gives the address of the sample at the head of the list; second reads are in `fetch_s`."""
+    """Cost of one shard's share of a read."""
 
     first: Callable[[], SampleAddress]
+    """Function that gives the address of the sample at the head of the list."""
     path: str
+    """Path of the shard."""
     span: Span
+    """Bytes from the first to the last that was wanted."""
     fetch_s: float
+    """Seconds of reading, second reads included."""
     verify_s: float
+    """Seconds of checking."""
 
 
 OnRead = Callable[[ShardRead], None]
 
 
 class Reading(NamedTuple):
-    """How shards are read. pins: shard path -> ETag seen at its first read; a shard that was replaced since raises
-    Changed. on_refetch: called before each read that is repeated. on_read: told of each shard's share, in the thread
-    that read it. maps: of the shards of a disk, where small pieces may come out of maps."""
+    """Means by which shards are read."""
 
     store: RangeReader
+    """Store of the shards."""
     pins: dict[str, str]
+    """Shard path -> ETag seen at its first read; a shard that was replaced since raises Changed."""
     on_refetch: Callable[[], None] = lambda: None
+    """Called before each read that is repeated."""
     on_read: OnRead = lambda _: None
+    """Called with each shard's share, in the thread that read it."""
     maps: MappedFiles | None = None
+    """Maps of the shards of a disk, for small pieces; None for none."""
 
     def ranges(
         self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str

@@ -17,14 +17,20 @@ class Described(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldAddress:
-    """Payload bytes [offset, offset + nbytes) of `path` (relative to the root) with this CRC-32C."""
+    """Place of one field's payload bytes."""
 
     field: str
+    """Name of the field."""
     group: str
+    """Group of fields that the shard holds."""
     path: str
+    """Path of the shard, relative to the root."""
     offset: int
+    """First byte."""
     nbytes: int
+    """Number of bytes."""
     crc32c: int
+    """CRC-32C of the bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +38,19 @@ class SampleAddress:
     """One sample of one version and the place of each field asked for."""
 
     key: str
+    """Key of the sample."""
     version: str
+    """Name of the version, such as "photos@3"."""
     version_id: str
+    """Id of the version, "v-" and sha256 hex of its manifest."""
     part: str
+    """Id of the part."""
     row: int
+    """Row of the sample in its part."""
     ordinal: int
+    """Number of the live sample in the version."""
     fields: Mapping[str, FieldAddress]
+    """Field name -> its place; empty where no field was asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: key, version, version_id, part, row, ordinal, and of each field its place."""

@@ -88,15 +88,20 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Rows [first_row, first_row + len(keys)) of one index. places: int64 [rows, fields, 3], offset, nbytes and CRC-32C
-    of each field, fields by name; offset, nbytes, crc32c: field -> int64 [rows], those columns of it."""
+    """Rows [first_row, first_row + len(keys)) of one index."""
 
     first_row: int
+    """Number of the first row."""
     keys: list[str]
+    """Key of each row."""
     places: Int64s
+    """int64 [rows, fields, 3]: offset, nbytes and CRC-32C of each field, fields by name."""
     offset: dict[str, Int64s]
+    """Field -> int64 [rows], a column of `places`."""
     nbytes: dict[str, Int64s]
+    """Field -> int64 [rows], a column of `places`."""
     crc32c: dict[str, Int64s]
+    """Field -> int64 [rows], a column of `places`."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
         """Where a field of row `first_row + local` lies in the shard at `path`."""

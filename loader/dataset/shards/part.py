@@ -12,22 +12,34 @@ from ..tables.parquet import TableFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFile:
-    """One row of the `shards` table. `field_nbytes`: the payload bytes of each field, over all rows. What has a default
-    was not there in earlier releases."""
+    """One row of the `shards` table. A field with a default is missing in shards of earlier releases."""
 
     part: str
+    """Id of the part."""
     group: str
+    """Name of the group of fields."""
     path: str
+    """Path of the shard, relative to the root."""
     nbytes: int
+    """Size of the shard."""
     sha256: str
+    """Sha256 hex of the shard's bytes."""
     n_rows: int
+    """Number of samples."""
     index_path: str
+    """Path of the shard's index, relative to the root."""
     index_nbytes: int
+    """Size of the index."""
     index_crc32c: int
+    """CRC-32C of the whole index."""
     index_footer_crc32c: int
+    """CRC-32C of the index's Parquet footer."""
     field_nbytes: Mapping[str, int]
+    """Field -> payload bytes over all rows."""
     index_footer_sha256: str | None = None
+    """Sha256 hex of the index's Parquet footer; None in shards of earlier releases."""
     index_pages_nbytes: int | None = None
+    """Bytes of page hashes in the index; None in shards of earlier releases."""
 
 
 SHARDS_SCHEMA = pa.schema(
@@ -54,16 +66,18 @@ SHARDS_ROW_GROUP_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Shards of one part and the table of its samples. Plain data: it pickles, and `to_json` goes anywhere.
-
-    samples: the per-part samples table, or None for a group added to a part that already has one.
-    """
+    """Shards of one part and the table of its samples. It is plain data: it pickles, and `to_json` is plain JSON."""
 
     id: str
+    """Id of the part."""
     txn: str
+    """Transaction that the part was written in."""
     n_rows: int
+    """Number of samples."""
     shards: tuple[ShardFile, ...]
+    """One shard per group of fields."""
     samples: TableFile | None
+    """Samples table of the part; None for a group added to a part that already has one."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready, for handing parts between processes; what an earlier release's shards lack is left out."""

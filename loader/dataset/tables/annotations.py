@@ -27,14 +27,18 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """One annotation of a version. name: of its column group; author, at_us: who and when (UTC microseconds), where its
-    rows do not say otherwise; n_samples: of which it says something."""
+    """One annotation of a version."""
 
     name: str
+    """Name of its column group."""
     author: str
+    """Author of rows that name none."""
     at_us: int
+    """Time of rows that have none, in UTC microseconds."""
     columns: tuple[str, ...]
+    """Names of its columns."""
     n_samples: int
+    """Samples that it says something of."""
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:

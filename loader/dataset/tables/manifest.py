@@ -29,16 +29,19 @@ NEWEST_FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesFile:
-    """One column group of the samples table over one run of parts. columns: name -> Arrow type.
-
-    author, at_us: of an annotation, which is of samples that were there, and overrides what was said of them before.
-    """
+    """One column group of the samples table over one run of parts."""
 
     file: TableFile
+    """Parquet file."""
     group: str
+    """Name of the column group."""
     columns: Mapping[str, str]
+    """Name -> Arrow type."""
     author: str = ""
+    """Author of an annotation; "" for columns written with their samples. An annotation is of samples that were
+    there, and overrides earlier values."""
     at_us: int = 0
+    """Time of an annotation in UTC microseconds; 0 for columns written with their samples."""
 
     def to_json(self) -> dict[str, Any]:
         body = {**self.file.to_json(), "group": self.group, "columns": sorted(self.columns)}
@@ -47,12 +50,16 @@ class SamplesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExtent:
-    """What a change adds to a group: payload bytes per field, and how many parts and rows have it now."""
+    """Addition of a change to a group."""
 
     field_nbytes: Mapping[str, int]
+    """Field -> payload bytes that are added."""
     n_parts: int
+    """Parts of the change that have the group."""
     n_rows: int
+    """Rows of the change that have the group."""
     nbytes: int
+    """Bytes of shards that are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

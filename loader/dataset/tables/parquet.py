@@ -83,9 +83,13 @@ class TableFile:
     """One stored Parquet file, as a manifest names it."""
 
     path: str
+    """Path relative to the root."""
     nbytes: int
+    """Size in bytes."""
     sha256: str
+    """Sha256 hex of the file."""
     n_rows: int
+    """Number of rows."""
 
     def to_json(self) -> dict[str, Any]:
         return {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}

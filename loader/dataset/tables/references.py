@@ -11,14 +11,17 @@ from .parquet import TableFile, get_tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """One object that a manifest makes stand. path: relative to the root; sha256: of its bytes, None for an index,
-    which has a CRC-32C in its row of the shards table; kind: the manifest's list that names it (`shards`, `samples`,
-    ...), or `shard` or `index` for what a shards table names."""
+    """One object that a manifest needs."""
 
     path: str
+    """Path relative to the root."""
     nbytes: int
+    """Size in bytes."""
     sha256: str | None
+    """Sha256 hex of its bytes; None for an index, which has a CRC-32C in its row of the shards table."""
     kind: str
+    """List of the manifest that names it (`shards`, `samples`, ...), or `shard` or `index` for an object that a
+    shards table names."""
 
 
 def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:

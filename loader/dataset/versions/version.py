@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Verify = Literal["crc32c", "sha256"]
-"""What the bytes of samples are held against: each field's CRC-32C, or that and the SHA-256 of the shard's pages."""
+"""Checks of the bytes of samples: each field's CRC-32C, or that and the SHA-256 of the shard's pages."""
 PREPARED_BYTES = 2**20
 """Tables of parts that are read when a version is opened, at most: some 5,000 shards."""
 KEPT_SHARDS = 4096
@@ -39,11 +39,22 @@ KEPT_SHARDS = 4096
 
 
 class Version:
-    """One published version. Get one with `root.open(ref)`.
+    """One published version; `root.open(ref)` gives it. Its length is the number of live samples."""
 
-    id: "v-" + sha256 of the manifest; name: "photos@3"; fields: every field name, sorted; manifest: the parsed
-    manifest; verify: as the root that it was opened with has it; len(): live samples.
-    """
+    store: Store
+    """Store of the root."""
+    verify: Verify
+    """Checks of samples, as the root that it was opened with has them."""
+    dataset: str
+    """Name of the dataset."""
+    number: int
+    """Number of the version in its dataset."""
+    id: str
+    """Content hash: "v-" and the sha256 hex of the manifest."""
+    manifest: dict[str, Any]
+    """The parsed manifest."""
+    reader: object
+    """The root that holds the version's lease, kept alive with the version; None without, and it is not pickled."""
 
     def __init__(
         self,
@@ -57,7 +68,7 @@ class Version:
     ) -> None:
         self.store, self.verify = store, verify
         self.dataset, self.number, self.id, self.manifest = dataset, number, id, manifest
-        self.reader: object = None  # whoever opened it and holds its lease; kept alive with it, not pickled
+        self.reader = None
         self._lock = lock()
         self._parts: PartsTable | None = None
         self._indexes: IndexCache | None = None
@@ -75,10 +86,12 @@ class Version:
 
     @property
     def name(self) -> str:
+        """Dataset and number, such as "photos@3"."""
         return f"{self.dataset}@{self.number}"
 
     @property
     def fields(self) -> tuple[str, ...]:
+        """Every field name, sorted."""
         return tuple(
             sorted(field for group in self.manifest["groups"].values() for field in group["field_nbytes"])
         )
@@ -118,7 +131,7 @@ class Version:
 
     @property
     def shard_store(self) -> RangeReader:
-        """Where shards are read: the store, or with verify="sha256" what holds their pages against their hashes."""
+        """Reader of shards: the store, or with verify="sha256" a reader that checks the hashes of pages."""
         if self.verify == "crc32c":
             return self.store
         with self._lock:
@@ -127,7 +140,7 @@ class Version:
             return self._verified
 
     def _page_hashes(self, path: str) -> PageHashes:
-        """Of one of its shards. Raises: Corrupt; ObjectNotFound; InvalidRuntime for one of an earlier release."""
+        """Page hashes of a shard. Raises: Corrupt; ObjectNotFound; InvalidRuntime for a shard of an earlier release."""
         shard = self.parts.shard_at(path)
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
@@ -176,7 +189,7 @@ class Version:
 
     @property
     def annotations(self) -> list[Annotation]:
-        """What was annotated since the samples were written, oldest first."""
+        """Annotations made since the samples were written, oldest first."""
         return annotations(self.manifest["samples"])
 
     def edits(self, column: str) -> "polars.LazyFrame":
@@ -188,14 +201,14 @@ class Version:
         return scan_edits(self, column)
 
     def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
-        """Where these fields of these live ordinals lie, in the order given; see `places`."""
+        """Places of these fields of these live ordinals, in the order given; see `places`."""
         ordinals = np.asarray(ordinals, np.int64)
         if not fields:
             return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
         return self.places(ordinals, fields, run).addresses()
 
     def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
-        """Where these fields, at least one, of these live ordinals lie, in the order given: see `Lookup.places`."""
+        """Places of these fields, at least one, of these live ordinals, in the order given: see `Lookup.places`."""
         only = np.zeros(len(ordinals), np.int64)
         return Lookup([self], fields).places(only, ordinals, run)
 
@@ -242,7 +255,7 @@ class Version:
         return found
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
-        """Where a shard's index lies, and the shard. Arrow takes 20 us to tell, so those asked for last are kept."""
+        """Place of a shard's index, and the shard. Arrow takes 20 us to tell, so the last ones asked for are kept."""
         found = self._shards.get((group, part))
         if found is None:
             shard = self.parts.shard(group, part)

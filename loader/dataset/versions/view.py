@@ -31,9 +31,21 @@ CHUNK_BITS = 2**20
 
 
 class View:
-    """Immutable; `select` and `where` give narrower views. Pickles as its version, fields and predicate.
+    """Samples and fields of a version. It is immutable; `select` and `where` give narrower views.
 
-    first: samples before this live ordinal of the version are left out (see `since`)."""
+    A view pickles as its version, fields and predicate. Its length is the number of its samples.
+    """
+
+    version: "Version"
+    """Version that the samples are of."""
+    fields: tuple[str, ...]
+    """Names of the fields that are read, in the order asked for."""
+    predicate: str | None
+    """SQL expression that is true for its samples; None for all."""
+    where_present: bool
+    """True leaves out samples of parts that lack one of the fields; otherwise such a field is refused."""
+    first: int
+    """Live ordinal of the version; the view leaves out the samples before it (see `since`)."""
 
     def __init__(
         self,
@@ -87,7 +99,7 @@ class View:
         return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """What is new in this view, of a later version, and what was removed. See `dataset.delta.delta_of`."""
+        """New samples of this view, of a later version, and removed ones. See `dataset.delta.delta_of`."""
         from .delta import delta_of
 
         return delta_of(self, old, compare)
@@ -151,7 +163,7 @@ class View:
         return total
 
     def spec(self) -> dict[str, Any]:
-        """What a plan stores to open the view again: plain JSON."""
+        """Plain JSON that a plan stores to open the view again."""
         return {
             "kind": "version",
             "version": self.version.id,
@@ -178,7 +190,7 @@ class View:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it leaves out samples of its version by a predicate, or because they lack a field."""
+        """True where it leaves out samples of its version by a predicate, or because they lack a field."""
         return self.predicate is not None or bool(self._partial)
 
     @property

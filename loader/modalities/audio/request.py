@@ -18,15 +18,21 @@ _RATES_HZ = (1_000, 384_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioDecoder:
-    """Decodes a stretch of a sound to float32 [channels, samples]; `loader.audio` makes one and says what its
-    arguments are."""
+    """Decodes a stretch of a sound to float32 [channels, samples]; `loader.audio` makes one and explains its
+    arguments."""
 
     samples: int | None = None
+    """Length in samples at the rate that comes out; None for `seconds` or all."""
     seconds: Fraction | None = None
+    """Length in seconds; None for `samples` or all."""
     rate_hz: int | None = None
+    """Sample rate that comes out; None for the stored rate."""
     channels: Channels = "keep"
+    """"keep", "first", "mono" or "stereo"."""
     at: Fraction | None = None
+    """Second at which the stretch begins; None for a place drawn from the sample's generator."""
     pad: bool = False
+    """True puts silence behind a sound that is too short; otherwise it is refused."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.seconds is not None:

@@ -45,20 +45,18 @@ class BadSound(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """What a file says of where its sound ends.
-
-    untimed: frames follow one another, whatever their timestamps say (AVI keeps none, FFmpeg computes them).
-    restarts: the clock may begin anew in the middle (in every link of a chained Ogg).
-    durations_count: a frame's own duration, where shorter, says how much of the last one is sound (MP4, MOV).
-    end: seconds on the container's clock, at or behind the end (an edit list's). n_samples: from the first
-    sample that is heard (iTunSMPB's, LAME's).
-    """
+    """A file's statements about the end of its sound."""
 
     untimed: bool = False
+    """True where frames follow one another, whatever their timestamps say (AVI keeps none, FFmpeg computes them)."""
     restarts: bool = False
+    """True where the clock may begin anew in the middle (in every link of a chained Ogg)."""
     durations_count: bool = False
+    """True where a frame's own duration, if shorter, gives the part of the last frame that is sound (MP4, MOV)."""
     end: Fraction | None = None
+    """Seconds on the container's clock, at or behind the end (an edit list's); None for none."""
     n_samples: int | None = None
+    """Samples from the first that is heard (iTunSMPB's, LAME's); None where the file has no count."""
 
 
 class _Next(NamedTuple):

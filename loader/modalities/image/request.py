@@ -55,11 +55,14 @@ MAX_SIZE_PX = 2**28 // 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDecoder:
-    """Decodes a picture to uint8 [H, W, C]; `loader.image` makes one and says what its arguments are."""
+    """Decodes a picture to uint8 [H, W, C]; `loader.image` makes one and explains its arguments."""
 
     size: Size | None = None
+    """(height, width) in pixels; None for the stored size."""
     crop: str | None = None
+    """"center" or "random" cuts to `size`; None stretches the whole picture to it."""
     alpha: Alpha = "white"
+    """Ground for transparent pictures, "white" or "black"; "keep" gives four channels."""
 
     def __post_init__(self) -> None:
         if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):

@@ -45,51 +45,70 @@ _MAX_TICKS = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """What decoding needs to know beside the packets, and which bytes the table is of.
+    """Facts for decoding beside the packets, and the bytes that the table is of.
 
-    codec: FFmpeg's name of the decoder. codec_tag: four characters, or "". time_base: seconds per tick. width_px,
-    height_px: as coded. color_*: FFmpeg's numbers (those of ITU-T H.273 but for the range: 1 limited, 2 full), as
-    the container says them; the bitstream may say otherwise. sar: sample aspect ratio, 0 where unknown.
-    display_matrix: nine int32 or nothing. reorder_frames: frames that a decoder may hold back. end_pts: when the last
-    frame ends. nbytes, crc32c: of the whole field. whole_because: why packets cannot be read one by one, or "".
+    The `color_*` fields and `colorspace` are FFmpeg's numbers as the container has them; the bitstream may have
+    others. They are those of ITU-T H.273 but for the range.
     """
 
     codec: str
+    """FFmpeg's name of the decoder."""
     codec_tag: str
+    """Four characters, or ""."""
     extradata: bytes
+    """Codec configuration of the container; empty for none."""
     time_base: Fraction
+    """Seconds per tick."""
     width_px: int
+    """Coded width."""
     height_px: int
+    """Coded height."""
     pix_fmt: str
+    """FFmpeg's name of the pixel format."""
     color_range: int
+    """1 limited, 2 full."""
     color_primaries: int
+    """Number of the primaries."""
     color_trc: int
+    """Number of the transfer characteristics."""
     colorspace: int
+    """Number of the matrix coefficients."""
     sar: Fraction
+    """Sample aspect ratio; 0 where unknown."""
     display_matrix: tuple[int, ...]
+    """Nine int32; empty for none."""
     reorder_frames: int
+    """Frames that a decoder may hold back."""
     end_pts: int
+    """Tick at which the last frame ends."""
     nbytes: int
+    """Size of the whole field."""
     crc32c: int
+    """CRC-32C of the whole field."""
     whole_because: str
+    """Reason why packets cannot be read one by one; "" where they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PacketTable:
-    """Arrays of one entry per packet, in decode order.
-
-    pts, dts: int64 ticks; pos: int64, byte offset in the field, -1 where the container does not say; size: int32
-    bytes; key, discard: bool (discard: decoded but not shown, as an edit list says); crc32c: uint32 of its bytes.
-    """
+    """Arrays of one entry per packet, in decode order."""
 
     pts: I64
+    """int64 ticks."""
     dts: I64
+    """int64 ticks."""
     pos: I64
+    """int64: byte offset in the field; -1 where the container does not say."""
     size: npt.NDArray[np.int32]
+    """int32 bytes."""
     key: Bools
+    """bool: True at key packets."""
     discard: Bools
+    """bool: True at packets that are decoded but not shown, as an edit list says."""
     crc32c: npt.NDArray[np.uint32]
+    """uint32: CRC-32C of the packet's bytes."""
     facts: StreamFacts
+    """Facts of the stream."""
 
     def __len__(self) -> int:
         return len(self.pts)

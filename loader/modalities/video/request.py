@@ -22,25 +22,35 @@ At = Time | tuple[Time, ...] | str | None
 
 
 class Choice(NamedTuple):
-    """What was chosen for one clip: frames (numbers in display order; one may come several times), the part of the
-    pictures, and when these frames are first shown, in seconds."""
+    """The frames chosen for one clip."""
 
     frames: list[int]
+    """Frame numbers in display order; a number may come several times."""
     framing: Framing
+    """Part of the pictures."""
     times_s: list[float]
+    """Seconds at which these frames are first shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoDecoder:
-    """Decodes frames of a video to uint8 [T, H, W, 3] RGB; `loader.video` makes one and says what its arguments are."""
+    """Decodes frames of a video to uint8 [T, H, W, 3] RGB; `loader.video` makes one and explains its arguments."""
 
     frames: int = DEFAULT_FRAMES
+    """Number of frames of the clip."""
     stride: int = 1
+    """Displayed frames from one frame of the clip to the next."""
     size: Size | None = None
+    """(height, width) in pixels; None for the stored size."""
     start: int | None = None
+    """Number of the first frame in display order; None for `at` or a drawn place."""
     at: At = None
+    """Second of the first frame, seconds of all frames, or another video field whose instants are shown; None for
+    `start` or a drawn place."""
     crop: str | Box | None = None
+    """"center", "random" or (top, left, height, width); None stretches the whole picture to `size`."""
     times: bool = False
+    """True adds the field `<field>.times`: float64 [T] seconds on the video's own clock."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.stride < 1:

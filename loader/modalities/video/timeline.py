@@ -17,25 +17,32 @@ Time = int | float | Fraction
 
 
 class Run(NamedTuple):
-    """Packets [first, stop) in decode order, decoded together; wanted: packet number -> places in the clip."""
+    """Packets that are decoded together."""
 
     first: int
+    """First packet in decode order."""
     stop: int
+    """Packet after the last."""
     wanted: dict[int, list[int]]
+    """Packet number -> places in the clip."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """pts: int64 ticks of every packet, in decode order; keys: int64 numbers of the key packets, ascending. shown:
-    int64 packet numbers of the frames that are shown, in display order; times: int64 ticks of these. time_base: seconds
-    per tick. end_pts: when the last frame ends."""
+    """Timestamps of a video's packets and frames."""
 
     pts: I64
+    """int64 ticks of every packet, in decode order."""
     keys: I64
+    """int64 numbers of the key packets, ascending."""
     shown: I64
+    """int64 packet numbers of the frames that are shown, in display order."""
     times: I64
+    """int64 ticks of the frames that are shown, in display order."""
     time_base: Fraction
+    """Seconds per tick."""
     end_pts: int
+    """Tick at which the last frame ends."""
 
     @staticmethod
     def of(pts: I64, key: Bools, discard: Bools, time_base: Fraction | None, end_pts: int) -> "Timeline":

@@ -23,28 +23,30 @@ Sizes = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Whose turn a step is. bucket: its label, None in a plan without buckets. stream: what its batch is drawn from.
-    step: the stream's own, which is how many earlier steps were this bucket's."""
+    """The stream that a step's batch is drawn from."""
 
     bucket: str | None
+    """Label of the bucket; None in a plan without buckets."""
     stream: Stream
+    """Stream that the batch is drawn from."""
     step: int
+    """Step of the stream: the number of earlier steps that were this bucket's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interleaving:
-    """The buckets of a plan.
-
-    by, edges: the question that samples were bucketed by, for people; the views have the answers in their ids.
-    turns: steps dealt to labels. batches: label -> slots of its batches, of each segment of the turns. streams: label
-    -> the sources' views of it, named by `bucket_source`, in the bucket's own steps; labels ascend.
-    """
+    """The buckets of a plan."""
 
     by: str
+    """Question that samples were bucketed by, for people; the views have the answers in their ids."""
     edges: tuple[str, ...] | None
+    """Edges of the question, for people; None for none."""
     turns: Stream
+    """Steps dealt to labels."""
     batches: tuple[Mapping[str, int], ...]
+    """Label -> slots of its batches, for each segment of the turns."""
     streams: Mapping[str, Stream]
+    """Label, ascending -> the sources' views of it, named by `bucket_source`, in the bucket's own steps."""
 
     def turn(self, step: int) -> Turn:
         """Whose turn it is at a step >= 0. Costs the same at any step; memory is the two tables'."""

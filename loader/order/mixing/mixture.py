@@ -25,17 +25,16 @@ Weight = int | float | str | Fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Weights in force from `start_step` on, and how many samples of each source were used before.
-
-    weights: source name -> positive integer, reduced by their gcd, sum <= 2^16; sources at 0 are left out.
-    base: source name -> samples used before start_step; sources at 0 are left out.
-    batch: slots of a step from here on, where that is not the batch that the stream begins with; else None.
-    """
+    """Weights in force from a step on."""
 
     start_step: int
+    """First step of the segment."""
     weights: Mapping[str, int]
+    """Source name -> positive integer, reduced by their gcd, sum <= 2^16; sources at 0 are left out."""
     base: Mapping[str, int]
+    """Source name -> samples used before start_step; sources at 0 are left out."""
     batch: int | None = None
+    """Slots of a step from here on; None for the batch that the stream begins with."""
 
     def to_json(self) -> dict[str, object]:
         out = {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
@@ -177,15 +176,14 @@ def step_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Named sources mixed in batches.
-
-    names: ascending. batch: slots of a step, but where a segment has its own. segments: at least one, the first from
-    step 0; steps are the stream's own, 0, 1, 2, ...
-    """
+    """Named sources mixed in batches. Its steps are its own: 0, 1, 2, ..."""
 
     names: tuple[str, ...]
+    """Source names, ascending."""
     batch: int
+    """Slots of a step, unless a segment has its own number."""
     segments: tuple[Segment, ...]
+    """At least one segment, the first from step 0."""
 
     def segment_at(self, step: int) -> Segment:
         """The segment in force at a step: the last one begun, where several begin together."""

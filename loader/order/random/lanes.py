@@ -30,12 +30,16 @@ MAX_LANES = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneShape:
-    """What decides L1 besides the keys: n samples, c = `chunk`, D = `lanes` (a power of two), h."""
+    """Numbers that decide L1 besides the keys."""
 
     n: int
+    """Number of samples."""
     chunk: int
+    """c: samples read in one piece."""
     lanes: int
+    """D: number of lanes, a power of two."""
     rounds_h: int
+    """h: slots of a lane, which are the chunks that a lane reads interleaved."""
 
     def __post_init__(self) -> None:
         for name, value, high in (

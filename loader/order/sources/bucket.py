@@ -18,14 +18,20 @@ Number = int | float | str | Fraction | Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketBy:
-    """See `bucket`. edges: as decimal text, such as "0", "12.5", "inf". batch, budget: (start step, value) each."""
+    """Buckets of a plan, as `bucket` makes them."""
 
     by: str
+    """SQL expression on the samples table."""
     edges: tuple[str, ...] | None
+    """Ascending edges as decimal text, such as "0", "12.5", "inf"; None where values of `by` are the labels."""
     batch: Mapping[str, Sequence[tuple[int, int]]]
+    """Label -> (start step, samples of one global batch) each; labels left out have the plan's global_batch."""
     budget: Sequence[tuple[int, Fraction]] | None
+    """(start step, cost of one global batch) each; None for none."""
     cost: Mapping[str, Number]
+    """Label -> cost of one sample, in the budget's unit."""
     multiple: int
+    """Number that a batch is rounded down to a multiple of."""
 
 
 def bucket(

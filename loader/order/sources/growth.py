@@ -19,17 +19,18 @@ from ..random.keys import I64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Growth:
-    """A source reads another view from `step` on.
-
-    number: 1, 2, ... among the growths of the source. first: the version ordinal from which on the new version's
-    samples are new. removed: version ordinals (int64, ascending) that the version before has and the new one has not.
-    """
+    """A growth of a source: it reads another view from a step on."""
 
     step: int
+    """First step under the new view."""
     source: str
+    """Name of the source."""
     number: int
+    """1, 2, ... among the growths of the source."""
     first: int
+    """Version ordinal from which on the new version's samples are new."""
     removed: I64
+    """int64, ascending: version ordinals that the version before has and the new version has not."""
 
 
 def delta_name(source: str, number: int) -> str:
@@ -44,18 +45,22 @@ def whole_name(source: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a source's stream holds from position `start` on.
+    """Content of a source's stream from a position on.
 
-    [start, origin): the stream of the stage before, and `delta` samples of the delta view in proportion. From origin
-    on: the whole view of n samples, in epochs numbered from `epoch` on. n = 0: a bucket without samples, of which no
-    position is asked for.
+    [start, origin) holds the stream of the stage before, and `delta` samples of the delta view in proportion. From
+    origin on it holds the whole view, in epochs.
     """
 
     start: int
+    """First position of the stage."""
     origin: int
+    """First position of the whole view."""
     epoch: int
+    """Number of the epoch that begins at `origin`."""
     n: int
+    """Samples of the whole view; 0 for a bucket without samples, of which no position is asked for."""
     delta: int = 0
+    """Samples of the delta view."""
 
     def after(self, start: int, n: int, delta: int) -> "Stage":
         """The stage of a growth at position start >= self.start, to n samples, of which `delta` are new. Where all are
@@ -78,9 +83,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class GrownStream:
-    """The stream of one source over its growths. stages: by start; stage 0 is the source as the plan began."""
+    """The stream of one source over its growths."""
 
     stages: Sequence[Stage]
+    """Stages by start; stage 0 is the source as the plan began."""
 
     def places(self, position: I64) -> tuple[I64, NDArray[np.bool_], I64, I64]:
         """Per stream position (int64 [m]): the number of the stage whose view it is of, whether of its delta view, the

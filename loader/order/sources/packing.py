@@ -16,14 +16,20 @@ POSITION_IDS, SEGMENT_IDS, LOSS_MASK = "position_ids", "segment_ids", "loss_mask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackBy:
-    """See `pack`."""
+    """Packing of documents, as `pack` makes it."""
 
     field: str
+    """`.npy` field with the tokens of a document."""
     length: int
+    """Tokens of a sequence."""
     pad_id: int
+    """Token behind a sequence's last token."""
     lengths: str | None
+    """SQL expression for a document's number of tokens; None takes it from the index."""
     checksums: bool
+    """True keeps the checksums of pieces in the root, so that loaders read only pieces."""
     beside: tuple[tuple[str, int], ...]
+    """(other `.npy` field, its value where there is no token) each."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -97,11 +103,14 @@ def _beside(field: str, asked: object) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """A field that is laid out as the tokens are. fill: where there is no token. dtype: as numpy writes it."""
+    """A field that is laid out as the tokens are."""
 
     field: str
+    """Name of the `.npy` field."""
     fill: int
+    """Value where there is no token."""
     dtype: str
+    """dtype as numpy writes it (`<u2`)."""
 
     def __post_init__(self) -> None:
         kind = _dtype(self.dtype)
@@ -117,13 +126,18 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """How a plan's packed sequences are laid out. dtype: of the tokens, as numpy writes it (`<u2`)."""
+    """Layout of a plan's packed sequences."""
 
     field: str
+    """`.npy` field with the tokens."""
     length: int
+    """Tokens of a sequence."""
     pad_id: int
+    """Token behind a sequence's last token."""
     dtype: str
+    """dtype of the tokens as numpy writes it (`<u2`)."""
     beside: tuple[Beside, ...] = ()
+    """Fields laid out as the tokens are; empty for none."""
 
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:

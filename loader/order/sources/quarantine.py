@@ -21,15 +21,17 @@ QuarantineKeys = Mapping[str, Iterable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineList:
-    """Samples of one source that no slot holds from `start_step` on: (version ordinal, key), by ordinal.
-
-    growth: the growth of the source with which these samples came, whose version has these ordinals; 0: they are of
-    the version that the plan began with."""
+    """Samples of one source that no slot holds from a step on."""
 
     start_step: int
+    """First step of the list."""
     source: str
+    """Name of the source."""
     samples: tuple[tuple[int, str], ...]
+    """(version ordinal, key) each, by ordinal."""
     growth: int = 0
+    """Growth of the source with which these samples came, whose version has these ordinals; 0 for the version that
+    the plan began with."""
 
     def to_json(self) -> dict[str, Any]:
         return {

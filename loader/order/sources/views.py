@@ -45,15 +45,14 @@ class OrderView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delta:
-    """What a version has that an earlier one has not.
-
-    view: the samples of the parts that are new, None where there are none. first: the version ordinal from which on
-    samples are new. removed: version ordinals (int64, ascending) in the earlier version that are no longer live.
-    """
+    """Samples that a version has and an earlier version has not."""
 
     view: OrderView | None
+    """Samples of the new parts; None where there are none."""
     first: int
+    """Version ordinal from which on samples are new."""
     removed: I64
+    """int64, ascending: version ordinals in the earlier version that are no longer live."""
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
@@ -72,15 +71,16 @@ def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool =
 
 @dataclass(frozen=True, slots=True)
 class SyntheticView:
-    """A view without bytes: for planning, tests and measurements at any scale. Costs no memory.
-
-    buckets: (label, samples) pairs, which `split` gives whatever it is asked by; empty: it cannot be split.
-    first: samples before this ordinal are left out."""
+    """A view without bytes: for planning, tests and measurements at any scale. It costs no memory."""
 
     n_samples: int
+    """Number of samples, before `first` is applied."""
     name: str = "synthetic"
+    """Name, a part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
+    """(label, samples) pairs, which `split` gives for every question; empty where it cannot be split."""
     first: int = 0
+    """Ordinal; samples before it are left out."""
 
     @property
     def id(self) -> str:

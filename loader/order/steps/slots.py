@@ -49,22 +49,22 @@ def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The global batch of one step in canonical order; every array has length B, the global batch of that step.
-
-    source: int32, index into plan.source_names. position: int64, i_k in the source's endless stream.
-    epoch: int64, position // N, unless its source grew. view_ordinal: int64 in [0, N). ordinal: int64, the version
-    ordinal, which together with the version's id names the sample for ever. valid: bool, False at padding, whose
-    position and ordinals are -1. attempt: int8, 0 for the slot's own sample, else the number of the substitute that it
-    holds.
-    """
+    """The global batch of one step in canonical order. Every array has length B, the global batch of that step."""
 
     source: NDArray[np.int32]
+    """int32 [B]: index into plan.source_names."""
     position: I64
+    """int64 [B]: i_k in the source's endless stream; -1 at padding."""
     epoch: I64
+    """int64 [B]: position // N, unless the source grew."""
     ordinal: I64
+    """int64 [B]: version ordinal, which with the version's id names the sample for ever; -1 at padding."""
     view_ordinal: I64
+    """int64 [B] in [0, N); -1 at padding."""
     valid: NDArray[np.bool_]
+    """bool [B]: False at padding."""
     attempt: NDArray[np.int8]
+    """int8 [B]: 0 for the slot's own sample, else the number of the substitute that it holds."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -76,16 +76,16 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacked:
-    """What one rank has of the slots of several steps, one step behind the other.
-
-    slots: of all of them. number: int64, of each its number in the canonical order of its step. starts: of each step
-    its first one in `slots`, and in the end the number of all. batches: of each step, the slots of its global batch.
-    """
+    """One rank's part of the slots of several steps, one step behind the other."""
 
     slots: Slots
+    """Slots of all steps."""
     number: I64
+    """int64: number of each slot in the canonical order of its step."""
     starts: Sequence[int]
+    """First slot of each step in `slots`, and at the end the number of all slots."""
     batches: Sequence[int]
+    """Slots of the global batch of each step."""
 
 
 def slots_at(plan: PlanContent, step: int) -> Slots:

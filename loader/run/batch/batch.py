@@ -1,6 +1,6 @@
-"""What the training loop receives for one step.
+"""The batch that the training loop receives for one step.
 
-What the slots of a batch hold, as (source, key): put together when somebody looks.
+Its list of (source, key) per slot is put together at the first look.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidRuntime
+from .column_text import shown
 from .step_metrics import SlowSample
 from .substitution import Substitution
 
@@ -19,12 +20,16 @@ Ids = list[tuple[str, str] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotIds:
-    """Per slot: source, the number of its source in `names`; keys; valid, False at padding. Nothing of it changes."""
+    """Sources and keys of slots, as arrays; immutable."""
 
     names: Sequence[str]
+    """Names of the plan's sources."""
     source: NDArray[np.int32]
+    """int32 [slots]: index into `names`."""
     keys: Sequence[str]
+    """str per slot; "" at padding."""
     valid: NDArray[np.bool_]
+    """bool [slots]: False at padding."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -66,47 +71,52 @@ class _IdsOnDemand:
 class Batch:
     """One rank's slots of one global batch; batch["jpg"] is a stacked array, or a list where shapes differ.
 
-    (Not a collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.)
-
-    step: global step. ids: (source, key) per slot, None at padding. mask: bool [slots], True at real slots
-    (a tensor for torch, a jax.Array for jax). weight: valid slots * world size / global batch of this step; multiply a
-    mean loss by it, then the mean over ranks is the sum over samples / global batch: the mean over samples of a full
-    batch.
-    digest: 64-bit, rank-local; the sum over ranks mod 2^64 is the same for every world size. wait_s: seconds
-    that the consumer waited for this batch. nbytes: of the decoded arrays. bucket: the label that all of its samples
-    share, None in a plan without buckets. substitutions: by slot and attempt, empty unless a sample was corrupt; `ids`
-    has the samples that came instead. stats: seconds per stage, bytes, requests and other counts of this step alone
-    (docs/observability.md); slowest: its slowest sample, with its address. micro, micros: which of how many pieces of
-    the rank's part this is, see `micro_batches`.
+    It is no collections.abc.Mapping: torch's DataLoader would turn it into a plain dict.
     """
 
     step: int
+    """Global step."""
     ids: _IdsOnDemand = _IdsOnDemand()
+    """list of (source, key) per slot, None at padding. A substituted slot has the sample that came instead."""
     mask: Any
+    """bool [slots], True at real slots; a tensor for torch, a jax.Array for jax."""
     weight: float
+    """Valid slots * world size / global batch of this step. Multiply a mean loss by it: the mean over ranks is then
+    the sum over samples / global batch. On a full batch that is the mean over samples."""
     digest: int
+    """64-bit hash of the rank's samples. The sum over ranks mod 2^64 is the same for every world size."""
     fields: dict[str, Any]
+    """Field name -> column [slots, ...], or a list of `slots` values where shapes differ."""
     nbytes: int = 0
+    """Bytes of the decoded columns."""
     bucket: str | None = None
+    """Label that all samples share; None in a plan without buckets."""
     wait_s: float = field(default=0.0)
+    """Seconds that the consumer waited for this batch."""
     substitutions: list[Substitution] = field(default_factory=list)
+    """Replaced corrupt samples, by slot and attempt; empty unless a sample was corrupt."""
     stats: dict[str, float] = field(default_factory=dict)
+    """Seconds per stage, bytes, requests and other counts of this step alone (docs/observability.md)."""
     slowest: SlowSample | None = None
+    """The step's slowest sample, with its address; None where none was timed."""
     micro: int = 0
+    """Number of this piece of the rank's part, from 0; see `micro_batches`."""
     micros: int = 1
+    """Number of pieces that the rank's part is handed out in; 1 is the whole part."""
 
     @property
     def last_micro(self) -> bool:
-        """Whether the optimizer's step comes after this one."""
+        """True for the last piece: the optimizer's step comes after it."""
         return self.micro + 1 == self.micros
 
     def micro_batches(self, count: int) -> "list[Batch]":
         """The part in `count` pieces in order, of sizes that differ by one slot at most, for gradient accumulation.
 
-        Their arrays are slices of this batch's. Weights are such that the sum of (mean loss * weight) over the pieces,
-        averaged over ranks, is that of the whole part. digest, substitutions, stats, slowest and wait_s are the whole
-        part's, and come with the first piece; the others have 0 or none. Raises: InvalidRuntime for more pieces than
-        slots.
+        Their arrays are slices of this batch's. The sum of (mean loss * weight) over the pieces, averaged over ranks,
+        is that of the whole part. The first piece has the digest, substitutions, stats, slowest and wait_s of the
+        whole part. The other pieces have 0 or none.
+
+        Raises: InvalidRuntime for more pieces than slots.
         """
         if not 1 <= count <= len(self):
             raise InvalidRuntime(
@@ -133,6 +143,16 @@ class Batch:
                 piece.substitutions, piece.stats = [], {}
             pieces.append(piece)
         return pieces
+
+    def __repr__(self) -> str:
+        facts = [f"step={self.step}", f"{len(self)} slots"]
+        if self.bucket is not None:
+            facts.append(f"bucket={self.bucket!r}")
+        if self.micros > 1:
+            facts.append(f"micro {self.micro} of {self.micros}")
+        if self.substitutions:
+            facts.append(f"{len(self.substitutions)} substitutions")
+        return f"Batch({', '.join([*facts, *(f'{name}: {shown(value)}' for name, value in self.items())])})"
 
     def __getitem__(self, name: str) -> Any:
         try:

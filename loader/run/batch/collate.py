@@ -17,9 +17,9 @@ def to_jax(name: str, value: Any) -> Any:
     """A field's value with its numpy arrays put on JAX's default device, uncommitted: a jitted function may move them.
 
     value: an array [slots, ...], or a list, whose arrays are put one by one and whose other elements stay Python.
-    dtypes that JAX does not have (strings, dates) stay numpy. While JAX holds to 32 bits, 64-bit numbers become 32-bit
-    ones as JAX rounds them. On a CPU the memory is shared where it lies on 64 bytes, else copied; on other devices
-    the copy goes on in the background.
+    Arrays of dtypes that JAX does not have (strings, dates) stay numpy. While JAX holds to 32 bits, 64-bit numbers
+    become 32-bit ones as JAX rounds them. On a CPU the memory is shared where it lies on 64 bytes, else copied; on
+    other devices the copy goes on in the background.
 
     Raises: InvalidRuntime for numbers that 32 bits do not hold, which JAX itself would wrap around in silence, or make
     infinite; MissingDependency without jax.
@@ -65,14 +65,15 @@ _INT64 = np.iinfo(np.int64)
 def collate(columns: Columns, framework: str, *, like: Columns | None = None) -> tuple[dict[str, Any], Any]:
     """(fields, mask) of a batch; field names in the order in which the samples bring them up.
 
-    framework: one of FRAMEWORKS. like: one slot with a sample to take fields and shapes from when every slot is
-    padded; without it such a batch has no fields. mask: bool [slots], True at real slots; a tensor for torch, an array
-    on the device for jax.
+    framework: one of FRAMEWORKS. like: one slot with a sample, to take fields and shapes from when every slot is
+    padded. Without it such a batch has no fields.
+    The mask is bool [slots], True at real slots: a tensor for torch, an array on the device for jax.
 
-    A field's values become
+    A field's values become:
+
     - one array [slots, ...] where all are arrays of one shape and dtype (numpy scalars count as rank 0), in
-      native byte order; each value is copied once at most. A tensor for torch, or still an array where torch has no
-      such dtype;
+      native byte order. Each value is copied once at most. It is a tensor for torch, or still an array where torch
+      has no such dtype;
     - bool, int64 or float64 [slots] where all are bool, int within int64, or int and float;
     - torch.stack of them where all are tensors of one shape and dtype (torch only);
     - otherwise a list, where torch and jax get its arrays as their own. A field that a sample lacks (mixed
@@ -112,7 +113,7 @@ def gathered(
 
 
 def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) -> tuple[dict[str, Any], Any]:
-    """What `gathered` gave, with its arrays as the framework's own over the same memory. Raises: as `collate`."""
+    """The fields and mask of `gathered`, their arrays as the framework's, in the same memory. Raises: as `collate`."""
     if framework == "jax":
         return {name: to_jax(name, values) for name, values in fields.items()}, to_jax("mask", mask)
     if framework == "numpy":
@@ -149,7 +150,7 @@ def _alike(values: list[Any], kinds: Any) -> bool:
 
 
 def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
-    """What holds these Python numbers of these types; None where they are something else, or ints beyond int64."""
+    """Dtype of these Python numbers of these types; None for other values, or ints beyond int64."""
     if kinds == {bool}:
         return np.dtype(np.bool_)
     if kinds == {int} and all(_INT64.min <= value <= _INT64.max for value in values):

@@ -27,8 +27,8 @@ _PADDING = -1
 class Columns:
     """Values of `n_slots` slots. A slot without any is padding.
 
-    Holding every decoded array until the last one is there costs fresh memory for each (a third of the time of
-    decoding a photo); moved into its row, or decoded there, one array's memory serves for the next. A row holds
+    Holding every decoded array until the last one is there costs fresh memory for each: a third of the time of
+    decoding a photo. Moved into its row, or decoded there, one array's memory serves for the next. A row holds
     anything until a value is put into it.
     """
 
@@ -71,8 +71,11 @@ class Columns:
         return real
 
     def rows(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
-        """The memory [n_slots, *shape] of a field's arrays, made when it is first asked for; None where those of the
-        field have another shape or dtype, or where there are none: of objects, and not in the machine's byte order."""
+        """The memory [n_slots, *shape] of a field's arrays, made when it is first asked for.
+
+        None where arrays of the field have another shape or dtype, for dtypes of objects, and for another byte order
+        than the machine's.
+        """
         rows = self._rows.get(field)
         if rows is None:
             if dtype.hasobject or not dtype.isnative:
@@ -161,7 +164,7 @@ class BatchRow:
         self._given: dict[str, np.ndarray] = {}
 
     def place_of(self, field: str) -> Place:
-        """Where a decoder may put its value of a field."""
+        """Place for a decoder's value of a field."""
 
         def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
             rows = self._columns.rows(field, shape, dtype)

@@ -21,12 +21,14 @@ from .substitution import Substitution
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delivered:
-    """Per row of the batch: keys, the delivered sample's, "" at padding; crcs, int64, the CRC-32C that its digest is
-    made of, anything at padding. The samples lie in the batch's columns."""
+    """Samples delivered for a batch, a row each. Their values lie in the batch's columns."""
 
     keys: list[str]
+    """Key of the delivered sample per row; "" at padding."""
     crcs: I64
+    """int64 [rows]: CRC-32C that the digest is made of; anything at padding."""
     substitutions: list[Substitution]
+    """Replaced corrupt samples."""
 
 
 Collate = Callable[..., tuple[dict[str, Any], Any]]
@@ -80,7 +82,7 @@ class Finish:
         return out
 
     def _padding(self, mine: RankSlots, columns: Columns) -> Batch:
-        """Of a rank without samples, in the shapes of another's. (What was substituted there, that one lists.)"""
+        """Batch of a rank without samples, in the shapes of another's, which also lists the substitutions there."""
         fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
         return self._batch(mine.steps[0], [None] * mine.n_padded, fields, mask, 0, 0, mine.batches[0])
 
@@ -109,8 +111,8 @@ class Finish:
 
 
 def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
-    """Batches that were made together, each told in `stats` what it took: its own counts, and an even share of the
-    seconds and of what was counted for all of them. What does not divide stands with the first ones."""
+    """Batches that were made together, each with its cost in `stats`: its own counts, and an even share of the common
+    seconds and counts. The first batches have the remainder of a count that does not divide."""
     shares = {MAKING[stage]: spent / len(batches) for stage, spent in seen.seconds.items()}
     common = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
     n = len(batches)

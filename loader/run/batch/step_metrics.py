@@ -1,4 +1,4 @@
-"""What making one batch took, and which sample of it took longest."""
+"""Cost of making one batch, and the sample of it that took longest."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,23 +26,28 @@ MAKING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowSample:
-    """The sample that took longest in one stage of a step.
-
-    seconds: of that sample; for "fetch" of one read of one shard, which `key` is the first wanted sample of. path,
-    offset, nbytes: the shard, relative to the root, and the bytes of that read; for other stages those of the sample's
-    largest field. wait_s: what the consumer waited for the step's batch.
-    """
+    """The sample that took longest in one stage of a step."""
 
     step: int
+    """Global step."""
     stage: str
+    """Stage of `MAKING`, such as "fetch" or "decode"."""
     seconds: float
+    """Time of the sample in that stage; for "fetch", of one read of one shard."""
     source: str
+    """Name of the plan's source."""
     key: str
+    """Key of the sample; for "fetch", of the first wanted sample of the read."""
     version: str
+    """Name of the version, such as "photos@3"."""
     path: str
+    """Path of the shard, relative to the root."""
     offset: int
+    """First byte of the read; for other stages than "fetch", of the sample's largest field."""
     nbytes: int
+    """Bytes of the read; for other stages than "fetch", of the sample's largest field."""
     wait_s: float = 0.0
+    """Seconds that the consumer waited for the step's batch."""
 
 
 class StepMetrics:
@@ -111,8 +116,8 @@ class StepMetrics:
         step: int,
         read: tuple[str, Span] | None = None,
     ) -> None:
-        """Keep a sample if none of its step was slower; without the shard and bytes that were read, with the place of
-        its largest field. address: asked only for a sample that is kept."""
+        """Keep a sample if none of its step was slower. Without the shard and bytes that were read, it has the place of
+        its largest field. `address` is called only for a sample that is kept."""
         with self._lock:
             before = self.slowest.get(step)
             if before is not None and seconds <= before.seconds:

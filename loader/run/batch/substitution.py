@@ -16,30 +16,37 @@ MAX_ERROR_CHARS = 2000  # a decoder may quote what it was given
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitution:
-    """Attempt `attempt` (1 to 8) to fill one slot of a step, and the sample whose corruption made it necessary. Of a
-    packed sequence: attempt 0, a document that was masked; nothing stands in for it, `substitute` is "".
+    """One failed attempt to fill a slot: the corrupt sample, and the sample that was tried instead.
 
-    slot: its number in the global batch's canonical order; source, epoch, position: as `explain` has them.
-    stage: "checksum" (the bytes are not those written) or "decode" (they are, and the decoder refused them).
-    error: without secrets. address: of the corrupt sample; for attempt 2 that is the first substitute, and so on.
-    substitute, substitute_ordinal: key and version ordinal of the sample taken instead, of the same version; "" and -1.
+    A document of a packed sequence is masked and not replaced: its `attempt` is 0 and its `substitute` is "".
     """
 
     step: int
+    """Global step."""
     slot: int
+    """Slot number in the global batch's canonical order."""
     source: str
+    """Name of the plan's source."""
     epoch: int
+    """Epoch of the source, as `explain` has it."""
     position: int
+    """Position in the source, as `explain` has it."""
     attempt: int
+    """1 to 8; 0 for a masked document."""
     stage: Literal["checksum", "decode"]
+    """"checksum": the bytes are not the written bytes. "decode": the bytes are right and the decoder refused them."""
     error: str
+    """Message of the error, without secrets, at most 2,000 characters."""
     address: SampleAddress
+    """Place of the corrupt sample. Attempt 2 has the first substitute here, and so on."""
     substitute: str
+    """Key of the sample taken instead, of the same version; "" for none."""
     substitute_ordinal: int
+    """Version ordinal of the sample taken instead; -1 for none."""
 
     @property
     def identity(self) -> tuple[str | int, ...]:
-        """What is the same whenever this substitution is made: all but the words of the error."""
+        """Values that are the same whenever this substitution is made: all but the words of the error."""
         at = self.address
         return (
             *(self.step, self.slot, self.attempt, self.source),
@@ -93,7 +100,7 @@ def masked(
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
-    """Where a sample turned out to be corrupt."""
+    """Stage at which a sample turned out to be corrupt."""
     return "decode" if isinstance(error, DecodeFailed) else "checksum"
 
 

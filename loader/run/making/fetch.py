@@ -30,11 +30,12 @@ Payload = dict[str, bytes | BareClip]
 
 
 class Fetched(NamedTuple):
-    """By the numbers of the samples: what there is to decode, of those of which not all lies in the batch; and of the
-    corrupt ones why they cannot be read."""
+    """Fetched samples, by their numbers."""
 
     payloads: dict[int, Payload]
+    """Number -> fields still to be decoded, of samples of which not all lies in the batch."""
     bad: dict[int, Corrupt]
+    """Number -> reason why the sample is unreadable."""
 
 
 class Fetch:

@@ -43,15 +43,18 @@ LOOK_UP_S = 1.0
 
 
 class Made(NamedTuple):
-    """What became of consecutive steps. batches: of the first of them; error: of the step after these, None where all
-    were made. at_s: `perf_counter` when they were there, `took_s` seconds after they were begun; nbytes: the memory
-    they take."""
+    """The result of making consecutive steps."""
 
     batches: list[Batch]
+    """Batches of the first steps."""
     error: BaseException | None
+    """Error of the step after these; None where all were made."""
     at_s: float
+    """`perf_counter` at the end."""
     took_s: float
+    """Seconds from the beginning to `at_s`."""
     nbytes: int
+    """Memory of the batches."""
 
 
 class BatchMaker(Protocol):

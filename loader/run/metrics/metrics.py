@@ -52,13 +52,16 @@ SLOWEST = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Plain numbers since the loader was made. buckets: stage -> observations per bucket of BOUNDS_S, the last one
-    above all bounds; samples: source -> samples made."""
+    """Plain numbers since the loader was made."""
 
     counts: dict[str, int]
+    """Name -> count."""
     sums: dict[str, float]
+    """Stage -> seconds in all."""
     buckets: dict[str, list[int]]
+    """Stage -> observations per bucket of BOUNDS_S, the last one above all bounds."""
     samples: dict[str, int]
+    """Source -> samples made."""
 
 
 class Metrics:

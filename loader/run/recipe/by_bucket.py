@@ -11,9 +11,10 @@ Called = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class ByBucket:
-    """See `by_bucket`. of: label -> what is called, or a function of the label that makes it."""
+    """A decoder or transform per bucket, as `by_bucket` makes it."""
 
     of: Mapping[str, Called] | Called
+    """Label -> decoder or transform, or a function of the label that makes it."""
 
     def chosen(self, label: str, where: str) -> Called:
         """What is called for samples of a bucket. Raises: InvalidRuntime."""

@@ -20,13 +20,16 @@ from .recipe import stored_view
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotPieces:
-    """slot: int64 [pieces], the slot that each belongs to, ascending by source. at, of: the rest about them.
-    documents: a slot per piece, that holds its document. held: bool, quarantined: not read."""
+    """Pieces of documents in slots."""
 
     slot: I64
+    """int64 [pieces], ascending by source: slot that each belongs to."""
     of: Pieces
+    """Places of the pieces in their slots and documents."""
     documents: Slots
+    """A slot per piece, which holds its document."""
     held: NDArray[np.bool_]
+    """bool [pieces]: True where the document is quarantined and not read."""
 
 
 def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:

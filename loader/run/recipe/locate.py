@@ -16,24 +16,29 @@ from ...order.steps.slots import Slots
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """Sources that are read alike. number: among the kinds; fields: of all of them; sources: their numbers in the plan,
-    by their numbers in `lookup`."""
+    """Sources that are read alike."""
 
     number: int
+    """Number among the kinds."""
     fields: tuple[str, ...]
+    """Fields of all its sources."""
     sources: Sequence[int]
+    """Numbers of the sources in the plan, by their numbers in `lookup`."""
     lookup: Lookup
+    """Index lookup of the sources' versions."""
 
 
 class Located(NamedTuple):
-    """Samples of sources of one kind, numbered from 0. source: int64, of each the number of its source in the plan;
-    rows: int64, of each the slot it is of, which is its row in what is made. places: `of` is the source's number among
-    those of the kind."""
+    """Samples of sources of one kind, numbered from 0."""
 
     kind: Kind
+    """Kind of the sources."""
     source: I64
+    """int64 [n]: number of the source in the plan."""
     rows: I64
+    """int64 [n]: slot of the sample, which is its row in the batches made."""
     places: SamplePlaces
+    """Places of the samples; its `of` is the source's number among those of the kind."""
 
 
 class Locate:

@@ -19,22 +19,23 @@ from .recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankSlots:
-    """What a rank makes in one go, one step behind the other; a row of it is a row of what is read.
-
-    slots: as planned and then as delivered: a substitute is written into them. number: int64, of each slot its number
-    in the global batch of its step. starts: of each step its first row, and in the end the number of rows. batches: of
-    each step, the slots of its global batch. valid: bool, which are no padding. n_padded: where all of the rank's slots
-    of a step are padding, how many they are; `slots` is then one of another rank, whose sample tells what shapes the
-    batch has; else 0.
-    """
+    """Slots that a rank makes in one go, one step behind the other. A row is a row of the batches read."""
 
     steps: Sequence[int]
+    """Global steps."""
     slots: Slots
+    """Slots as planned and then as delivered: a substitute is written into them."""
     number: I64
+    """int64 [rows]: number of the slot in the global batch of its step."""
     starts: Sequence[int]
+    """First row of each step, and at the end the number of rows."""
     batches: Sequence[int]
+    """Slots of the global batch of each step."""
     valid: NDArray[np.bool_]
+    """bool [rows]: False at padding."""
     n_padded: int = 0
+    """Slots of a step where all of the rank's are padding; else 0. `slots` is then a slot of another rank, whose
+    sample has the shapes of the batch."""
 
     def __len__(self) -> int:
         return len(self.number)

@@ -17,19 +17,22 @@ from .world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides what a batch holds at a rank; none of it changes which samples are planned.
-
-    decode, transform: with `by_bucket`, one for each bucket of the plan, made.
-    position_limit: stream positions from here on are padding. substitute: whether corrupt samples are substituted.
-    """
+    """Everything that decides the content of a batch at a rank. None of it changes which samples are planned."""
 
     plan: Plan
+    """The plan."""
     world: World
+    """Rank and world size."""
     decode: Decode
+    """Decoders; with `by_bucket`, made for each bucket of the plan."""
     transform: Transform | ByBucket | None
+    """Transform; with `by_bucket`, made for each bucket of the plan."""
     framework: str
+    """"torch", "numpy" or "jax"."""
     position_limit: int | None
+    """Stream position from which on slots are padding; None for none."""
     substitute: bool
+    """True substitutes corrupt samples."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):

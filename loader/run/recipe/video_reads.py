@@ -31,13 +31,18 @@ FieldRng = Callable[[int, str], np.random.Generator]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BareClip:
-    """A clip that is still to be decoded, from packets that are there. whole: reads all of the field's bytes."""
+    """A clip that is still to be decoded, from packets that are there."""
 
     table: PacketTable
+    """Packet table of the field."""
     timeline: Timeline
+    """Timestamps of the video."""
     choice: Choice
+    """Frames to decode."""
     bodies: Mapping[int, bytes | memoryview]
+    """Packet number -> its bytes."""
     whole: Callable[[], bytes]
+    """Function that reads all of the field's bytes."""
 
     def decoded(self) -> np.ndarray:
         """uint8 [T, H, W, 3]. Where packets alone do not do (a keyframe that is none), from the whole field.

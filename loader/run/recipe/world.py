@@ -1,4 +1,4 @@
-"""Which rank of how many this process is: given, read from the launcher's environment, or from a mesh of devices.
+"""The rank and world size of this process: given, read from the launcher's environment, or from a mesh of devices.
 
 Micro batches: a rank's part of a step in pieces, for gradient accumulation. See `Batch.micro_batches`.
 """
@@ -23,7 +23,7 @@ LAUNCHERS = (
 
 
 class Mesh(Protocol):
-    """What is asked of a `torch.distributed.device_mesh.DeviceMesh`."""
+    """The part of a `torch.distributed.device_mesh.DeviceMesh` that is used here."""
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...] | None:
@@ -33,15 +33,17 @@ class Mesh(Protocol):
         """Processes along a dimension."""
 
     def get_coordinate(self) -> Sequence[int] | None:
-        """Where this process stands along each; None outside of the mesh."""
+        """Place of this process along each dimension; None outside of the mesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Data-parallel rank and world size, 0 <= rank < world_size. Raises: InvalidRuntime."""
+    """Data-parallel rank and world size. Raises: InvalidRuntime."""
 
     rank: int
+    """Number of this process, 0 <= rank < world_size."""
     world_size: int
+    """Number of data-parallel ranks, 1 or more."""
 
     def __post_init__(self) -> None:
         for name, value in (("rank", self.rank), ("world_size", self.world_size)):
@@ -59,7 +61,7 @@ class World:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "World":
-        """What the launcher says (`LAUNCHERS`), or one process alone. Raises: InvalidRuntime."""
+        """The world that the launcher names (`LAUNCHERS`), or one process alone. Raises: InvalidRuntime."""
         environ = os.environ if environ is None else environ
         for rank, world_size in LAUNCHERS:
             if rank not in environ:

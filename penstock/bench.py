@@ -91,17 +91,18 @@ def bench(
     batch: int,
     seconds: float,
     workers: int | None = None,
+    where_present: bool = False,
 ) -> Bench:
-    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core.
+    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core;
+    where_present: samples without the fields are left out.
 
     What the first half reads is not read again by the second, unless the version is small. Raises: InvalidRuntime;
     InvalidPlan; FieldNotFound; EmptyView; what reading and decoding raise.
     """
     if not 0 < seconds < float("inf"):
         raise InvalidRuntime(f"seconds = {seconds!r}; a number above 0 is needed")
-    plan = loader.plan(
-        {version.dataset: version.select(*fields)}, seed=0, global_batch=batch, allow_repeats=True
-    )
+    view = version.select(*fields, where_present=where_present)
+    plan = loader.plan({version.dataset: view}, seed=0, global_batch=batch, allow_repeats=True)
     several = _Run(plan, "auto" if workers is None else workers, 0, seconds / 2)
     one = _Run(plan, 0, several.stop, seconds / 2)
     n_workers, alone = several.threads, stage_seconds(one.after, one.before)
@@ -109,7 +110,7 @@ def bench(
     return Bench(
         version=version.name,
         fields=list(fields),
-        n_samples=len(version),
+        n_samples=len(view),
         batch=batch,
         workers=n_workers,
         stages={stage: one.rate(alone[stage]) for stage in MAKING if stage != "transform"},

@@ -4,15 +4,13 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
-from .verb import Answer, Verb, fields_of_all
+from .verb import Answer, Verb, add_fields, choose_fields
 
 
 def arguments(parser: ArgumentParser) -> None:
     """What it takes."""
     parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument(
-        "--fields", default=None, metavar="A,B", help="fields to load (default: those all samples have)"
-    )
+    add_fields(parser)
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long (default: 10)")
     parser.add_argument(
@@ -31,9 +29,14 @@ def run(arguments: Namespace) -> Answer:
     from ..bench import bench as measure
 
     version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)
-    fields = arguments.fields.split(",") if arguments.fields else fields_of_all(version)
+    fields, where_present = choose_fields(version, arguments.fields)
     found = measure(
-        version, fields, batch=arguments.batch, seconds=arguments.seconds, workers=arguments.workers
+        version,
+        fields,
+        where_present=where_present,
+        batch=arguments.batch,
+        seconds=arguments.seconds,
+        workers=arguments.workers,
     )
     return found.to_json(), found.to_text(), 0
 

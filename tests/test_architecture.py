@@ -140,6 +140,8 @@ def test_import_loader_is_light() -> None:
         "great_expectations",
         "obstore",
         "boto3",
+        "rich",
+        "argcomplete",
     ]
     assert imported("loader.api, penstock.cli", *heavy) == "[]"
 

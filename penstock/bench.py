@@ -12,7 +12,6 @@ from loader.run.batch.step_metrics import MAKING
 from loader.run.metrics.limit import CONSUMER, limited_by, stage_seconds
 
 from .progress import progress
-from .units import number, share
 
 MIN_BATCHES = 4
 """Of a slow store or a large batch too, after the first one, which reads indexes and is not counted."""
@@ -60,28 +59,6 @@ class Bench:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    def to_text(self) -> str:
-        """A table of stages, one thread and all, and the verdict."""
-        lines = [
-            f"{self.version}: {', '.join(self.fields)} of {number(self.n_samples)} samples, shuffled batches of "
-            f"{self.batch}",
-            "",
-            f"{'':<12} {'ms/batch':>10} {'samples/s':>12} {'MB/s':>10} {'share':>8}",
-        ]
-        whole = sum(rate.seconds for rate in self.stages.values())
-        lines += [_row(name, rate, share(rate.seconds, whole)) for name, rate in self.stages.items()]
-        lines.append(_row("one thread", self.alone))
-        if self.workers:
-            lines.append(_row(f"{self.workers} workers", self.together))
-        lines += ["", f"limited by: {self.limited_by or 'nothing that was measured'}"]
-        return "\n".join([*lines, *(f"  {one}" for one in self.advice)])
-
-
-def _row(name: str, rate: Rate, part: str = "") -> str:
-    rates = [rate.samples_per_second, rate.bytes_per_second and rate.bytes_per_second / 1e6]
-    samples, mb = ("-" if one is None else f"{one:,.0f}" for one in rates)
-    return f"{name:<12} {1e3 * rate.seconds:>10.3f} {samples:>12} {mb:>10} {part:>8}".rstrip()
 
 
 def bench(

@@ -1,10 +1,18 @@
 """`penstock bench REF`."""
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 import loader
 
+from ..units import number, share
+from .table import Table
 from .verb import Answer, Verb, add_fields, choose_fields
+
+if TYPE_CHECKING:
+    from ..bench import Bench, Rate
+
+FORM = ("{:<12}", " {:>10}", " {:>12}", " {:>10}", " {:>8}")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -38,7 +46,30 @@ def run(arguments: Namespace) -> Answer:
         seconds=arguments.seconds,
         workers=arguments.workers,
     )
-    return found.to_json(), found.to_text(), 0
+    return found.to_json(), _text(found), 0
+
+
+def _text(found: "Bench") -> list[str | Table]:
+    """A table of stages, one thread and all, and the verdict."""
+    whole = sum(rate.seconds for rate in found.stages.values())
+    rows = [(*_cells(name, rate), share(rate.seconds, whole)) for name, rate in found.stages.items()]
+    alone = [_cells("one thread", found.alone)]
+    if found.workers:
+        alone.append(_cells(f"{found.workers} workers", found.together))
+    return [
+        f"{found.version}: {', '.join(found.fields)} of {number(found.n_samples)} samples, shuffled batches of "
+        f"{found.batch}",
+        "",
+        Table(form=FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
+        "",
+        f"limited by: {found.limited_by or 'nothing that was measured'}",
+        *(f"  {one}" for one in found.advice),
+    ]
+
+
+def _cells(name: str, rate: "Rate") -> tuple[str, ...]:
+    rates = [rate.samples_per_second, rate.bytes_per_second and rate.bytes_per_second / 1e6]
+    return (name, f"{1e3 * rate.seconds:.3f}", *("-" if one is None else f"{one:,.0f}" for one in rates))
 
 
 VERB = Verb(

@@ -204,3 +204,11 @@ def test_rich_is_imported_for_a_table_on_a_terminal_alone(filled):
         [sys.executable, "-c", code, root], capture_output=True, text=True, check=True, env=clean()
     )
     assert run.stdout.endswith("\nFalse\n")
+
+
+def test_bench_is_a_table_too(filled):
+    root, _ = filled
+    told = letters(on_a_terminal("bench", "d@4", "--batch", "6", "--seconds", "0.05", root=root))
+    header = next(line for line in told.splitlines() if "samples/s" in line)
+    assert header.split() == ["ms/batch", "samples/s", "MB/s", "share"]
+    assert LINE * 20 in told

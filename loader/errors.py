@@ -11,6 +11,7 @@
         ForkedStore                  (RuntimeError)        a forked child used its parent's store
         InvalidStore                 (ValueError)          URL, option or key that no store accepts
       Corrupt                        (ValueError)          bytes that are not what was written
+        CorruptLog                   the root's log, without which nothing of it is read
         DecodeFailed                 a decoder refused bytes whose checksum is right
         TooManyCorrupt               more samples were substituted than the budget allows
       InvalidSample                  (ValueError)          what a writer was handed
@@ -89,6 +90,10 @@ class Corrupt(PenstockError, ValueError):
     """Stored bytes are not the bytes that were written; a re-fetch from the origin gave the same."""
 
 
+class CorruptLog(Corrupt):
+    """An entry of the root's log is damaged or missing."""
+
+
 class DecodeFailed(Corrupt):
     """A decoder refused bytes whose checksum is right."""
 
@@ -138,7 +143,12 @@ class FormatTooNew(RootError, ValueError):
 
 
 class VersionNotFound(RootError, LookupError):
-    """No such dataset, version, tag, alias or id."""
+    """No such dataset, version, tag, alias or id. dataset: the one that is there and lacks it, "" where that is
+    missing too, None where it is none of a dataset's."""
+
+    def __init__(self, *told: object, dataset: str | None = None) -> None:
+        super().__init__(*told)
+        self.dataset = dataset
 
 
 class FieldNotFound(RootError, LookupError):
@@ -150,7 +160,11 @@ class TransactionNotFound(RootError, LookupError):
 
 
 class VersionRetired(RootError, LookupError):
-    """The version was retired; its reason is in the message."""
+    """The version was retired; its reason is in the message. dataset: whose it is."""
+
+    def __init__(self, *told: object, dataset: str | None = None) -> None:
+        super().__init__(*told)
+        self.dataset = dataset
 
 
 class Fenced(RootError, RuntimeError):

@@ -12,7 +12,6 @@ from loader.run.batch.step_metrics import MAKING
 from loader.run.metrics.limit import CONSUMER, limited_by, stage_seconds
 
 from .progress import progress
-from .units import number, share
 
 MIN_BATCHES = 4
 """Of a slow store or a large batch too, after the first one, which reads indexes and is not counted."""
@@ -61,28 +60,6 @@ class Bench:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def to_text(self) -> str:
-        """A table of stages, one thread and all, and the verdict."""
-        lines = [
-            f"{self.version}: {', '.join(self.fields)} of {number(self.n_samples)} samples, shuffled batches of "
-            f"{self.batch}",
-            "",
-            f"{'':<12} {'ms/batch':>10} {'samples/s':>12} {'MB/s':>10} {'share':>8}",
-        ]
-        whole = sum(rate.seconds for rate in self.stages.values())
-        lines += [_row(name, rate, share(rate.seconds, whole)) for name, rate in self.stages.items()]
-        lines.append(_row("one thread", self.alone))
-        if self.workers:
-            lines.append(_row(f"{self.workers} workers", self.together))
-        lines += ["", f"limited by: {self.limited_by or 'nothing that was measured'}"]
-        return "\n".join([*lines, *(f"  {one}" for one in self.advice)])
-
-
-def _row(name: str, rate: Rate, part: str = "") -> str:
-    rates = [rate.samples_per_second, rate.bytes_per_second and rate.bytes_per_second / 1e6]
-    samples, mb = ("-" if one is None else f"{one:,.0f}" for one in rates)
-    return f"{name:<12} {1e3 * rate.seconds:>10.3f} {samples:>12} {mb:>10} {part:>8}".rstrip()
-
 
 def bench(
     version: loader.Version,
@@ -91,17 +68,18 @@ def bench(
     batch: int,
     seconds: float,
     workers: int | None = None,
+    where_present: bool = False,
 ) -> Bench:
-    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core.
+    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core;
+    where_present: samples without the fields are left out.
 
     What the first half reads is not read again by the second, unless the version is small. Raises: InvalidRuntime;
     InvalidPlan; FieldNotFound; EmptyView; what reading and decoding raise.
     """
     if not 0 < seconds < float("inf"):
         raise InvalidRuntime(f"seconds = {seconds!r}; a number above 0 is needed")
-    plan = loader.plan(
-        {version.dataset: version.select(*fields)}, seed=0, global_batch=batch, allow_repeats=True
-    )
+    view = version.select(*fields, where_present=where_present)
+    plan = loader.plan({version.dataset: view}, seed=0, global_batch=batch, allow_repeats=True)
     several = _Run(plan, "auto" if workers is None else workers, 0, seconds / 2)
     one = _Run(plan, 0, several.stop, seconds / 2)
     n_workers, alone = several.threads, stage_seconds(one.after, one.before)
@@ -109,7 +87,7 @@ def bench(
     return Bench(
         version=version.name,
         fields=list(fields),
-        n_samples=len(version),
+        n_samples=len(view),
         batch=batch,
         workers=n_workers,
         stages={stage: one.rate(alone[stage]) for stage in MAKING if stage != "transform"},

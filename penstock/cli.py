@@ -6,12 +6,19 @@ Exit status: 0 done; 1 something is wrong with the data or the store; 2 the call
 import argparse
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .verbs.verb import Answer, Verb
+
+COMPLETION = """the shell completes verbs, options and names of a local root after
+  pip install 'penstock[cli]'
+  eval "$(register-python-argcomplete penstock)"    (bash, zsh; in ~/.bashrc or ~/.zshrc for good)
+  register-python-argcomplete --shell fish penstock | source"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,18 +29,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     from loader import errors
 
     from .card.rendering.escape import terminal_text
+    from .verbs.completion import complete
+    from .verbs.next_verb import next_verb
+    from .verbs.table import show
 
-    arguments = parser().parse_args(argv)
+    made = parser()
+    complete(made)
+    arguments = made.parse_args(argv)
     verb: Callable[[argparse.Namespace], Answer] = arguments.verb
     try:
         body, text, status = verb(arguments)
-        print(json.dumps(body, indent=2, default=str) if arguments.json else terminal_text(text), flush=True)
+        if arguments.json:
+            print(json.dumps(body, indent=2, default=str), flush=True)
+        else:
+            show(text)
         return status
     except errors.PenstockError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
         if arguments.json:
             print(json.dumps({"error": type(error).__name__, "message": f"{error}{notes}"}))
         print(terminal_text(f"penstock: {type(error).__name__}: {error}{notes}"), file=sys.stderr)
+        if command := next_verb(error, arguments):
+            print(terminal_text(f"  next: {command}"), file=sys.stderr)
         return (
             1
             if isinstance(error, errors.Corrupt | errors.StoreError)
@@ -60,26 +77,51 @@ def foreign_loader() -> str | None:
 
 def parser() -> argparse.ArgumentParser:
     """All verbs and their arguments."""
-    from .verbs import VERBS
+    from .verbs import GROUPS, VERBS
 
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--root", default=None, help="path or URL of the root (default: $PENSTOCK_ROOT)")
     shared.add_argument("--json", action="store_true", help="print JSON")
-    top = argparse.ArgumentParser(prog="penstock", description="Look after dataset versions under a root.")
-    _add(top, VERBS, shared)
+    top = argparse.ArgumentParser(
+        prog="penstock",
+        description="Look after dataset versions under a root.",
+        epilog=COMPLETION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    several = top.add_subparsers(
+        required=True,
+        metavar="VERB",
+        title="verbs, by who uses them",
+        description="\n\n".join(
+            _listed(group, {name: VERBS[name] for name in GROUPS[group]}) for group in GROUPS
+        ),
+        help="penstock VERB --help says what it takes",
+    )
+    for name, verb in VERBS.items():
+        _add(name, verb, several.add_parser(name, description=verb.text, parents=_of(verb, shared)), shared)
     return top
 
 
-def _add(
-    parser: argparse.ArgumentParser, verbs: "Mapping[str, Verb]", shared: argparse.ArgumentParser
-) -> None:
+def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
+    """A group of verbs as lines of the help, which indents them by two."""
+    width = max(shutil.get_terminal_size().columns - 4, 40)
+    lines = [
+        textwrap.fill(f"  {name:<12} {verb.text}", width, subsequent_indent=" " * 15)
+        for name, verb in verbs.items()
+    ]
+    return "\n".join([f"{group}:", *lines])
+
+
+def _of(verb: "Verb", shared: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    return [shared] if verb.run else []
+
+
+def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: argparse.ArgumentParser) -> None:
+    verb.arguments(parser)
+    if verb.run:
+        parser.set_defaults(verb=verb.run, words=words)
+        return
     several = parser.add_subparsers(required=True, metavar="VERB")
-    for name, verb in verbs.items():
-        one = several.add_parser(
-            name, parents=[shared] if verb.run else [], help=verb.text, description=verb.text
-        )
-        verb.arguments(one)
-        if verb.run:
-            one.set_defaults(verb=verb.run)
-        else:
-            _add(one, verb.verbs, shared)
+    for name, inner in verb.verbs.items():
+        one = several.add_parser(name, parents=_of(inner, shared), help=inner.text, description=inner.text)
+        _add(f"{words} {name}", inner, one, shared)

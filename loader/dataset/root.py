@@ -134,7 +134,8 @@ class Root:
         if not found:
             with mirrors_named(self.store, self._marker, state):
                 raise VersionNotFound(
-                    f"{self.url} has no dataset {dataset!r}; it has {', '.join(self.datasets()) or 'none'}"
+                    f"{self.url} has no dataset {dataset!r}; it has {', '.join(self.datasets()) or 'none'}",
+                    dataset="",
                 )
         return found
 

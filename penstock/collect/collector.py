@@ -153,7 +153,7 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
     known = {txn.dataset for txn in state.txns.values()}
     if dataset is not None and dataset not in known:
         raise VersionNotFound(
-            f"{root.url} has no dataset {dataset!r}; it has {', '.join(sorted(known)) or 'none'}"
+            f"{root.url} has no dataset {dataset!r}; it has {', '.join(sorted(known)) or 'none'}", dataset=""
         )
 
 

@@ -126,7 +126,8 @@ def retire_by_policy(
     state = root.state
     if not state.versions(dataset):
         raise VersionNotFound(
-            f"{root.url} has no dataset {dataset!r}; it has {', '.join(root.datasets()) or 'none'}"
+            f"{root.url} has no dataset {dataset!r}; it has {', '.join(root.datasets()) or 'none'}",
+            dataset="",
         )
     leases = Leases(root.store)
     created_us = _created(root, state.versions(dataset))

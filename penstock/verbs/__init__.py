@@ -44,3 +44,10 @@ VERBS: dict[str, Verb] = {
     "takedown": takedown.VERB,
     "migrate": migrate.VERB,
 }
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "train": ("ls", "show", "order", "explain", "bench", "checkpoints"),
+    "build datasets": ("diff", "card", "annotate", "approve", "retire"),
+    "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
+}
+"""Who uses which verb, as `penstock --help` shows them; each verb is in one group."""

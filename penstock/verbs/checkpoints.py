@@ -8,10 +8,14 @@ import loader
 
 from ..progress import progress
 from ..units import size
+from .table import Table
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
     from ..checkpoints.listing import Listed
+
+HEADER = ("run", "step", "saved (UTC)", "bytes", "ranks", "trained on")
+FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
 
 
 def ls_arguments(parser: ArgumentParser) -> None:
@@ -26,18 +30,16 @@ def ls(arguments: Namespace) -> Answer:
     store = loader.Root(arguments.root).store
     rows = list(listed(store, arguments.run))
     body = [_row(one) for one in rows]
-    lines = (
-        [f"{'run':<20} {'step':>10} {'saved (UTC)':<19} {'bytes':>10} {'ranks':>5}  trained on"]
-        if body
-        else []
-    )
-    lines += [
-        f"{row['run']:<20} {row['step']:>10} {row['saved'] or '-':<19} {size(row['nbytes']):>10} "
-        f"{row['ranks'] or '-':>5}  {row['problem'] or _trained_on(row)}"
+    cells = [
+        (
+            *(row["run"], row["step"], row["saved"] or "-", size(row["nbytes"]), row["ranks"] or "-"),
+            row["problem"] or _trained_on(row),
+        )
         for row in body
     ]
+    table = Table(form=FORM, header=HEADER, rows=cells)
     wrong = any(one.problem and not one.unfinished for one in rows)
-    return body, "\n".join(lines) or f"{store.url} has no checkpoints", 1 if wrong else 0
+    return body, [table] if body else f"{store.url} has no checkpoints", 1 if wrong else 0
 
 
 def verify_arguments(parser: ArgumentParser) -> None:

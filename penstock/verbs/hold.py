@@ -4,7 +4,10 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
+from .table import Table
 from .verb import Answer, Verb
+
+FORM = ("{:<24}", " {}", ": {}")
 
 
 def _whose(parser: ArgumentParser) -> None:
@@ -47,7 +50,9 @@ def ls(arguments: Namespace) -> Answer:
         for one in state.holds
         if (record := state.version(one.dataset, one.number))
     ]
-    return body, "\n".join(f"{row['version']:<24} {row['by']}: {row['why']}" for row in body) or "no holds", 0
+    rows = [(row["version"], row["by"], row["why"]) for row in body]
+    table = Table(form=FORM, header=("version", "held by", "why"), rows=rows, titled=False)
+    return body, [table] if rows else "no holds", 0
 
 
 VERB = Verb(

@@ -4,7 +4,10 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
+from .table import Table
 from .verb import Answer, Verb
+
+FORM = ("{:<24}", " {}", " on {}", ", {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -38,7 +41,7 @@ def ls(arguments: Namespace) -> Answer:
         for id in one.versions
     ]
     body.sort(key=lambda row: (str(row["version"]), str(row["holder"])))
-    lines = []
+    rows = []
     for row in body:
         silent = row["silent_s"]
         seen = (
@@ -48,8 +51,9 @@ def ls(arguments: Namespace) -> Answer:
             if silent
             else "moving"
         )
-        lines.append(f"{row['version']:<24} {row['holder']} on {row['host']}, {seen}")
-    return body, "\n".join(lines) or "no leases", 0
+        rows.append((row["version"], row["holder"], row["host"], seen))
+    table = Table(form=FORM, header=("version", "reader", "host", "sign of life"), rows=rows, titled=False)
+    return body, [table] if rows else "no leases", 0
 
 
 VERB = Verb(

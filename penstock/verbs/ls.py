@@ -1,10 +1,14 @@
 """`penstock ls`: what is under a root."""
 
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 import loader
 
+from .table import Table
 from .verb import Answer, Verb
+
+FORM = ("{:<24}", " {}", "  {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -17,7 +21,8 @@ def run(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     state = root.state
     names = [arguments.dataset] if arguments.dataset else root.datasets()
-    body, lines = [], []
+    body: list[dict[str, Any]] = []
+    rows = []
     for name in names:
         refs: dict[int, list[str]] = {}
         for (dataset, ref), target in state.refs.items():
@@ -38,8 +43,9 @@ def run(arguments: Namespace) -> Answer:
             named += [f"(held by {one.by}: {one.why})" for one in holds]
             if record.retired is not None:
                 named.append(f"(retired: {record.retired})")
-            lines.append(f"{record.name:<24} {record.id[:18]}  {' '.join(named)}".rstrip())
-    return body, "\n".join(lines) or f"{root.url} has no versions yet", 0
+            rows.append([record.name, record.id[:18], *([" ".join(named)] if named else [])])
+    table = Table(form=FORM, header=("version", "id", "names, holds"), rows=rows, titled=False)
+    return body, [table] if rows else f"{root.url} has no versions yet", 0
 
 
 VERB = Verb(text="datasets and versions", run=run, arguments=arguments)

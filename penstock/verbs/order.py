@@ -1,10 +1,14 @@
 """`penstock order REF --step S`: what a plan over one version would read."""
 
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 import loader
 
-from .verb import Answer, Verb, add_world, fields_of_all
+from .table import Table
+from .verb import Answer, Verb, add_fields, add_world, choose_fields
+
+FORM = ("{:>6}", "  {}", "  {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -13,14 +17,16 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--step", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True, help="global batch size")
     parser.add_argument("--seed", type=int, default=0)
+    add_fields(parser)
     add_world(parser)
 
 
 def run(arguments: Namespace) -> Answer:
     """The planned batch of a step over one version; the source has the dataset's name."""
     version = loader.Root(arguments.root).open(arguments.ref)
-    plan = loader.plan(  # which fields are read changes no order
-        {version.dataset: version.select(*fields_of_all(version))},
+    fields, where_present = choose_fields(version, arguments.fields)
+    plan = loader.plan(  # which fields are read changes no order, but which samples there are
+        {version.dataset: version.select(*fields, where_present=where_present)},
         seed=arguments.seed,
         global_batch=arguments.batch,
         allow_repeats=True,
@@ -32,12 +38,12 @@ def run(arguments: Namespace) -> Answer:
 
         world = World.of(arguments.rank, arguments.world)
         ids = ids[rank_slice(arguments.batch, world.rank, world.world_size)]
-    body = {
+    body: dict[str, Any] = {
         "plan": plan.hash,
         "step": arguments.step,
         "ids": [[slot, source, key] for slot, (source, key) in ids],
     }
-    return body, "\n".join(f"{slot:>6}  {source}  {key}" for slot, (source, key) in ids), 0
+    return body, [Table(form=FORM, header=("slot", "source", "key"), rows=body["ids"], titled=False)], 0
 
 
 VERB = Verb(text="the keys of a step's batch", run=run, arguments=arguments)

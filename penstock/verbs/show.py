@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 import loader
 
 from ..units import share, size
-from .verb import Answer, Verb
+from .table import Table
+from .verb import Answer, Verb, fields_of_all, kinds
+
+GROUP_HEADER = ("group", "samples", "parts", "bytes", "fields")
+GROUPS = ("{:<16}", " {:>10}", " {:>7}", " {:>10}", "  {}")
+KINDS = ("{:<40}", " {:>10}")
+COLUMNS = ("{:<24}", " {:>10}", "  {}")
+ANNOTATION_HEADER = ("annotation", "samples", "when (UTC)", "columns", "by whom")
+ANNOTATIONS = ("{:<16}", " {:>10}", "  {:<19}", "  {}", ", {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -30,49 +38,56 @@ def run(arguments: Namespace) -> Answer:
         f"{len(version)} samples ({manifest['n_rows'] - len(version)} excluded) in {manifest['n_parts']} parts",
         *(f"held by {one.by}: {one.why}" for one in holds),
         "",
-        f"{'group':<16} {'samples':>10} {'parts':>7} {'bytes':>10}  fields",
     ]
-    for name, group in manifest["groups"].items():
-        fields = ", ".join(sorted(group["field_nbytes"]))
-        lines.append(
-            f"{name:<16} {group['n_rows']:>10} {group['n_parts']:>7} {size(group['nbytes']):>10}  {fields}"
+    groups = [
+        (
+            name,
+            group["n_rows"],
+            group["n_parts"],
+            size(group["nbytes"]),
+            ", ".join(sorted(group["field_nbytes"])),
         )
+        for name, group in manifest["groups"].items()
+    ]
+    text: list[str | Table] = [*lines, Table(form=GROUPS, header=GROUP_HEADER, rows=groups)]
+    found = [] if fields_of_all(version) else kinds(version)
+    if len(found) > 1:
+        selected = [(kind.option, kind.n_samples) for kind in found]
+        text += ["", Table(form=KINDS, header=("order, bench: select one kind by", "samples"), rows=selected)]
     statistics, total = column_statistics(version), manifest["n_rows"]
     present = {name: row["n"] - row["nulls"] for name, row in statistics.items()}
-    lines += ["", f"{'column':<24} {'present':>10}  type"]
-    lines += [
-        f"{name:<24} {share(present[name], total):>10}  {column['type']}"
+    columns = [
+        (name, share(present[name], total), column["type"])
         for name, column in manifest["columns"].items()
         if column["type"] != "null"
     ]
-    lines += _annotations(version)
+    text += ["", Table(form=COLUMNS, header=("column", "present", "type"), rows=columns)]
+    text += _annotations(version)
     if manifest["producer"]:
-        lines += ["", *(f"{name}: {value}" for name, value in manifest["producer"].items())]
+        text += ["", *(f"{name}: {value}" for name, value in manifest["producer"].items())]
     body = {
         "name": version.name,
         "id": version.id,
         "fields": list(version.fields),
+        "kinds": [{"fields": kind.fields, "samples": kind.n_samples} for kind in found],
         "holds": [{"by": one.by, "why": one.why} for one in holds],
         "present": present,
         "annotations": [asdict(one) for one in version.annotations],
         "manifest": manifest,
     }
-    return body, "\n".join(lines), 0
+    return body, text, 0
 
 
-def _annotations(version: "loader.Version") -> list[str]:
+def _annotations(version: "loader.Version") -> list[str | Table]:
     """Who annotated what, and when."""
-    lines = (
-        ["", f"{'annotation':<16} {'samples':>10}  {'when (UTC)':<19}  columns, by whom"]
-        if version.annotations
-        else []
-    )
-    for one in version.annotations:
-        when = datetime.fromtimestamp(one.at_us / 1e6, UTC)
-        lines.append(
-            f"{one.name:<16} {one.n_samples:>10}  {when:%Y-%m-%d %H:%M:%S}  {', '.join(one.columns)}, by {one.author}"
+    rows = [
+        (
+            *(one.name, one.n_samples, f"{datetime.fromtimestamp(one.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"),
+            *(", ".join(one.columns), f"by {one.author}"),
         )
-    return lines
+        for one in version.annotations
+    ]
+    return ["", Table(form=ANNOTATIONS, header=ANNOTATION_HEADER, rows=rows)] if rows else []
 
 
 VERB = Verb(text="one version: fields, groups, columns, parts", run=run, arguments=arguments)

@@ -7,7 +7,10 @@ from pathlib import Path
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
+from .table import Table
 from .verb import Answer, Verb
+
+FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 
 
 def _request_arguments(parser: ArgumentParser) -> None:
@@ -36,7 +39,8 @@ def request(arguments: Namespace) -> Answer:
     if arguments.dataset and arguments.dataset not in (there := all_datasets(root)):
         raise VersionNotFound(
             f"{root.url} has no dataset {arguments.dataset!r}, and a takedown is for ever; it has "
-            f"{', '.join(there) or 'none'}: name one of these, or leave --dataset out to mean all"
+            f"{', '.join(there) or 'none'}: name one of these, or leave --dataset out to mean all",
+            dataset="",
         )
     deny = root.log.deny(targets, arguments.reason, arguments.by)
     body = {"takedown": deny.n, "scope": deny.scope, "hashes": list(deny.hashes), "salt": deny.salt}
@@ -47,8 +51,9 @@ def ls(arguments: Namespace) -> Answer:
     """Every takedown, oldest first."""
     denies = loader.Root(arguments.root).state.denies
     body = [{"takedown": one.n, "scope": one.scope, "reason": one.reason, "by": one.by} for one in denies]
-    lines = [f"{one.n:>8}  {one.scope:<16} {one.by}: {one.reason}" for one in denies]
-    return body, "\n".join(lines) or "no takedowns", 0
+    rows = [(one.n, one.scope, one.by, one.reason) for one in denies]
+    table = Table(form=FORM, header=("takedown", "scope", "by", "reason"), rows=rows, titled=False)
+    return body, [table] if rows else "no takedowns", 0
 
 
 def _which(parser: ArgumentParser) -> None:

@@ -1,13 +1,18 @@
 """What a verb of the command line is, and what several verbs take."""
 
+import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import loader
+from loader.errors import FieldNotFound
 
-Answer = tuple[Any, str, int]
+from .table import Text
+
+Answer = tuple[Any, Text, int]
 """What a verb gives: a body that JSON can hold, the same as text, and the exit status."""
 
 
@@ -29,6 +34,73 @@ def add_world(parser: ArgumentParser) -> None:
     """--world and --rank."""
     parser.add_argument("--world", type=int, default=None, help="world size")
     parser.add_argument("--rank", type=int, default=None)
+
+
+def add_fields(parser: ArgumentParser) -> None:
+    """--fields."""
+    parser.add_argument(
+        "--fields",
+        default=None,
+        metavar="A,B",
+        help="fields of one kind of samples; others are left out (default: the fields that all samples have)",
+    )
+
+
+def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[str], bool]:
+    """(fields, whether samples without them are left out) of --fields; without it the fields that all samples have.
+
+    Raises: FieldNotFound, with what --fields accepts.
+    """
+    whole = fields_of_all(version)
+    if not given and whole:
+        return whole, False
+    fields = [name for name in (given or "").split(",") if name]
+    groups = {version.group_of(name) for name in fields}
+    if fields and set(fields) <= set(whole):
+        return fields, False
+    there = kinds(version)
+    if fields and any(groups <= kind.groups for kind in there):
+        return fields, True
+    if not fields and len(there) == 1:  # all samples of the other kinds were excluded
+        return list(there[0].fields), True
+    wrong = f"no sample of {version.name} has all of {', '.join(fields)}"
+    if not fields:
+        wrong = f"{version.name} has samples of {len(there)} kinds, and no field that all of them have"
+    options = (f"  {kind.option}  # {kind.n_samples} of {len(version)} samples" for kind in there)
+    raise FieldNotFound("\n".join([f"{wrong}; add the fields of one kind:", *options]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Samples with the same groups. n_samples: those with all of these fields, of other kinds too."""
+
+    groups: frozenset[str]
+    fields: Sequence[str]
+    n_samples: int
+
+    @property
+    def option(self) -> str:
+        """What selects them."""
+        return f"--fields {shlex.quote(','.join(self.fields))}"
+
+
+def kinds(version: "loader.Version") -> list[Kind]:
+    """Of a version, the most samples first."""
+    parts, groups = version.parts, version.manifest["groups"]
+    has = {name: parts.has_group(name) for name in groups}
+    samples: Counter[frozenset[str]] = Counter()
+    for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
+        samples[frozenset(name for name in groups if has[name][position])] += int(n)
+    found = [
+        Kind(
+            groups=mine,
+            fields=sorted(field for name in mine for field in groups[name]["field_nbytes"]),
+            n_samples=sum(n for theirs, n in samples.items() if mine <= theirs),
+        )
+        for mine, n in samples.items()
+        if n
+    ]
+    return sorted(found, key=lambda kind: (-kind.n_samples, kind.fields))
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:

@@ -27,6 +27,7 @@ from typing import Literal
 from ...errors import (
     AlreadyExists,
     Corrupt,
+    CorruptLog,
     Forbidden,
     ForkedStore,
     InvalidStore,
@@ -218,7 +219,7 @@ def _check_end(store: Store, n: int) -> None:
     try:
         check_end(store, n)
     except Corrupt as error:
-        raise Corrupt(f"{store.url}: {error}; until then nothing is appended") from error
+        raise CorruptLog(f"{store.url}: {error}; until then nothing is appended") from error
 
 
 def _create(store: Store, entry: Entry) -> StoreError | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from ...errors import Corrupt
+from ...errors import Corrupt, CorruptLog
 from ...storage import is_local
 from ...storage.fetch_together import Together
 from ...storage.second_read import retry_corrupt
@@ -76,7 +76,7 @@ class Log:
                     missing, known = None, self._known
                     self._known, _ = retry_corrupt(lambda: _catch_up(known, self._behind(known)))
             except Corrupt as error:
-                raise Corrupt(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
+                raise CorruptLog(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
             state = self._known
         if missing is not None:
             write_hint(self._store, missing)  # it is broken, or whoever appended that entry died before it

@@ -31,7 +31,7 @@ def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
     except VersionNotFound as error:
         if not (lag := _lag(store, marker, state)):
             raise
-        raise VersionNotFound(f"{error}; {lag}") from None
+        raise VersionNotFound(f"{error}; {lag}", dataset=error.dataset) from None
 
 
 def _lag(store: Store, marker: Marker, state: State) -> str:
@@ -149,7 +149,8 @@ def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> Ver
     if record.retired is not None and not retired:
         raise VersionRetired(
             f"{parsed} is {record.name} ({record.id}), retired: {record.retired}; "
-            f"{what_there_is(state, record.dataset)}"
+            f"{what_there_is(state, record.dataset)}",
+            dataset=record.dataset,
         )
     return record
 
@@ -180,16 +181,18 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
     dataset = parsed.dataset or ""
     versions = state.versions(dataset)
     if not versions:
-        raise VersionNotFound(f"no dataset {dataset!r}: {what_there_is(state, dataset)}")
+        raise VersionNotFound(f"no dataset {dataset!r}: {what_there_is(state, dataset)}", dataset="")
     if parsed.name == LATEST:
         newest = state.newest(dataset)
         if newest is None:
-            raise VersionRetired(f"every version of {dataset} was retired: {what_there_is(state, dataset)}")
+            raise VersionRetired(
+                f"every version of {dataset} was retired: {what_there_is(state, dataset)}", dataset=dataset
+            )
         return newest
     ref = state.refs.get((dataset, parsed.name or ""))
     record = state.version(dataset, ref.number if ref else parsed.number or 0)
     if record is None:
-        raise VersionNotFound(f"no {parsed}: {what_there_is(state, dataset)}")
+        raise VersionNotFound(f"no {parsed}: {what_there_is(state, dataset)}", dataset=dataset)
     return record
 
 
@@ -197,8 +200,10 @@ def _by_id(state: State, parsed: ParsedRef) -> VersionRecord:
     prefix = parsed.id_prefix or ""
     found = sorted(i for i in state.ids if i.startswith(prefix))
     if len(found) > 1:
-        raise VersionNotFound(f"{prefix} begins {len(found)} version ids: {_listed(found)}; type more of it")
+        raise VersionNotFound(
+            f"{prefix} begins {len(found)} version ids: {_listed(found)}; type more of it", dataset=""
+        )
     record = state.by_id(found[0]) if found else None
     if record is None:
-        raise VersionNotFound(f"no version {prefix}: {what_there_is(state, '')}")
+        raise VersionNotFound(f"no version {prefix}: {what_there_is(state, '')}", dataset="")
     return record

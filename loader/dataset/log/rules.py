@@ -320,7 +320,7 @@ def _txn(state: State, txn: str) -> Txn:
 def _version(state: State, dataset: str, number: int) -> VersionRecord:
     record = state.version(dataset, number)
     if record is None:
-        raise VersionNotFound(f"no {dataset}@{number}: {what_there_is(state, dataset)}")
+        raise VersionNotFound(f"no {dataset}@{number}: {what_there_is(state, dataset)}", dataset=dataset)
     return record
 
 
@@ -349,5 +349,6 @@ def ungated(txn: str, why: str) -> StageNotPublished:
 def _refuse_retired(state: State, record: VersionRecord) -> None:
     if record.retired is not None:
         raise VersionRetired(
-            f"{record.name} was retired: {record.retired}; {what_there_is(state, record.dataset)}"
+            f"{record.name} was retired: {record.retired}; {what_there_is(state, record.dataset)}",
+            dataset=record.dataset,
         )

@@ -1,0 +1,73 @@
+"""What the shell is told of the command line by argcomplete, where that is installed."""
+
+import os
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+DATASETS = frozenset({"dataset"})
+REFS = frozenset({"ref", "a", "b", "give_up"})
+"""Arguments that take the name of a dataset, or of a version."""
+
+MOST_ENTRIES = 2000
+"""Read behind the newest hint of a log at most: a key was pressed, and somebody waits."""
+
+
+def complete(parser: ArgumentParser) -> None:
+    """Answer the shell and end the process, where a shell asks; else do nothing."""
+    try:
+        import argcomplete
+    except ImportError:
+        return
+    for action in _actions(parser):
+        if action.dest in DATASETS | REFS:
+            action.completer = _names  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
+
+
+def _actions(parser: ArgumentParser) -> Iterator[Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action.choices, dict):
+            for inner in action.choices.values():
+                yield from _actions(inner)
+
+
+def _names(prefix: str, action: Action, parsed_args: Namespace, **_: Any) -> list[str]:
+    """Nothing where the root is not local, or anything fails."""
+    with suppress(Exception):
+        return names(parsed_args.root, prefix, versions=action.dest in REFS)
+    return []
+
+
+def _local(root: str) -> Path:
+    """The folder. Raises: ValueError for another URL."""
+    path = root.removeprefix("file://")
+    if "://" in path:
+        raise ValueError(f"{root} is no folder of this machine")
+    return Path(path)
+
+
+def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
+    """Datasets under a local root; behind 'photos@' its versions, tags and aliases. Reads the log alone, without what
+    `loader.Root` imports, and writes nothing. Raises: OSError, ValueError and what a damaged log raises."""
+    from loader.dataset.log.entries import entry_key, parse
+    from loader.dataset.log.fold import fold_all
+    from loader.dataset.log.snapshots import load_state
+    from loader.dataset.log.state import State
+
+    folder = _local(root or os.environ["PENSTOCK_ROOT"])
+    hints = sorted((folder / "log").glob("state-*.json"))
+    state = load_state(hints[-1].read_bytes()) if hints else State()
+    paths = ((n, folder / entry_key(n)) for n in count(state.n + 1))
+    there = takewhile(lambda one: one[0] <= state.n + MOST_ENTRIES and one[1].exists(), paths)
+    state = fold_all(state, (parse(n, path.read_bytes()) for n, path in there))
+    dataset, at, _ = prefix.partition("@")
+    if not (versions and at):
+        return sorted(name for name, found in state.datasets.items() if found)
+    numbers = [str(record.number) for record in state.versions(dataset) if record.retired is None]
+    refs = [ref.name for ref in state.refs.values() if ref.dataset == dataset]
+    return [f"{dataset}@{name}" for name in ["latest", *numbers, *refs]]

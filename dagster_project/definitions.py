@@ -19,21 +19,20 @@ from assets.ingest.units import units_asset
 from assets.release.version_asset import version_asset
 from assets.samples.samples_asset import samples_asset
 from assets.spec import DatasetSpec
+from dagster_project.collecting import collect_job, collect_schedule
+from dagster_project.datasets import specs
+from dagster_project.jobs import REFRESH, jobs_of, publishing_tags, tags_of
+from dagster_project.pausing import pause_job
+from dagster_project.rebuilding import take_over_job
+from dagster_project.schedules import schedules_of
+from dagster_project.sensors import sensors_of
+from dagster_project.sensors.quarantine import quarantine_job
+from dagster_project.sensors.recovery import recovery_sensor
+from dagster_project.sensors.run_failure import run_failure_sensor
+from dagster_project.tidy import tidy_job, tidy_schedule
 from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
-
-from .collecting import collect_job, collect_schedule
-from .datasets import specs
-from .jobs import REFRESH, jobs_of, publishing_tags, tags_of
-from .pausing import pause_job
-from .rebuilding import take_over_job
-from .schedules import schedules_of
-from .sensors import sensors_of
-from .sensors.quarantine import quarantine_job
-from .sensors.recovery import recovery_sensor
-from .sensors.run_failure import run_failure_sensor
-from .tidy import tidy_job, tidy_schedule
 
 
 def batches_of(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from .code_location import label_of, tags_of
+from dagster_project.code_location import label_of, tags_of
 
 PARTITION = "dagster/partition"
 LAUNCHED = tuple(status for status in dg.DagsterRunStatus if status != dg.DagsterRunStatus.NOT_STARTED)

@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry, start_http_server, write_to_tex
 
 import loader
 from assets.watch.metrics import PipelineCollector
-
-from .datasets import specs
+from dagster_project.datasets import specs
 
 _log = logging.getLogger("penstock.metrics")
 

@@ -4,9 +4,8 @@ import dagster as dg
 
 from assets.arrivals.rebuild import take_over
 from assets.spec import DatasetSpec
+from dagster_project.jobs import REFRESH, job_name, tags_of
 from resources.storage import RootResource
-
-from .jobs import REFRESH, job_name, tags_of
 
 
 def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.JobDefinition:

@@ -6,10 +6,9 @@ import dagster as dg
 
 from assets.features.refresh import Looked, stale
 from assets.spec import DatasetSpec
+from dagster_project.jobs import REFRESH, job_name, tags_of
+from dagster_project.last_run import PARTITION
 from resources.storage import RootResource
-
-from .jobs import REFRESH, job_name, tags_of
-from .last_run import PARTITION
 
 
 def schedules_of(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:

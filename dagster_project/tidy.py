@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from .code_location import label_of, tags_of
-from .last_run import is_last
+from dagster_project.code_location import label_of, tags_of
+from dagster_project.last_run import is_last
 
 DAY_S = 86_400.0
 _FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]

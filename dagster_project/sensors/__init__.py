@@ -5,8 +5,7 @@ from collections.abc import Callable
 import dagster as dg
 
 from assets.spec import DatasetSpec
-
-from . import discovery, quarantine, release, training, watch
+from dagster_project.sensors import discovery, quarantine, release, training, watch
 
 Make = Callable[[DatasetSpec, dg.DynamicPartitionsDefinition], dg.SensorDefinition | None]
 """(the dataset, its batches) -> a sensor, whose name begins with `dagster_name(spec.name)`; None where it has none."""

@@ -15,12 +15,11 @@ from assets.ingest import recuts as cut_again
 from assets.pages.report import dagster_name
 from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from assets.spec import DatasetSpec
+from dagster_project.code_location import code_location_of, tags_of
+from dagster_project.last_run import LAUNCHED
+from dagster_project.sensors.recovery import again
 from loader.storage import Store
 from resources.storage import LandingResource, RootResource
-
-from ..code_location import code_location_of, tags_of
-from ..last_run import LAUNCHED
-from .recovery import again
 
 STREAMING_INTERVAL_S = 5
 """Between two looks of a dataset that streams."""

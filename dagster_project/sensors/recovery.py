@@ -17,10 +17,9 @@ from pathlib import Path
 
 import dagster as dg
 
+from dagster_project.code_location import CodeLocation, code_location_of, is_server_here, tags_of
+from dagster_project.last_run import PARTITION, is_last
 from loader.errors import Throttled, Transient
-
-from ..code_location import CodeLocation, code_location_of, is_server_here, tags_of
-from ..last_run import PARTITION, is_last
 
 WILL_RETRY = "dagster/will_retry"
 AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"

@@ -8,11 +8,10 @@ import dagster as dg
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from assets.stages import SAMPLES
-
-from ..code_location import code_location_of, tags_of
-from ..last_run import LAUNCHED
-from .discovery import STREAMING_INTERVAL_S
-from .recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
+from dagster_project.code_location import code_location_of, tags_of
+from dagster_project.last_run import LAUNCHED
+from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
+from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
 
 RELEASE_TAG = "penstock/release"
 """Of runs that publish: the run queue lets one per dataset run at a time."""

@@ -3,10 +3,9 @@
 import dagster as dg
 
 from assets.failures import why_failed
+from dagster_project.last_run import PARTITION
+from dagster_project.sensors.recovery import will_start_again
 from resources.alerts import Alert, AlertsResource
-
-from ..last_run import PARTITION
-from .recovery import will_start_again
 
 _DATASET = "penstock/dataset"
 

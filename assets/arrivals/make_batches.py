@@ -6,7 +6,7 @@ new is decided later, by SHA-256. Killed anywhere, it can be run again: a manife
 
 `discover` lists a whole place and waits for nothing; `tick` does the same in bounded steps, for a sensor.
 
-Cost of a call: one listing of the landing place, and what `manifests.Book` costs. Memory: about 0.3 kB per
+Cost of a call: one listing of the landing place, and what `batch_manifests.Book` costs. Memory: about 0.3 kB per
 object ever seen and 0.5 kB per new one; `BatchLimits.max_batches` bounds the latter.
 """
 

@@ -79,7 +79,7 @@ def decoder_for(field: str) -> Decoder:
 
 
 def placing(decoder: Decoder) -> bool:
-    """Whether a decoder takes a `place.Place` as its third argument: a function of ours that has three."""
+    """Whether a decoder takes a `destination.Place` as its third argument: a function of ours that has three."""
     return (
         isfunction(decoder) and decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
     )

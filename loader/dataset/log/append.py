@@ -56,12 +56,12 @@ _log = logging.getLogger(__name__)
 
 def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
     """Entries after+1, after+2 ... in order, up to the first that does not exist. coming: how many are on their way, if
-    more than one (`storage.together`); prev: sha256 of entry `after`, None where the caller does not hold the first
-    entry against it.
+    more than one (`storage.fetch_together`); prev: sha256 of entry `after`, None where the caller does not hold the
+    first entry against it.
 
     An entry that is damaged is read once more. So is the last one, where it has no checksum and nothing follows it that
     would say what it was: what is appended rests on its bytes. Where an entry does not follow the one before it,
-    a repair record may say which one is meant (`repair.py`).
+    a repair record may say which one is meant (`repair_records.py`).
 
     Raises: Corrupt when an entry is missing in the middle or is not one, or gave other bytes when it was read again;
     FormatTooNew; StoreError.
@@ -167,7 +167,7 @@ class Outcome:
     entry: Entry | None
     value: object = None
     before: State | None = None
-    """What the log said before `entry`, where the entry says the checksum of that (`hints.py`)."""
+    """What the log said before `entry`, where the entry says the checksum of that (`snapshots.py`)."""
 
 
 def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:

@@ -9,7 +9,7 @@ An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one obje
     at_us    UTC microseconds, for people; nothing is ever decided on it
     kind     begin gated commit abort retire ref deny hold mirror primary
     checksum sha256 hex of the entry's canonical JSON without this field; entries of earlier releases have none
-    state    in one entry of 256 or so: the checksum of the folded state before it (`hints.py`)
+    state    in one entry of 256 or so: the checksum of the folded state before it (`snapshots.py`)
     ...      the kind's own fields; unknown further fields are kept and ignored
 
 Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not canonical were not written by us.

@@ -1,6 +1,6 @@
 """The history of a root: read, checked, and appended to by typed verbs.
 
-`append.py` has the protocol, `decide.py` the rules, `fold.py` what a reader makes of the entries.
+`append.py` has the protocol, `rules.py` the rules, `fold.py` what a reader makes of the entries.
 """
 
 import secrets

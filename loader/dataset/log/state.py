@@ -1,6 +1,6 @@
 """What the log says, as values: transactions, versions, refs, takedowns, and the `State` that holds them.
 
-`fold.py` makes a state of the log's entries, `decide.py` says what may be appended to it.
+`fold.py` makes a state of the log's entries, `rules.py` says what may be appended to it.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Txn:
     n: int
     """Number of its begin entry."""
     gated: bool = False
-    """True where its commit has to name a verdict (`gated.py`)."""
+    """True where its commit has to name a verdict (`publishing/gate.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
-    """A takedown: keyed hashes that every later commit has to redact (`denied.py` makes and tests them)."""
+    """A takedown: keyed hashes that every later commit has to redact (`denies.py` makes and tests them)."""
 
     n: int
     """Number of its entry."""

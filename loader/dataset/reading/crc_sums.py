@@ -75,7 +75,7 @@ def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
     """int64 [n]: CRC-32C over (field name, zero byte, CRC-32C of its bytes as little-endian uint32) of a sample's
     fields, by name. crcs: field -> int64 [n].
 
-    That of the message with zeros for all checksums, XOR what each checksum adds (`crc_linear`). O(fields) operations
+    That of the message with zeros for all checksums, XOR what each checksum adds (`joined_crcs`). O(fields) operations
     on arrays.
     """
     names = sorted(crcs)

@@ -61,7 +61,7 @@ class VerifiedStore:
 
     @property
     def disk(self) -> "VerifiedStore | None":
-        """See `disk.disk_of`."""
+        """See `buffer_reads.disk_of`."""
         return None if disk_of(self._origin) is None else self
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:

@@ -1,6 +1,6 @@
 """A whole video file: its container opened, every packet of its first video stream read, none decoded.
 
-What `clip` decodes from is a `Source`: here one that holds the file, in `bare` one that holds single packets.
+`decode` reads from a `Source`: here one that holds the file, in `packet_decode` one that holds single packets.
 """
 
 import io

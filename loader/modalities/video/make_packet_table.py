@@ -24,7 +24,7 @@ _HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpe
 
 
 def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
-    """What `packets.index_packets` stores. Raises: DecodeFailed."""
+    """What `packet_table.index_packets` stores. Raises: DecodeFailed."""
     whole = memoryview(data)
     with whole_file(data) as file:
         if not file.packets:

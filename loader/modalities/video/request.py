@@ -1,4 +1,4 @@
-"""Video: the words mp4, mov, mkv and webm. Which frames of a clip are wanted, and how large; `clip` reads them."""
+"""Video: the words mp4, mov, mkv and webm. Which frames of a clip are wanted, and how large; `decode` reads them."""
 
 import operator
 from collections.abc import Mapping, Sequence

@@ -31,7 +31,7 @@ class Kind(IntEnum):
 class Message(NamedTuple):
     """task: number that the trainer gave. step, steps: the first, and how many. segment: -1 where there is none, and
     for a new one, whose descriptor comes along. nbytes: of the segment. at, pickled, arrays: where in it the outcome
-    lies (`slot.Written`)."""
+    lies (`batch_memory.Written`)."""
 
     kind: int
     task: int = -1

@@ -112,7 +112,7 @@ def filesystem_errors() -> tuple[type[Exception], ...]:
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
     """The leaf of `StoreError` for an error that an fsspec file system raised while doing `what`.
 
-    lacking: as for `object_errors.advice`.
+    lacking: as for `cloud.errors.advice`.
     """
     brief = " ".join(redact(str(error), secrets).split())[:300] or type(error).__name__
     why = f"cannot {what}: {brief}"

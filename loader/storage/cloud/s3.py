@@ -3,9 +3,9 @@
 Options: those of `options.py`, obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
 anon, profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}.
 `credential_provider` is a function that returns obstore's S3Credential; it pickles by its import path.
-`direct_reads` (true): ranges by requests of our own (`direct.py`), where that goes; false asks obstore for all.
+`direct_reads` (true): ranges by requests of our own (`s3_direct/range_requests.py`); false asks obstore for all.
 
-Credentials are found as `s3_credentials.py` says; explicit keys are not mixed with the environment's token. Endpoint
+Credentials are found as `credentials.py` says; explicit keys are not mixed with the environment's token. Endpoint
 and region: options, AWS_* variables, the profile, then us-east-1.
 
 These two modules and obstore itself are where AWS_* variables are read, and nowhere else.

@@ -1,4 +1,4 @@
-"""S3, GCS and Azure through obstore: everything that does not depend on the provider. Reading: `object_reads.py`.
+"""S3, GCS and Azure through obstore: everything that does not depend on the provider. Reading: `reads.py`.
 
 The sync API from many threads is as fast as its async one, and needs no event loop. obstore's own retries
 are switched off (`retry.py` rules), and its listings are filtered here (their offset and prefix semantics differ
@@ -90,7 +90,7 @@ class RemoteStore(ReadStore):
         return list_objects(self._connection, self._prefix, check_prefix(prefix), start_after or "")
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """See `seek.list_from`."""
+        """See `resume_listing.list_from`."""
         prefix = check_prefix(prefix)
         return list_objects(self._connection, self._prefix, prefix, start_after, seek=True)
 

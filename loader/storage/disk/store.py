@@ -54,7 +54,7 @@ class LocalStore(Opened):
 
     @property
     def disk(self) -> "LocalStore":
-        """Itself: see `disk.disk_of`."""
+        """Itself: see `buffer_reads.disk_of`."""
         return self
 
     def get(self, key: str) -> Blob:

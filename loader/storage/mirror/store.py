@@ -21,7 +21,7 @@ from .nearest import Identity, Members
 
 class MirroredStore:
     """A store over others. stores: the primary, which alone is written to, and its mirrors. Tokens of its objects are
-    its own (`pins.Pins`); in each store the ETag is pinned that was seen there first.
+    its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
 
     Where all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
     It pickles as its stores do, without secrets.
@@ -195,7 +195,7 @@ class MirroredStore:
         yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """See `seek.list_from`."""
+        """See `resume_listing.list_from`."""
         yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
 
     def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:

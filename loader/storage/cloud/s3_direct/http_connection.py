@@ -42,7 +42,7 @@ class Broken(OSError):
     """The connection ended, or said nothing for too long. at_once: before a byte of the answer came."""
 
     def __init__(self, why: str, *, at_once: bool = False) -> None:
-        super().__init__(f"HTTP error: {why}")  # in obstore's words: `object_errors.translate` knows them
+        super().__init__(f"HTTP error: {why}")  # in obstore's words: `errors.translate` knows them
         self.at_once = at_once
 
 
@@ -58,7 +58,7 @@ Keep = Callable[["Wire"], object]
 
 
 class Wire:
-    """A connection, and the answer that comes over it (`answers.Answer`): used by one thread at a time.
+    """A connection, and the answer that comes over it (`in_order.Answer`): used by one thread at a time.
 
     status: of the last answer. Where it is PLAIN, `first`, `nbytes`: which of the object's bytes the body has; `size`,
     `etag`: of the object. Otherwise `text`: the body, as far as there is memory for it.

@@ -1,4 +1,4 @@
-"""Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `wire.py`.
+"""Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `http_connection.py`.
 
 A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies and
 for waking threads. What is asked for here is the plain case alone. `None` says that the answer was another one:
@@ -96,7 +96,7 @@ class Direct:
     def ask(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Wire | None:
         """Bytes [start, stop) of an object, or as many as it has of these; None where obstore is to be asked.
 
-        Raises: OSError, with a text as obstore's errors have (`object_errors.translate`).
+        Raises: OSError, with a text as obstore's errors have (`errors.translate`).
         """
         if not self.is_on:
             return None
@@ -210,7 +210,7 @@ class Direct:
                 self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
-        """None where obstore cannot sign, or the server may not be reached as `wire.py` does."""
+        """None where obstore cannot sign, or the server may not be reached as `http_connection.py` does."""
         now = time.monotonic()
         address = self._address(obstore, client, "GET", path)
         if address is None:
@@ -234,7 +234,7 @@ class Direct:
         return Address(server.place, f"{method} {signed[slash:]}{server.fields}")
 
     def _find_server(self, origin: str) -> Server | None:
-        """Of an address's beginning (https://host:port); None where it may not be reached as `wire.py` does."""
+        """Of an address's beginning (https://host:port); None where `http_connection.py` may not reach it."""
         address = urlsplit(origin)
         host, is_tls = address.hostname, address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:

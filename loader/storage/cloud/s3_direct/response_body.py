@@ -1,4 +1,4 @@
-"""The answer of an object store to a range, whose body is still to be read: obstore's here, and `wire.Wire`."""
+"""An object store's answer to a range, whose body is still to be read: obstore's, and `http_connection.Wire`."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def test_a_planted_bug_is_caught(monkeypatch, properties, plant, name):
 @pytest.mark.parametrize("plant", [grace_ignored, leases_ignored], ids=lambda plant: plant.__name__)
 def test_a_planted_bug_does_not_outlive_the_machine(monkeypatch, properties, shared, plant):
     chosen = settings(
-        max_examples=40,
+        max_examples=150,
         stateful_step_count=20,
         deadline=None,
         derandomize=True,

@@ -7,10 +7,9 @@ arrives late, or below, is found by the next pass. What is new waits until it fi
 
 Only the manifests count (`batch_manifests.Book`): wherever a tick is killed, and however many run at once, every
 object comes into exactly one batch. Cost of a tick: the listing of at most `TickBudget.max_listed` keys (a request
-per 1,000), one
-HEAD per notice of a feed, a GET and a PUT per source, and a `Book`, which grows with the batches by a page per 1,000
-where the one of the tick before is kept. A pass over n keys takes n / max_listed ticks, and
-memory is that of the keys of one tick and of all (uri, etag) in batches.
+per 1,000), one HEAD per notice of a feed, a GET and a PUT per source, and a `Book`, which grows with the batches by
+a page per 1,000 where the one of the tick before is kept. A pass over n keys takes n / max_listed ticks. Memory is
+that of the keys of one tick and of all (uri, etag) in batches.
 """
 
 import logging

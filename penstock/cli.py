@@ -29,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from loader import errors
 
     from .card.rendering.escape import terminal_text
-    from .verbs.completion import complete
-    from .verbs.next_verb import next_verb
-    from .verbs.table import show
+    from .console.completion import complete
+    from .console.next_verb import next_verb
+    from .console.table import show
 
     made = parser()
     complete(made)

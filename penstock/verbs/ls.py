@@ -5,7 +5,7 @@ from typing import Any
 
 import loader
 
-from .table import Table
+from ..console.table import Table
 from .verb import Answer, Verb
 
 FORM = ("{:<24}", " {}", "  {}")

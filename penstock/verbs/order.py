@@ -5,7 +5,7 @@ from typing import Any
 
 import loader
 
-from .table import Table
+from ..console.table import Table
 from .verb import Answer, Verb, add_fields, add_world, choose_fields
 
 FORM = ("{:>6}", "  {}", "  {}")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import loader
 
+from ..console.table import Table
 from ..units import share, size
-from .table import Table
 from .verb import Answer, Verb, fields_of_all, kinds
 
 GROUP_HEADER = ("group", "samples", "parts", "bytes", "fields")

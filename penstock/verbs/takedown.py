@@ -7,7 +7,7 @@ from pathlib import Path
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
-from .table import Table
+from ..console.table import Table
 from .verb import Answer, Verb
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")

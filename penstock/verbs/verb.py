@@ -10,7 +10,7 @@ from typing import Any
 import loader
 from loader.errors import FieldNotFound
 
-from .table import Text
+from ..console.table import Text
 
 Answer = tuple[Any, Text, int]
 """What a verb gives: a body that JSON can hold, the same as text, and the exit status."""

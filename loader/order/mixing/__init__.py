@@ -1,1 +1,1 @@
-"""Which source and which position a step takes: mixtures, buckets in turn, ramps, epochs, ranks."""
+"""Source and position of each slot of a step: mixtures, buckets in turn, ramps, epochs, ranks."""

@@ -1,1 +1,1 @@
-"""Where a subject is: names, hashed names, cells of tables, versions."""
+"""Search for a subject: names, hashed names, cells of tables, versions."""

@@ -1,4 +1,4 @@
-"""What the shell is told of the command line by argcomplete, where that is installed."""
+"""Completion in the shell: verbs, options and names of a local root, by argcomplete where that is installed."""
 
 import os
 from argparse import Action, ArgumentParser, Namespace

@@ -1,4 +1,4 @@
-"""Which verb helps after an error: decided here, by the class of the error, for all verbs."""
+"""The verb that helps after an error, decided by the class of the error, for all verbs."""
 
 import shlex
 from argparse import Namespace

@@ -39,7 +39,7 @@ from ..stages import (
     require_read,
 )
 from ..tables import read_table, write_table
-from . import recuts as cut_again
+from . import recuts
 from .clip_staging import clear_staging, staging_of
 from .cut import CutUnit, cut_objects, n_short_shots, policy_fingerprint, untrue_reason
 from .media import refusal_counts
@@ -139,7 +139,7 @@ def units_stage(
     published = append_record(store, record)
     clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
-        cut_again.clear(store, spec.name, partition, newest.body["txn"])
+        recuts.clear(store, spec.name, partition, newest.body["txn"])
     return published, rows, refusals
 
 

@@ -15,7 +15,7 @@ from penstock.card.rendering.escape import markdown_text
 from resources.storage import RootResource
 
 from ..gate import GATE, Gate
-from ..ingest import recuts as cut_again
+from ..ingest import recuts
 from ..ingest.units import clash, published_labels
 from ..pages.plots import MAX_VERSIONS
 from ..pages.report import Metadata, dagster_name, version_metadata
@@ -193,7 +193,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
         )
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     if reason := clash(root, record.dataset, record.body["labels"], parts):
-        cut_again.note(root.store, record.dataset, record.partition, record.body["txn"])
+        recuts.note(root.store, record.dataset, record.partition, record.body["txn"])
         return (
             f"batch {record.partition}: another batch was published since it was cut ({reason}); the discovery sensor "
             f"has it cut again, or materialize [{record.dataset}, units], its features and samples"

@@ -11,7 +11,7 @@ from assets.arrivals.make_batches import begun_batches, pending_numbers
 from assets.arrivals.open_source import opener
 from assets.arrivals.progress import DEFAULT_BUDGET, Dataset, Step, TickBudget
 from assets.arrivals.tick import tick
-from assets.ingest import recuts as cut_again
+from assets.ingest import recuts
 from assets.pages.report import dagster_name
 from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from assets.spec import DatasetSpec
@@ -98,7 +98,7 @@ def discovery_sensor(
             label = here.label if here else ""
             new = _to_run(context.instance, opened.store, dataset, known, waiting, max_runs, label)
             asked = list(islice(new, max_runs))
-            overtaken = {f"cut-again-{txn}": key for key, txn in cut_again.noted(opened.store, dataset)}
+            overtaken = {f"cut-again-{txn}": key for key, txn in recuts.noted(opened.store, dataset)}
         forgotten = sorted(set(through) - set(known))[:_TAKEN_BACK]
         said = "; ".join(map(told, steps))
         for line in [line for step in steps for line in step.set_aside][:_SET_ASIDE]:

@@ -16,7 +16,7 @@ from ...storage.second_read import retry_corrupt
 from ...storage.shared.fork import lock
 from ...storage.shared.threads import beside
 from ...storage.store import Store
-from . import rules as rules
+from . import rules
 from .append import Decide, Outcome, append, check_end, read_tail
 from .denies import Target
 from .entries import Entry, edited, entry_key

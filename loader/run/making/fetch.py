@@ -19,7 +19,7 @@ from ...storage.disk.mapped_files import MappedFiles
 from ..ahead.remote_reads import NodeReads
 from ..batch.columns import Columns
 from ..batch.step_metrics import StepMetrics
-from ..recipe import generators as draws
+from ..recipe import generators
 from ..recipe.locate import Locate, Located
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import BareClip, Group, Readers, read_samples, with_tables
@@ -132,7 +132,9 @@ class Fetch:
         (source,) = wanted.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
-            return draws.for_decoder(draws.place_of(self._plan, slots, int(wanted.rows[number])), field)
+            return generators.for_decoder(
+                generators.place_of(self._plan, slots, int(wanted.rows[number])), field
+            )
 
         read = read_samples(
             self._views[source],

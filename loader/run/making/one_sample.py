@@ -9,7 +9,7 @@ from ...modalities import Decoder
 from ...order.steps.slots import Slots
 from ..batch.columns import BatchRow
 from ..batch.step_metrics import StepMetrics
-from ..recipe import generators as draws
+from ..recipe import generators
 from ..recipe.decode import apply_transform, decode_sample
 from ..recipe.locate import Located
 from ..recipe.recipe import Recipe
@@ -56,20 +56,20 @@ class OneSample:
         at, row, of = wanted.places.at(number), int(wanted.rows[number]), int(wanted.source[number])
         source, transform = self._plan.source_names[of], self._transforms[of]
 
-        def key() -> draws.Place:
-            return draws.place_of(self._plan, slots, row)
+        def key() -> generators.Place:
+            return generators.place_of(self._plan, slots, row)
 
         how: dict[str, Any] = {} if batch_row is None or transform else {"place_of": batch_row.place_of}
         try:
             start = perf_counter()
             sample = decode_sample(
-                payload, at, self._decoders[of], lambda field: draws.for_decoder(key(), field), **how
+                payload, at, self._decoders[of], lambda field: generators.for_decoder(key(), field), **how
             )
             decoded = perf_counter()
             seen.sample("decode", decoded - start, source, at.address, row)
             if transform is None:
                 return sample
-            sample = apply_transform(transform, sample, at, draws.for_transform(key()))
+            sample = apply_transform(transform, sample, at, generators.for_transform(key()))
             seen.sample("transform", perf_counter() - decoded, source, at.address, row)
             return sample
         except Corrupt as error:

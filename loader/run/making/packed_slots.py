@@ -21,7 +21,7 @@ from ..batch.columns import BatchRow, Columns
 from ..batch.finish import Delivered
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, masked
-from ..recipe import generators as draws
+from ..recipe import generators
 from ..recipe.decode import apply_transform
 from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
 from ..recipe.locate import Located
@@ -189,10 +189,10 @@ class PackedSlots:
         self, slots: Slots, slot: int, sample: dict[str, Any], address: SampleAddress, seen: StepMetrics
     ) -> dict[str, Any]:
         transform = self._recipe.transform_of(int(slots.source[slot]))
-        place = draws.place_of(self._recipe.plan, slots, slot)
+        place = generators.place_of(self._recipe.plan, slots, slot)
         assert transform is not None
         start = perf_counter()
-        sample = apply_transform(transform, sample, address, draws.for_transform(place))
+        sample = apply_transform(transform, sample, address, generators.for_transform(place))
         seen.sample("transform", perf_counter() - start, place[1], lambda: address, slot)
         return sample
 

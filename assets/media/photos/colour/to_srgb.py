@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from . import colour_spaces as icc
+from . import colour_spaces
 from .colour_spaces import ADOBE_RGB, SRGB, Space, colour_model, profile_of, space_of_code_points, transfer_of
 from .depth import eight_bits
 
@@ -147,7 +147,7 @@ def from_lab(picture: "Image") -> "Image":
 def _of_profile(picture: "Image", profile: bytes) -> Colour:
     from PIL import ImageCms
 
-    if transfer_of(profile) in (icc.PQ, icc.HLG):
+    if transfer_of(profile) in (colour_spaces.PQ, colour_spaces.HLG):
         return Colour("icc", hdr=True)
     if picture.mode == "LAB":
         return Colour("lab")
@@ -166,7 +166,7 @@ def _of_profile(picture: "Image", profile: bytes) -> Colour:
 
 
 def _of_code_points(primaries: int, transfer: int) -> Colour:
-    if transfer in (icc.PQ, icc.HLG):
+    if transfer in (colour_spaces.PQ, colour_spaces.HLG):
         return Colour("code_points", hdr=True)
     space = space_of_code_points(primaries, transfer)
     return Colour("code_points", None if space is None else profile_of(space))
@@ -184,7 +184,7 @@ def _of_png(info: Mapping[Any, Any]) -> Colour:
     if isinstance(points, tuple) and len(points) == 8 and _is_near_srgb(points) is False:
         white, red, green, blue = ((points[i], points[i + 1]) for i in (0, 2, 4, 6))
         space = Space(red=red, green=green, blue=blue, white=white, gamma=curve)
-    if space == SRGB or not icc.is_plausible(space):
+    if space == SRGB or not colour_spaces.is_plausible(space):
         return Colour("assumed")
     return Colour("gamma", profile_of(space))
 

@@ -48,7 +48,8 @@ _OOM_SCORE = "500"  # of -1000..1000: when memory runs out the kernel takes a wo
 
 def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
     """Raises: OSError, TimeoutError as the socket's timeout has it."""
-    sock.sendall(_HEADER.pack(kind, len(body)) + body)
+    sock.sendall(_HEADER.pack(kind, len(body)))
+    sock.sendall(body)  # not joined: a body may be large
 
 
 def receive(sock: socket.socket, deadline_s: float | None = None) -> tuple[bytes, bytearray]:

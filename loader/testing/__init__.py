@@ -4,7 +4,14 @@ A suite is a class. A class of a test file that extends it says by a fixture wha
 runs all tests of the suite. The suites need the extra: `pip install 'penstock[testing]'`.
 """
 
-import pytest
+from ..errors import MissingDependency
+
+try:
+    import pytest
+except ImportError as error:
+    raise MissingDependency(
+        "conformance suites need the package 'pytest', which is not installed: pip install 'penstock[testing]'"
+    ) from error
 
 pytest.register_assert_rewrite(
     *(f"{__name__}.{name}" for name in ("store_reads", "store_writes", "modalities"))

@@ -107,6 +107,7 @@ def test_every_word_has_its_examples(samples):
         ("PIL", "decoder_for('png')", "image"),
         ("av", "decoder_for('wav')", "audio"),
         ("av", "decoder_for('mp4')(b'', None)", "video"),
+        ("pytest", "import loader.testing", "testing"),
     ],
 )
 def test_a_missing_package_is_named_with_its_pip_line(absent, call, extra):

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -85,7 +86,7 @@ def run_tests(folder: Path, *options: str) -> tuple[dict[str, int], str]:
     return {outcome: int(n) for n, outcome in said}, done.stdout
 
 
-@pytest.mark.parametrize("page", FILES)
+@pytest.mark.parametrize("page", TESTS)
 def test_the_tests_of_a_page_pass(page: str, follow) -> None:
     outcomes, said = run_tests(follow(page))
     assert outcomes == {"passed": TESTS[page]}, said
@@ -146,6 +147,29 @@ def test_a_training_reads_a_package_s_modality_from_a_package_s_store(follow) ->
     (folder / "train.py").write_text(TRAINING)
     done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True)
     assert done.stdout == f"{[float(n) for n in range(8)]}\n", done.stderr
+
+
+def test_the_verb_answers_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from penstock import verbs
+    from penstock.cli import main
+
+    monkeypatch.setitem(verbs.VERBS, "fields", example("verb", "fields.py")["VERB"])
+    monkeypatch.setitem(verbs.GROUPS, "train", (*verbs.GROUPS["train"], "fields"))
+    with loader.Root(tmp_path) as root, root.write("points") as writer:
+        writer.add("one", {"x.txt": "a", "cls": 1})
+    assert main(["fields", "points@1", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "cls\nx.txt\n"
+    assert main(["fields", "points@1", "--root", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"fields": ["cls", "x.txt"]}
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "the fields of a version" in capsys.readouterr().out
+
+
+def test_every_page_is_followed() -> None:
+    assert FILES.keys() == {*TESTS, "verb"}
 
 
 def test_a_scheme_whose_package_does_not_import_says_so(

@@ -80,8 +80,14 @@ def test_the_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> Non
     assert (run.returncode, run.stdout, run.stderr) == (0, shown, "")
 
 
+MADE_BY_READERS = {"penstock/verbs/fields.py"}
+"""The file that extending-verb.md has its readers write in the tree."""
+
+
 def test_every_file_that_a_page_names_is_there() -> None:
     packages = "loader|penstock|assets|resources|dagster_project|tests|examples"
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")):
-        named = set(re.findall(rf"(?<![\w./])((?:{packages})/[\w/]+\.py)\b", page.read_text()))
+        named = (
+            set(re.findall(rf"(?<![\w./])((?:{packages})/[\w/]+\.py)\b", page.read_text())) - MADE_BY_READERS
+        )
         assert not [path for path in sorted(named) if not (ROOT / path).exists()], page

@@ -7,16 +7,19 @@ from typing import BinaryIO
 
 from ..errors import Changed, Corrupt
 from .disk.errors import upload_size
-from .keys import check_key, check_span
+from .keys import check_key, check_prefix, check_span
 from .ranges import plan_reads
 from .spec import Opened
 from .store import Blob, ObjectInfo, Span
 from .stream import open_reader
 
+__all__ = ["KeyValueStore", "check_key", "check_prefix"]
+
 
 class KeyValueStore(Opened, ABC):
-    """A store by its `get`, `put`, `put_if_absent`, `list` and `delete_many`. One that can read a part of a value has a
-    `get_range` of its own as well: here a range costs the whole value."""
+    """A store by its `get`, `put`, `put_if_absent`, `list` and `delete_many`, which pass their keys through `check_key`
+    and prefixes through `check_prefix`. A store that can read a part of a value has a `get_range` of its own as well:
+    here a range costs the whole value."""
 
     @abstractmethod
     def get(self, key: str) -> Blob:
@@ -37,7 +40,7 @@ class KeyValueStore(Opened, ABC):
         data = blob.data[offset : offset + nbytes]
         if len(data) != nbytes or offset > len(blob.data):
             raise Corrupt(
-                f"{self._url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}"
+                f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}"
             )
         return Blob(data, blob.etag)
 
@@ -56,7 +59,7 @@ class KeyValueStore(Opened, ABC):
 
     def put_file(self, key: str, path: str) -> None:
         check_key(key)
-        upload_size(path, f"{self._url}/{key}")
+        upload_size(path, f"{self.url}/{key}")
         self.put(key, Path(path).read_bytes())
 
     def head(self, key: str) -> ObjectInfo:
@@ -84,6 +87,6 @@ class KeyValueStore(Opened, ABC):
     def _check(self, key: str, blob: Blob, etag: str | None) -> None:
         if etag is not None and etag != blob.etag:
             raise Changed(
-                f"{self._url}/{key}: the object was replaced since it was first read "
+                f"{self.url}/{key}: the object was replaced since it was first read "
                 f"(etag {etag}, now {blob.etag}); open the version again"
             )

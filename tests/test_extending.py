@@ -1,32 +1,192 @@
-"""The examples of docs/extending.md work as they stand."""
+"""The pages of docs/extending*.md, followed as written: their files, and their tests run by pytest in a folder."""
 
 import dataclasses
 import importlib
 import io
+import json
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import loader
 from loader.errors import DecodeFailed, InvalidField
 
-TEXT = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+ROOT = Path(__file__).parent.parent
+FILES = {
+    page.stem.removeprefix("extending-"): dict(
+        re.findall(r"^```\w+ ([\w.]+)\n(.*?)^```", page.read_text(), re.M | re.S)
+    )
+    for page in (ROOT / "docs").glob("extending*.md")
+}
+"""Page -> name of a file -> the text that the page shows."""
+
+TESTS = {"extending": 8, "model": 9, "dataset": 2, "modality": 9, "store": 73}
+"""Page -> tests that its reader runs."""
 
 
-def example(name: str) -> dict[str, Any]:
+@pytest.fixture
+def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """follow(page) -> the reader's folder: tests, and `my_package` with the other files, installed there."""
+
+    def write(page: str) -> Path:
+        package = tmp_path / "my_package"
+        package.mkdir()
+        for name, code in FILES[page].items():
+            if name == "pyproject.toml":
+                install(tmp_path, code)
+            else:
+                (tmp_path if name.startswith("test_") else package).joinpath(name).write_text(code)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(ROOT))))
+        return tmp_path
+
+    return write
+
+
+def example(page: str, file: str) -> dict[str, Any]:
     """What the example's module defines."""
-    (code,) = re.findall(rf"```python {name}\n(.*?)```", TEXT, re.S)
-    names: dict[str, Any] = {"__name__": f"example_{name}"}
-    exec(compile(code, f"docs/extending.md: {name}", "exec"), names)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(FILES[page][file], f"{page}: {file}", "exec"), names)
     return names
+
+
+def install(folder: Path, project: str) -> None:
+    """What pip writes about a package with these entry points."""
+    about = folder / "my_package-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
+    groups = tomllib.loads(project)["project"]["entry-points"]
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in groups.items()]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+
+
+def run_tests(folder: Path, *options: str) -> tuple[dict[str, int], str]:
+    """Outcome -> number of tests, and what pytest prints."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-W",
+        "error",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        str(folder),
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    said = re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout.splitlines()[-1])
+    assert said, done.stdout + done.stderr
+    return {outcome: int(n) for n, outcome in said}, done.stdout
+
+
+@pytest.mark.parametrize("page", TESTS)
+def test_the_tests_of_a_page_pass(page: str, follow) -> None:
+    outcomes, said = run_tests(follow(page))
+    assert outcomes == {"passed": TESTS[page]}, said
+
+
+BROKEN = {  # test that finds it -> page, file, what it says, what it says then
+    "test_list_is_in_key_order": ("store", "sqlite_store.py", "ORDER BY key", "ORDER BY etag"),
+    "test_put_if_absent": ("store", "sqlite_store.py", "OR IGNORE", "OR REPLACE"),
+    "test_a_value_outlives_its_bytes": ("modality", "points.py", ".copy()", ""),
+    "test_garbage_is_refused_with_a_reason": (
+        "modality",
+        "points.py",
+        "raise DecodeFailed(",
+        "raise KeyError(",
+    ),
+    "test_a_spawned_process_makes_the_same": (
+        *("extending", "mean_colour.py"),
+        *("mean(axis=(0, 1))", "mean(axis=(0, 1)) + __import__('os').getpid()"),
+    ),
+    "test_rubbish_is_rejected": (
+        *("extending", "mean_colour.py", "inputs_of, photo\n"),
+        "inputs_of\nfrom loader.modalities import decoder_for\n\n"
+        "def photo(sample, field):\n    return decoder_for(field)(sample[field], None)\n",
+    ),
+    "test_the_same_bits_in_any_batch": ("model", "liking.py", "sigmoid()", "softmax(0)"),
+}
+
+
+@pytest.mark.parametrize("test", BROKEN)
+def test_a_suite_finds_what_is_wrong(test: str, follow) -> None:
+    page, file, right, wrong = BROKEN[test]
+    path = follow(page) / "my_package" / file
+    assert path.read_text().count(right) == 1
+    path.write_text(path.read_text().replace(right, wrong))
+    outcomes, said = run_tests(path.parents[1], "-k", test)
+    assert outcomes.keys() == {"failed"}, said
+
+
+TRAINING = """
+import numpy as np
+import loader
+from my_package.points import decode
+
+if __name__ == "__main__":
+    with loader.Root("sqlite://objects.db") as root, root.write("clouds") as writer:
+        for number in range(8):
+            writer.add(f"{number}", {"scan.xyz": np.full((2, 3), number, "<f4").tobytes()})
+    plan = loader.plan({"clouds": loader.Root("sqlite://objects.db").open("clouds@1")}, seed=7, global_batch=4)
+    how = {"framework": "numpy", "workers": 1, "executor": "processes", "decode": {"scan.xyz": decode}}
+    with loader.Loader(plan, 0, 1, **how) as batches:
+        print(sorted(float(cloud[0, 0]) for step in (0, 1) for cloud in batches.batch_at(step)["scan.xyz"]))
+"""
+
+
+def test_a_training_reads_a_package_s_modality_from_a_package_s_store(follow) -> None:
+    folder = follow("store")
+    (folder / "my_package" / "points.py").write_text(FILES["modality"]["points.py"])
+    (folder / "train.py").write_text(TRAINING)
+    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True)
+    assert done.stdout == f"{[float(n) for n in range(8)]}\n", done.stderr
+
+
+def test_the_verb_answers_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from penstock import verbs
+    from penstock.cli import main
+
+    monkeypatch.setitem(verbs.VERBS, "fields", example("verb", "fields.py")["VERB"])
+    monkeypatch.setitem(verbs.GROUPS, "train", (*verbs.GROUPS["train"], "fields"))
+    with loader.Root(tmp_path) as root, root.write("points") as writer:
+        writer.add("one", {"x.txt": "a", "cls": 1})
+    assert main(["fields", "points@1", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "cls\nx.txt\n"
+    assert main(["fields", "points@1", "--root", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"fields": ["cls", "x.txt"]}
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "the fields of a version" in capsys.readouterr().out
+
+
+def test_every_page_is_followed() -> None:
+    assert FILES.keys() == {*TESTS, "verb"}
+
+
+def test_a_scheme_whose_package_does_not_import_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, '[project.entry-points."penstock.stores"]\nlost = "no_such_package.store:open_lost"')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        loader.errors.MissingDependency, match=r"lost:// is opened by no_such_package\.store:"
+    ):
+        loader.storage.open_store("lost://place")
 
 
 def test_the_dataset_is_a_whole_set_of_assets() -> None:
     from dagster_project.definitions import build_defs
 
-    spec = example("dataset")["SPEC"]
+    spec = example("dataset", "portraits.py")["SPEC"]
     keys = {key.to_user_string() for key in build_defs(datasets=[spec]).resolve_all_asset_keys()}
     assert keys == {
         f"portraits/{stage}"
@@ -49,14 +209,14 @@ def test_the_dataset_is_a_whole_set_of_assets() -> None:
 def test_the_dataset_s_own_check_runs() -> None:
     import polars as pl
 
-    check = example("dataset")["known_licences"]
+    check = example("dataset", "portraits.py")["known_licences"]
     table = pl.DataFrame({"licence": ["CC0", "CC-BY-4.0"]})
     assert check(table, None).passed
     assert not check(pl.DataFrame({"licence": ["CC0", "unknown"]}), None).passed
 
 
 def test_the_modality_reads_what_it_writes() -> None:
-    module = example("modality")
+    module = example("modality", "points.py")
     points = np.arange(12, dtype=np.float32).reshape(4, 3)
     assert np.array_equal(module["decode"](module["encode"]("a.xyz", points)), points)
     with pytest.raises(DecodeFailed, match="13 bytes are not whole points"):
@@ -66,14 +226,12 @@ def test_the_modality_reads_what_it_writes() -> None:
 
 
 def test_the_model_is_one_file_and_one_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The conformance suite of featurizers runs over it as well."""
     from PIL import Image
 
     from assets.featurizers.models import ModelFeaturizer
     from assets.spec import DatasetSpec, Feature
 
-    (code,) = re.findall(r"```python model\n(.*?)```", TEXT, re.S)
-    (tmp_path / "shown_liking.py").write_text(code)
+    (tmp_path / "shown_liking.py").write_text(FILES["model"]["liking.py"])
     monkeypatch.syspath_prepend(str(tmp_path))
     weights = tmp_path / "liking.safetensors"
     importlib.import_module("shown_liking").save(weights, seed=1)

@@ -2,7 +2,7 @@
 
 A field's name says it: the last word, after the last `.`, picks the decoder (`jpg`, `caption.txt`,
 `latent.npy`), in any case of letters. To add a modality: one file here, one line in `DECODERS`, and one in
-`ENCODERS` if the writer should also take Python values for it.
+`ENCODERS` if the writer should also take Python values for it. `loader.testing.modalities` is its conformance suite.
 
 A decoder is a callable `(data, rng) -> object`: `data` the field's bytes, `rng` the sample's generator or
 None. It is picklable, safe to call from many threads, and raises `DecodeFailed` for whatever it cannot read.

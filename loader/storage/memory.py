@@ -5,22 +5,18 @@ in another one it would silently be empty.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from threading import Lock
-from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
-from .disk.errors import upload_size
-from .keys import check_key, check_prefix, check_span
-from .ranges import plan_reads
+from ..errors import AlreadyExists, InvalidStore, ObjectNotFound
+from .key_value import KeyValueStore
+from .keys import check_key, check_prefix
 from .shared.request_counts import count_request
-from .spec import Opened, StoreSpec
-from .store import Blob, ObjectInfo, Span, Store
-from .stream import open_reader
+from .spec import StoreSpec
+from .store import Blob, ObjectInfo, Store
 
 
 @dataclass(slots=True)
@@ -49,7 +45,7 @@ def open_memory(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
     return MemoryStore(space, prefix, spec, f"memory://{parts.netloc}/{prefix}".rstrip("/"))
 
 
-class MemoryStore(Opened):
+class MemoryStore(KeyValueStore):
     """Objects in a dictionary under a lock; an etag is the number of the write."""
 
     def __init__(self, space: _Space, prefix: str, spec: StoreSpec, url: str) -> None:
@@ -69,30 +65,6 @@ class MemoryStore(Opened):
             raise ObjectNotFound(f"{self._url}/{key}: there is no such object")
         return blob
 
-    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        check_span(key, offset, nbytes)
-        blob = self.get(key)
-        self._check(key, blob, etag)
-        data = blob.data[offset : offset + nbytes]
-        if len(data) != nbytes or offset > len(blob.data):
-            raise Corrupt(
-                f"{self._url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}"
-            )
-        return Blob(data, blob.etag)
-
-    def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
-    ) -> list[Blob]:
-        plan_reads(spans, max_gap, max_span)  # the same complaints as elsewhere; nothing to save in memory
-        pinned = etag if etag is not None else self.get(key).etag
-        return [self.get_range(key, span.offset, span.nbytes, pinned) for span in spans]
-
     def put(self, key: str, data: bytes | memoryview) -> None:
         name = self._prefix + check_key(key)
         with self._space.lock:
@@ -107,15 +79,6 @@ class MemoryStore(Opened):
             raise AlreadyExists(
                 f"{self._url}/{key}: the key already holds another object; choose another key"
             )
-
-    def put_file(self, key: str, path: str) -> None:
-        check_key(key)
-        upload_size(path, f"{self._url}/{key}")
-        self.put(key, Path(path).read_bytes())
-
-    def head(self, key: str) -> ObjectInfo:
-        blob = self.get(key)
-        return ObjectInfo(key=key, nbytes=len(blob.data), etag=blob.etag)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         full = self._prefix + check_prefix(prefix)
@@ -133,23 +96,6 @@ class MemoryStore(Opened):
         with self._space.lock:
             for name in names:
                 self._space.objects.pop(name, None)
-
-    def copy(self, src: str, dst: str) -> None:
-        check_key(dst)
-        self.put(dst, self.get(src).data)
-
-    def open_stream(self, key: str) -> BinaryIO:
-        return open_reader(self, key)
-
-    def close(self) -> None:
-        """Nothing to release; the objects stay until the process ends."""
-
-    def _check(self, key: str, blob: Blob, etag: str | None) -> None:
-        if etag is not None and etag != blob.etag:
-            raise Changed(
-                f"{self._url}/{key}: the object was replaced since it was first read "
-                f"(etag {etag}, now {blob.etag}); open the version again"
-            )
 
 
 def _reopen_here(spec: StoreSpec, pid: int) -> Store:

@@ -1,85 +1,16 @@
-"""Samples of every kind, made here: two or three each, with something to see or hear in them."""
+"""Samples of every kind, and models that are small."""
 
-import io
-import tempfile
 from collections.abc import Mapping
-from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
 import pytest
-from PIL import Image
 
-Sample = Mapping[str, bytes]
-
-
-def scene(seed: int, height: int = 120, width: int = 160, shift: float = 0.0) -> np.ndarray:
-    """uint8 [H, W, 3]: a smooth random landscape of low frequencies, moved to the right by `shift` px."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width].astype(np.float64)
-    x = x - shift
-    out = np.zeros((height, width, 3))
-    for _ in range(14):
-        fy, fx = rng.uniform(-4, 4, 2)
-        wave = np.cos(2 * np.pi * (fy * y / height + fx * x / width) + rng.uniform(0, 6.28))
-        out += wave[:, :, None] * rng.uniform(0.2, 1, 3)
-    return np.uint8(np.clip(128 + 24 * out, 0, 255))
-
-
-def jpeg(pixels: np.ndarray, quality: int = 92) -> bytes:
-    sink = io.BytesIO()
-    Image.fromarray(pixels).save(sink, "JPEG", quality=quality)
-    return sink.getvalue()
-
-
-def mp4(pictures: list[np.ndarray], *, crf: int = 18, colour_range: str = "tv") -> bytes:
-    """x264 at 25 frames per second, tagged BT.601 and limited range, or full range with "pc"."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "clip.mp4")
-        with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as out:
-            stream = out.add_stream("libx264", rate=25, options={"crf": str(crf), "g": "12", "bf": "0"})
-            height, width = pictures[0].shape[:2]
-            stream.width, stream.height = width, height
-            stream.pix_fmt = "yuv420p" if colour_range == "tv" else "yuvj420p"
-            stream.codec_context.time_base = Fraction(1, 25)
-            stream.codec_context.color_range, stream.codec_context.colorspace = (
-                (1 if colour_range == "tv" else 2),
-                6,
-            )
-            for number, picture in enumerate(pictures):
-                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-                frame.pts, frame.time_base = number, Fraction(1, 25)
-                out.mux(stream.encode(frame))
-            out.mux(stream.encode(None))
-        return path.read_bytes()
-
-
-def flac(samples: np.ndarray, rate_hz: int = 48_000, bits: int = 24) -> bytes:
-    """Float [channels, samples] in -1 to 1 as 16- or 24-bit FLAC."""
-    sink = io.BytesIO()
-    layout = {1: "mono", 2: "stereo", 6: "5.1"}[len(samples)]
-    form = "s16" if bits == 16 else "s32"
-    full = 2 ** (15 if bits == 16 else 31)
-    whole = np.clip(np.rint(samples.astype(np.float64) * full), -full, full - 1)
-    packed = whole.T.reshape(1, -1).astype(np.int16 if bits == 16 else np.int32)
-    with av.open(sink, "w", format="flac") as out:
-        stream = out.add_stream("flac", rate=rate_hz, layout=layout, format=form)
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(packed), format=form, layout=layout)
-        frame.sample_rate, frame.pts = rate_hz, 0
-        out.mux(stream.encode(frame))
-        out.mux(stream.encode(None))
-    return sink.getvalue()
-
-
-def sine(amplitude: float, seconds: float, rate_hz: int = 48_000, hz: float = 1000.0) -> np.ndarray:
-    return amplitude * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate_hz)) / rate_hz)
+from assets.testing.sample_media import Sample, flac, jpeg, mp4, samples_of_every_kind, scene, sine
 
 
 @pytest.fixture(scope="session")
 def make() -> "type[Make]":
-    """The functions of this file, for test modules that cannot import one another."""
+    """How samples are made."""
     return Make
 
 
@@ -90,18 +21,7 @@ class Make:
 @pytest.fixture(scope="session")
 def samples() -> Mapping[str, list[Sample]]:
     """kind -> samples; each has every field that a featurizer of the registry reads of this kind."""
-    moving = [scene(3, shift=4 * number) for number in range(20)]
-    noise = np.random.default_rng(1).normal(0, 0.1, (2, 30_000))
-    return {
-        "image": [{"jpg": jpeg(scene(1))}, {"jpg": jpeg(scene(2, 90, 40))}],
-        "video": [{"mp4": mp4(moving)}, {"mp4": mp4([scene(4)])}],
-        "audio": [
-            {"flac": flac(noise)},
-            {"flac": flac(sine(0.3, 1.0, 16_000)[None], 16_000, bits=16)},
-            {"flac": flac(np.zeros((1, 900)), 16_000)},
-        ],
-        "text": [{"txt": b"A horse, a horse!\n"}, {"txt": "狗 und Füße 🙂 </s>".encode()}],
-    }
+    return samples_of_every_kind()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ Small ones with random weights, saved to a folder as `save_pretrained` does; no 
 import io
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.featurizers import Featurizer, make
-from assets.featurizers.models import ModelFeaturizer
+from assets.featurizers import make
+from assets.testing.featurizers import in_any_batch
 from loader.errors import InvalidWeights
 
 pytestmark = [
@@ -146,26 +145,6 @@ def coder(folder: Path) -> Any:
     return model
 
 
-def in_any_batch(featurizer: Featurizer, samples: list[Mapping[str, bytes]]) -> None:
-    """The same bits alone, together, backwards, and in larger batches than the smallest one."""
-    assert isinstance(featurizer, ModelFeaturizer)
-    for one in (
-        featurizer,
-        replace(featurizer, batch_size=2),
-        replace(featurizer, batch_size=2, max_batch_size=4),
-    ):
-        together = one.features("image", samples)
-        backwards = one.features("image", samples[::-1])[::-1]
-        alone = [one("image", sample) for sample in samples]
-        for name in featurizer.outputs["image"]:
-            stored = [
-                [np.asarray(made.fields[name]).tobytes() for made in way]  # type: ignore[union-attr]
-                for way in (together, backwards, alone)
-            ]
-            assert stored[0] == stored[1] == stored[2]
-        assert [made.columns for made in together] == [made.columns for made in alone]  # type: ignore[union-attr]
-
-
 def test_clip(tmp_path: Path, pictures: list[Mapping[str, bytes]]) -> None:
     import torch
 
@@ -173,7 +152,7 @@ def test_clip(tmp_path: Path, pictures: list[Mapping[str, bytes]]) -> None:
     featurizer = make(
         "embedding", network="transformers", weights=str(tmp_path), caption="caption.txt", device="cpu"
     )
-    in_any_batch(featurizer, pictures)
+    in_any_batch(featurizer, "image", pictures)
     for sample in pictures:
         made = featurizer("image", {**sample, "caption.txt": b"a red cat"})
         with torch.inference_mode():
@@ -201,7 +180,7 @@ def test_captions(save: Callable[[Path], Any], tmp_path: Path, pictures: list[Ma
 
     model = save(tmp_path)
     featurizer = make("caption", network="transformers", weights=str(tmp_path), device="cpu", max_tokens=12)
-    in_any_batch(featurizer, pictures)
+    in_any_batch(featurizer, "image", pictures)
     for sample in pictures:
         made = featurizer("image", sample)
         with torch.inference_mode():
@@ -220,7 +199,7 @@ def test_latents(tmp_path: Path, pictures: list[Mapping[str, bytes]]) -> None:
     featurizer = make(
         "latent", network="diffusers", weights=str(tmp_path), size_px=0, stored="float32", device="cpu"
     )
-    in_any_batch(featurizer, pictures)
+    in_any_batch(featurizer, "image", pictures)
     for sample in pictures:
         pixels = pixels_of(sample)
         height = pixels.shape[0] // 8 * 8
@@ -265,8 +244,8 @@ def test_the_network_that_the_page_shows(
     import torch
     from transformers import Dinov2Config, Dinov2Model
 
-    page = (Path(__file__).parents[4] / "docs" / "extending.md").read_text()
-    (source,) = re.findall(r"```python network\n(.*?)```", page, re.S)
+    page = (Path(__file__).parents[4] / "docs" / "featurizers.md").read_text()
+    (source,) = re.findall(r"```python dino.py\n(.*?)```", page, re.S)
     (tmp_path / "shown_dino.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     torch.manual_seed(8)
@@ -275,7 +254,7 @@ def test_the_network_that_the_page_shows(
     )
     Dinov2Model(config).save_pretrained(tmp_path / "dino")
     featurizer = make("embedding", network="shown_dino:load", weights=str(tmp_path / "dino"), device="cpu")
-    in_any_batch(featurizer, pictures[:3])
+    in_any_batch(featurizer, "image", pictures[:3])
     made = featurizer("image", pictures[0]).fields["embedding.npy"]
     assert made.shape == (32,)
     assert np.linalg.norm(made) == pytest.approx(1)

@@ -1,0 +1,186 @@
+"""The conformance suites of featurizers, and of those that run a model.
+
+class TestMeanColour(FeaturizerConformance):
+    @pytest.fixture
+    def featurizer(self) -> Featurizer:
+        return make("my_package.mean_colour:MeanColour")
+"""
+
+import multiprocessing
+import operator
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loader.modalities import decoder_for, encode
+from loader.testing.damage import damaged
+
+from ..featurizers import Features, Featurizer
+from ..featurizers.models import ModelFeaturizer
+from ..media.unit import Unusable
+from .sample_media import Sample, samples_of_every_kind
+
+KINDS = {"image", "video", "audio", "text"}
+Samples = Mapping[str, list[Sample]]
+
+RUBBISH = [
+    b"\x00",
+    b"\xff\xd8\xff",
+    b"\xff\xfe" * 40,
+    bytes(range(256)) * 8,
+    b"\x00\x00\x00\x18ftypisom" + bytes(2000),
+    b"fLaC" + bytes(100),
+    b"RIFF\xff\xff\xff\xffWAVE\x80\x81",
+]
+
+
+class FeaturizerConformance:
+    """All that a featurizer promises. A class that extends it has the fixture `featurizer`."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def samples(cls) -> Samples:
+        """kind -> samples. A featurizer that reads other fields than jpg, mp4, flac and txt gets samples with these."""
+        return samples_of_every_kind()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_process(cls) -> Iterator[ProcessPoolExecutor]:
+        """A process that was spawned, and imports what it unpickles."""
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            yield pool
+
+    def test_it_says_what_it_is(self, featurizer: Featurizer) -> None:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", featurizer.name)
+        assert re.fullmatch(r"[0-9]+-[0-9a-f]{8}", featurizer.version)
+        assert featurizer.version == pickled(featurizer).version
+        assert featurizer.kinds
+        assert featurizer.kinds <= KINDS
+        for declared in (featurizer.inputs, featurizer.outputs, featurizer.columns):
+            assert set(declared) == featurizer.kinds
+        for fields in featurizer.inputs.values():
+            assert fields
+            assert all(decoder_for(field) for field in fields)
+
+    def test_all_samples_of_a_kind_get_the_same_names(self, featurizer: Featurizer, samples: Samples) -> None:
+        for kind in featurizer.kinds:
+            made = [featurizer(kind, sample) for sample in samples[kind]]
+            shapes = {(tuple(sorted(f.fields)), tuple(sorted(f.columns))) for f in made}
+            assert len(shapes) == 1
+            (shape,) = shapes
+            assert any(shape)
+            assert shape == (tuple(sorted(featurizer.outputs[kind])), tuple(sorted(featurizer.columns[kind])))
+            for features in made:
+                for name, value in features.fields.items():
+                    back = decoder_for(name)(encode(name, value), None)
+                    np.testing.assert_array_equal(back, value)
+
+    def test_the_same_bytes_give_the_same_features(self, featurizer: Featurizer, samples: Samples) -> None:
+        copy = pickled(featurizer)
+        for kind in featurizer.kinds:
+            for sample in samples[kind]:
+                first = featurizer(kind, sample)
+                assert same(first, featurizer(kind, sample))
+                assert same(
+                    first, copy(kind, {name: bytes(bytearray(data)) for name, data in sample.items()})
+                )
+
+    def test_a_kind_that_is_not_its_own_is_a_mistake(self, featurizer: Featurizer) -> None:
+        with pytest.raises(ValueError, match="a sample of kind 'smell'; accepted: "):
+            featurizer("smell", {})
+
+    def test_missing_and_empty_inputs_are_rejected(self, featurizer: Featurizer) -> None:
+        for kind, (field, *_) in featurizer.inputs.items():
+            assert refusal(featurizer, kind, {}).code == "missing_field"
+            assert refusal(featurizer, kind, {field: b""}).code == "empty"
+
+    def test_rubbish_is_rejected(self, featurizer: Featurizer) -> None:
+        for kind, (field, *_) in featurizer.inputs.items():
+            for data in RUBBISH:
+                if kind != "text" or not data.isascii():  # zero bytes are letters of UTF-8
+                    refusal(featurizer, kind, {field: data})
+
+    def test_damaged_bytes_are_rejected_or_featurized_but_never_anything_else(
+        self, featurizer: Featurizer, samples: Samples
+    ) -> None:
+        for kind, (field, *_) in featurizer.inputs.items():
+            sample = samples[kind][0]
+            whole = featurizer(kind, sample)
+            n_refused = 0
+            for data in damaged(sample[field], seed=len(kind)):
+                features = features_or_refusal(featurizer, kind, {**sample, field: data})
+                if isinstance(features, Unusable):
+                    n_refused += 1
+                    assert (features.outcome, features.stage) == ("rejected", "featurize")
+                else:
+                    assert features.columns.keys() == whole.columns.keys()
+                    assert features.fields.keys() == whole.fields.keys()
+            assert n_refused >= (1 if kind == "text" else 90)  # every truncation of media
+
+    def test_a_spawned_process_makes_the_same(
+        self, featurizer: Featurizer, samples: Samples, other_process: ProcessPoolExecutor
+    ) -> None:
+        for kind in featurizer.kinds:
+            there = other_process.submit(operator.call, featurizer, kind, samples[kind][0])
+            assert same(there.result(), featurizer(kind, samples[kind][0]))
+            bad = other_process.submit(operator.call, featurizer, kind, {})
+            assert isinstance(bad.exception(), Unusable)
+
+
+class ModelConformance(FeaturizerConformance):
+    """Of a `ModelFeaturizer` also that a sample gets the same bits in any batch."""
+
+    def test_the_same_bits_in_any_batch(self, featurizer: Featurizer, samples: Samples) -> None:
+        for kind in featurizer.kinds:
+            in_any_batch(featurizer, kind, [*samples[kind], *samples[kind]])
+
+
+def in_any_batch(featurizer: Featurizer, kind: str, samples: list[Sample]) -> None:
+    """Asserts the same bits alone, together, backwards, and in larger batches than the smallest one."""
+    assert isinstance(featurizer, ModelFeaturizer)
+    for one in (
+        featurizer,
+        replace(featurizer, batch_size=2),
+        replace(featurizer, batch_size=2, max_batch_size=4),
+    ):
+        together = one.features(kind, samples)
+        backwards = one.features(kind, samples[::-1])[::-1]
+        for sample, *ways in zip(samples, together, backwards, strict=True):
+            alone = one(kind, sample)
+            for way in ways:
+                assert isinstance(way, Features)
+                assert same(way, alone)
+
+
+def same(one: Features, other: Features) -> bool:
+    """Bit for bit, fields as they would be stored."""
+    stored = [{name: bytes(encode(name, value)) for name, value in f.fields.items()} for f in (one, other)]
+    return stored[0] == stored[1] and dict(one.columns) == dict(other.columns)
+
+
+def pickled(featurizer: Featurizer) -> Featurizer:
+    copy: Featurizer = pickle.loads(pickle.dumps(featurizer))  # noqa: S301 - our own bytes
+    return copy
+
+
+def refusal(featurizer: Featurizer, kind: str, sample: Mapping[str, bytes]) -> Unusable:
+    with pytest.raises(Unusable) as refused:
+        featurizer(kind, sample)
+    assert (refused.value.outcome, refused.value.stage) == ("rejected", "featurize")
+    assert re.fullmatch(r"[a-z_]+", refused.value.code)
+    assert refused.value.reason
+    return refused.value
+
+
+def features_or_refusal(
+    featurizer: Featurizer, kind: str, sample: Mapping[str, bytes]
+) -> Features | Unusable:
+    try:
+        return featurizer(kind, sample)
+    except Unusable as refused:
+        return refused

@@ -1,0 +1,92 @@
+"""Stores that read and write whole values: five verbs of their own, the others made of these."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import Changed, Corrupt
+from .disk.errors import upload_size
+from .keys import check_key, check_prefix, check_span
+from .ranges import plan_reads
+from .spec import Opened
+from .store import Blob, ObjectInfo, Span
+from .stream import open_reader
+
+__all__ = ["KeyValueStore", "check_key", "check_prefix"]
+
+
+class KeyValueStore(Opened, ABC):
+    """A store by its `get`, `put`, `put_if_absent`, `list` and `delete_many`, which pass their keys through `check_key`
+    and prefixes through `check_prefix`. A store that can read a part of a value has a `get_range` of its own as well:
+    here a range costs the whole value."""
+
+    @abstractmethod
+    def get(self, key: str) -> Blob:
+        """As `Store.get`."""
+
+    @abstractmethod
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """As `Store.put`."""
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
+        """As `Store.put_if_absent`."""
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        check_span(key, offset, nbytes)
+        blob = self.get(key)
+        self._check(key, blob, etag)
+        data = blob.data[offset : offset + nbytes]
+        if len(data) != nbytes or offset > len(blob.data):
+            raise Corrupt(
+                f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}"
+            )
+        return Blob(data, blob.etag)
+
+    def get_ranges(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        *,
+        etag: str | None = None,
+        max_gap: int = 64 * 2**10,
+        max_span: int = 16 * 2**20,
+    ) -> list[Blob]:
+        plan_reads(spans, max_gap, max_span)  # the same complaints as elsewhere; a span is a read
+        pinned = etag if etag is not None else self.get(key).etag
+        return [self.get_range(key, span.offset, span.nbytes, pinned) for span in spans]
+
+    def put_file(self, key: str, path: str) -> None:
+        check_key(key)
+        upload_size(path, f"{self.url}/{key}")
+        self.put(key, Path(path).read_bytes())
+
+    def head(self, key: str) -> ObjectInfo:
+        blob = self.get(key)
+        return ObjectInfo(key=key, nbytes=len(blob.data), etag=blob.etag)
+
+    def copy(self, src: str, dst: str) -> None:
+        check_key(dst)
+        self.put(dst, self.get(src).data)
+
+    def open_stream(self, key: str) -> BinaryIO:
+        return open_reader(self, key)
+
+    def close(self) -> None:
+        """Nothing to release, where a store says no other."""
+
+    @abstractmethod
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """As `Store.list`."""
+
+    @abstractmethod
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """As `Store.delete_many`."""
+
+    def _check(self, key: str, blob: Blob, etag: str | None) -> None:
+        if etag is not None and etag != blob.etag:
+            raise Changed(
+                f"{self.url}/{key}: the object was replaced since it was first read "
+                f"(etag {etag}, now {blob.etag}); open the version again"
+            )

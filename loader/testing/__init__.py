@@ -1,0 +1,18 @@
+"""Conformance suites for those who extend: of stores (`loader.testing.stores`), of modalities (`.modalities`).
+
+A suite is a class. A class of a test file that extends it says by a fixture what is to be held against it, and pytest
+runs all tests of the suite. The suites need the extra: `pip install 'penstock[testing]'`.
+"""
+
+from ..errors import MissingDependency
+
+try:
+    import pytest
+except ImportError as error:
+    raise MissingDependency(
+        "conformance suites need the package 'pytest', which is not installed: pip install 'penstock[testing]'"
+    ) from error
+
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{name}" for name in ("store_reads", "store_writes", "modalities"))
+)

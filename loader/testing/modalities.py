@@ -1,0 +1,114 @@
+"""The conformance suite of modalities: what holds for every decoder and encoder of a field.
+
+class TestPoints(ModalityConformance):
+    @pytest.fixture
+    def modality(self) -> Modality:
+        return Modality(decode=decode, samples=[bytes(24)], encode=encode, values=[np.zeros((2, 3), "<f4")])
+"""
+
+import mmap
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ..errors import DecodeFailed, InvalidField
+from ..modalities import Buffer, Decoder
+from .damage import damaged
+
+FIELD = "a.field"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modality:
+    """A decoder, an encoder, and examples for both."""
+
+    decode: Decoder
+    """The decoder."""
+    samples: Sequence[bytes]
+    """Bytes that it decodes; one or more."""
+    garbage: bytes = b"\xff\xfe\x00\x01 no such format"
+    """Bytes that it refuses."""
+    encode: Callable[[str, Any], Buffer] | None = None
+    """The encoder: (field, value) -> bytes. None without one."""
+    values: Sequence[object] = ()
+    """Values that the encoder takes and the decoder gives back. It refuses a plain `object()`."""
+
+
+class ModalityConformance:
+    """Decoding and encoding of one field. A class that extends it has the fixture `modality`, a `Modality`."""
+
+    def test_garbage_is_refused_with_a_reason(self, modality: Modality) -> None:
+        with pytest.raises(DecodeFailed) as caught:
+            modality.decode(modality.garbage, None)
+        assert len(str(caught.value)) > 10
+
+    def test_damaged_bytes_are_decoded_or_refused(self, modality: Modality) -> None:
+        for data in damaged(modality.samples[0], seed=1, n=20):
+            with suppress(DecodeFailed):  # any other error ends the test
+                modality.decode(data, None)
+
+    def test_every_kind_of_buffer_decodes_alike(self, modality: Modality, tmp_path: Path) -> None:
+        path = tmp_path / "field"
+        for data in modality.samples:
+            wanted = modality.decode(data, None)
+            path.write_bytes(data)
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                for buffer in (bytearray(data), memoryview(data), mapped):
+                    assert same(modality.decode(buffer, None), wanted), type(buffer)
+
+    def test_a_value_outlives_its_bytes(self, modality: Modality) -> None:
+        for data in modality.samples:
+            buffer = bytearray(data)
+            value = modality.decode(buffer, None)
+            buffer[:] = bytes(len(buffer))
+            assert same(value, modality.decode(data, None))
+
+    def test_the_same_bytes_and_numbers_give_the_same_value(self, modality: Modality) -> None:
+        for data in modality.samples:
+            first, second = (modality.decode(data, np.random.default_rng(7)) for _ in range(2))
+            assert same(first, second)
+
+    def test_many_threads_decode_alike(self, modality: Modality) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            for data in modality.samples:
+                wanted = modality.decode(data, None)
+                made = pool.map(lambda again: modality.decode(again, None), [data] * 8)
+                assert all(same(value, wanted) for value in made)
+
+    def test_it_pickles(self, modality: Modality) -> None:
+        again: Decoder = pickle.loads(pickle.dumps(modality.decode))  # noqa: S301 - our own bytes
+        for data in modality.samples:
+            assert same(again(data, None), modality.decode(data, None))
+
+    def test_values_come_back(self, modality: Modality) -> None:
+        for value in modality.values:
+            assert modality.encode is not None
+            data = bytes(modality.encode(FIELD, value))
+            assert data == bytes(modality.encode(FIELD, value))
+            assert same(modality.decode(data, None), value)
+
+    def test_other_values_are_refused_by_name(self, modality: Modality) -> None:
+        if modality.encode is not None:
+            with pytest.raises(InvalidField) as caught:
+                modality.encode(FIELD, object())
+            assert repr(FIELD) in str(caught.value)
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two decoded values are of one type and equal: arrays with their dtype, bit for bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CaptionModel(Protocol):
-    """What `network` names a loader of: see `networks.captioner`. size_px: side of the pictures it takes."""
+    """What `network` names a loader of. size_px: side of the pictures it takes."""
 
     size_px: int
 

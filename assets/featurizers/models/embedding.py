@@ -21,7 +21,7 @@ STORED = ("float32", "float16")
 
 
 class Embedder(Protocol):
-    """What `network` names a loader of: see `networks.two_towers`. size_px: side of the pictures it takes."""
+    """What `network` names a loader of. size_px: side of the pictures it takes."""
 
     size_px: int
 

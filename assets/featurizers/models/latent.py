@@ -22,7 +22,7 @@ STORED = ("float16", "float32")
 
 
 class Coder(Protocol):
-    """What `network` names a loader of: see `networks.autoencoder`. block_px: px of a side of one latent place."""
+    """What `network` names a loader of. block_px: px of a side of one latent place."""
 
     block_px: int
 

@@ -1,6 +1,7 @@
 """Samples of every kind, made here: two or three each, with something to see or hear in them."""
 
 import io
+import sys
 import tempfile
 from collections.abc import Mapping
 from fractions import Fraction
@@ -11,6 +12,8 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
+
+sys.path.append(str(Path(__file__).parent / "networks"))  # tests_networks, here and in workers
 
 Sample = Mapping[str, bytes]
 
@@ -107,14 +110,18 @@ def samples() -> Mapping[str, list[Sample]]:
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
     """Name in MODELS -> parameters with which it runs: small networks with random weights."""
-    from assets.featurizers.models.networks import autoencoder, captioner, two_towers
+    from tests_networks import autoencoder, captioner, two_towers
 
     folder = tmp_path_factory.mktemp("weights")
     made = {"embedding": two_towers, "latent": autoencoder, "caption": captioner}
     for name, network in made.items():
         network.save_small(folder / f"{name}.safetensors", seed=7)
     parameters = {
-        name: {"weights": str(folder / f"{name}.safetensors"), "network": network.NAME, "device": "cpu"}
+        name: {
+            "weights": str(folder / f"{name}.safetensors"),
+            "network": f"{network.__name__}:load",
+            "device": "cpu",
+        }
         for name, network in made.items()
     }
     parameters["embedding"] |= {"text": "txt"}

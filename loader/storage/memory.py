@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 from urllib.parse import urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
@@ -19,7 +19,7 @@ from .keys import check_key, check_prefix, check_span
 from .ranges import plan_reads
 from .shared.request_counts import count_request
 from .spec import Opened, StoreSpec
-from .store import Blob, ObjectInfo, Span, Store
+from .store import Blob, ObjectInfo, ReadLimits, Span, Store
 from .stream import open_reader
 
 
@@ -81,15 +81,9 @@ class MemoryStore(Opened):
         return Blob(data, blob.etag)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        plan_reads(spans, max_gap, max_span)  # the same complaints as elsewhere; nothing to save in memory
+        plan_reads(spans, **limits)  # the same complaints as elsewhere; nothing to save in memory
         pinned = etag if etag is not None else self.get(key).etag
         return [self.get_range(key, span.offset, span.nbytes, pinned) for span in spans]
 

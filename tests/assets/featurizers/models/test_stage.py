@@ -22,10 +22,11 @@ from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.ingest import units
 from assets.spec import DatasetSpec, Feature
-from assets.stages import StageRecord, current_record, require_published
+from assets.stages import require_published
 from loader.dataset.writing.part_extension import read_part
 from loader.errors import InvalidWeights, ModelFailed, ObjectNotFound
 from loader.storage import open_store
+from penstock.stages import StageRecord, current_record
 from resources.compute import Compute, InlineCompute, LocalCompute
 
 Models = Mapping[str, Mapping[str, Any]]

@@ -88,6 +88,12 @@ def range_reads(folder: Path, given: argparse.Namespace) -> tuple[list[str], lis
     return list(reads.section("nginx", turns, failed)), list(reads.verdicts(turns))
 
 
+def tls_reads(folder: Path, given: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Section and verdict. Raises: NoServer."""
+    turns, failed = reads.measure("nginx-tls", folder, given.rounds, given.until)
+    return list(reads.section("nginx-tls", turns, failed)), list(reads.tls_verdict(turns))
+
+
 def ceph_reads(folder: Path, given: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Section; nothing is aimed at. Raises: NoServer."""
     turns, failed = reads.measure("ceph", folder, given.rounds, given.until)
@@ -111,6 +117,7 @@ def from_bucket_to_bucket(folder: Path, given: argparse.Namespace) -> tuple[list
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], tuple[list[str], list[str]]]] = {
     "reads": range_reads,
+    "tls-reads": tls_reads,
     "ceph-reads": ceph_reads,
     "transfers": whole_files,
     "migration": from_bucket_to_bucket,

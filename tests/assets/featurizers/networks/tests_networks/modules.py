@@ -17,7 +17,7 @@ from loader.errors import InvalidWeights
 N = TypeVar("N", bound=nn.Module)
 Config = Mapping[str, Any]
 
-_CONFIG = "network"
+_CONFIG = "penstock"
 """Key of a safetensors header under which a network keeps its configuration, as JSON."""
 
 

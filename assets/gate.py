@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.stages import fingerprint
+
 from .checks import CheckResult, Expectation
 from .drift import Thresholds
 from .drift.compare import DRIFT_CHECKS
-from .stages import fingerprint
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,51 +6,7 @@ an audit, or never had one, are not read by mistake: neither in the same run nor
 
 from loader.errors import StageNotPublished
 from loader.storage import Store
-from penstock.stages import (
-    KnownRecords,
-    StageRecord,
-    Upstream,
-    Verdict,
-    append_record,
-    current_record,
-    current_records,
-    fingerprint,
-    found_records,
-    newest_listed,
-    partitions,
-    read_record,
-    read_records,
-    record_path,
-)
-
-__all__ = [
-    "GENERATIONS",
-    "MEDIA",
-    "QUARANTINE",
-    "RAW_OBJECTS",
-    "RECONCILIATION",
-    "REFRESH",
-    "SAMPLES",
-    "UNITS",
-    "VERSION",
-    "KnownRecords",
-    "StageRecord",
-    "Upstream",
-    "Verdict",
-    "append_record",
-    "current_record",
-    "current_records",
-    "fingerprint",
-    "found_records",
-    "newest_listed",
-    "partitions",
-    "read_record",
-    "read_records",
-    "record_path",
-    "require_published",
-    "require_read",
-]
-
+from penstock.stages import StageRecord, current_record
 
 RAW_OBJECTS = "raw_objects"
 MEDIA = "media"

@@ -1,7 +1,5 @@
-"""How long a dataset may take before a person is told: see `alarms`.
-
-What is done for a dataset by the clock, and for whom: its tenant, schedules, and how fresh versions should be.
-"""
+"""Upkeep of a dataset: its tenant, its schedules, how fresh its versions should be, and the delays after which a
+person is told (see `alarms`)."""
 
 import math
 import re

@@ -1,4 +1,5 @@
-"""The batches of a dataset: which raw objects belong to which, written down once and for ever.
+"""The batches of a dataset: which raw objects belong to which, written down once and for ever. Objects that a takedown
+names land no more.
 
     tables/<dataset>/manifests/<n>.json               n has at least 6 digits, from 1, without gaps
     tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never the truth
@@ -6,8 +7,6 @@
 A batch's key, '000042-1f0c99ab', is its number and the beginning of a SHA-256 over its objects. The file is
 named by the number alone, so that two writers who both want to be batch 42 meet: one of them is refused,
 reads what the other wrote, and leaves those objects out.
-
-Raw objects that a takedown names: they land no more.
 """
 
 import contextlib

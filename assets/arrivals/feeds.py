@@ -1,11 +1,10 @@
-"""Where notices of arrivals lie: files of JSON lines, or a queue that speaks SQS.
+"""Notices of arrivals, from files of JSON lines or an SQS queue. The store itself is asked for the objects that they
+name, which wait for a batch like listed ones.
 
 A letter (a file or a message) is taken away when nothing that it names waits any more: it is in a batch, or will never
 be. So a tick that is killed loses none, and one that comes twice names what is in a batch already. Of a queue, letters
 whose objects wait are hidden for as long as they may wait, and come again: set `maxReceiveCount` of a dead-letter queue
 to 10 or more. Of files, the folder's owner is this feed: who wants to keep them copies them elsewhere.
-
-What a feed's letters name, asked of the store itself and let wait for a batch like what is listed.
 """
 
 import logging

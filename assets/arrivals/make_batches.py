@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from loader.dataset.log.state import Deny
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
+from penstock.stages import partitions
 
 from ..sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
-from ..stages import partitions
 from .batch_manifests import (
     Book,
     DeniedObjects,

@@ -1,7 +1,4 @@
-"""One difference and what it takes for it to be a finding.
-
-How much a batch may differ from the baseline before it is stopped: one value per dataset, in its spec.
-"""
+"""Thresholds of a dataset's spec, differences measured against the baseline, and the findings that stop a batch."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -11,6 +11,7 @@ import loader
 from loader.dataset.writing.part_extension import part_rows
 from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
+from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
 
@@ -20,7 +21,7 @@ from ..featurizers.models import ModelFeaturizer, pinned
 from ..pages.report import dagster_name, data_version, features_metadata
 from ..pages.stage_events import as_failures
 from ..spec import DatasetSpec, Feature, stage_name
-from ..stages import StageRecord, Upstream, append_record, current_record, fingerprint, require_published
+from ..stages import require_published
 from ..tables import read_table, write_wide_table
 from .compute import compute_part, inputs_of
 from .names import names_of

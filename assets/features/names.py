@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import loader
 from loader.storage import Store
+from penstock.stages import StageRecord, append_record, current_record, current_records, read_record
 
 from ..featurizers import Featurizer
-from ..stages import GENERATIONS, StageRecord, append_record, current_record, current_records, read_record
+from ..stages import GENERATIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,7 @@ from loader.dataset.log.state import State
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
-from resources.compute import Compute, Progress
-
-from ..featurizers import Featurizer
-from ..featurizers.clashes import check_beside
-from ..featurizers.models import ModelFeaturizer, pinned
-from ..spec import DatasetSpec, stage_name
-from ..stages import (
+from penstock.stages import (
     KnownRecords,
     StageRecord,
     Upstream,
@@ -34,6 +28,12 @@ from ..stages import (
     fingerprint,
     partitions,
 )
+from resources.compute import Compute, Progress
+
+from ..featurizers import Featurizer
+from ..featurizers.clashes import check_beside
+from ..featurizers.models import ModelFeaturizer, pinned
+from ..spec import DatasetSpec, stage_name
 from ..tables import read_table, write_wide_table
 from .compute import compute_part, inputs_of
 from .names import names_of

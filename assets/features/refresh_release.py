@@ -21,12 +21,13 @@ from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.parquet import get_table
 from loader.dataset.versions.samples_table import scan_samples
 from loader.errors import EmptyVersion, FieldMismatch, StageNotPublished
+from penstock.stages import StageRecord, Upstream, append_record, current_records, fingerprint
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..gate import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
 from ..spec import DatasetSpec, Filter, stage_name
-from ..stages import REFRESH, StageRecord, Upstream, append_record, current_records, fingerprint
+from ..stages import REFRESH
 from .refresh import REFRESHED, settled, transaction
 
 if TYPE_CHECKING:

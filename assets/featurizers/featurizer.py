@@ -3,13 +3,19 @@
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
 
 from loader.modalities import check_field
 
+from .decoding import inputs_of
+
 Column = bool | int | float | str | None
+
+KINDS = frozenset({"image", "video", "audio", "text"})
+"""Kinds of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,33 +41,55 @@ class Features:
                 raise ValueError(f"column {name!r} is {value}; what cannot be measured is None")
 
 
-class Featurizer(Protocol):
-    """Picklable, without state: the same bytes give the same features, in any process."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Featurizer(ABC):
+    """A featurizer states its name, its kinds' fields and its outputs, and has `__call__`.
+
+    Instances pickle and keep no state: the same bytes give the same features, in any process. A dataclass field named
+    image, video, audio or text holds the field to read of samples of that kind; None leaves the kind out. All other
+    dataclass fields are parameters, and all are part of the version.
+    """
+
+    code: ClassVar[int] = 1
+    """Version of the code, raised by whoever changes what the featurizer computes."""
+    output_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that every sample gets, of every kind; override `outputs` where kinds differ."""
+    output_columns: ClassVar[tuple[str, ...]] = ()
+    """Score columns that every sample gets, of every kind; override `columns` where kinds differ."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Also the name of the group that its fields are stored in."""
 
     @property
     def version(self) -> str:
         """Changes whenever the features may: see `version_of`."""
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Which of image, video, audio and text it takes."""
+        return version_of(self.code, asdict(self))
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
         """kind -> the fields it reads."""
+        return inputs_of(
+            **{item.name: getattr(self, item.name) for item in fields(self) if item.name in KINDS}
+        )
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of image, video, audio and text it takes."""
+        return frozenset(self.inputs)
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
         """kind -> the fields that every sample of it gets, () for columns only."""
+        return dict.fromkeys(self.inputs, self.output_fields)
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         """kind -> the score columns that every sample of it gets, () for fields only."""
+        return dict.fromkeys(self.inputs, self.output_columns)
 
+    @abstractmethod
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """Features of one sample: `sample` holds the encoded bytes of the kind's inputs.
 

@@ -1,17 +1,15 @@
 """Loudness and true peak of a sound by FFmpeg's ebur128 filter; silence and clipping by its samples."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ..media.sounds.meter import Meter, Unmeasurable
 from ..media.unit import rejected
-from .decoding import STAGE, Array, Sound, field_of, inputs_of, sound
-from .featurizer import Column, Features, version_of
-
-CODE = 2
+from .decoding import STAGE, Array, Sound, field_of, sound
+from .featurizer import Column, Features, Featurizer
 
 WINDOW_S = 0.02
 """Over which the level is taken that is called silent or not."""
@@ -26,7 +24,7 @@ _AT_ONCE = 65_536  # samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loudness:
+class Loudness(Featurizer):
     """Loudness, peak, silence and clipping of sounds.
 
     Columns:
@@ -50,46 +48,25 @@ class Loudness:
     count."""
     name: ClassVar[str] = "loudness"
     """Name of the featurizer."""
+    code: ClassVar[int] = 2
+    output_columns: ClassVar[tuple[str, ...]] = (
+        "loudness_lufs",
+        "true_peak_dbtp",
+        "silence_ratio",
+        "clipped_ratio",
+    )
 
     def __post_init__(self) -> None:
         if not -200 <= self.silence_dbfs < 0:
             raise ValueError(f"silence_dbfs={self.silence_dbfs}; accepted: -200 up to, not including, 0")
 
-    @property
-    def version(self) -> str:
-        return version_of(CODE, asdict(self))
-
-    @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(audio=self.audio, video=self.video)
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(self.inputs)
-
-    @property
-    def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ())
-
-    @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, _COLUMNS)
-
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind == "video" and field not in sample:
-            return Features(fields={}, columns=dict.fromkeys(_COLUMNS))
+            return Features(fields={}, columns=dict.fromkeys(self.output_columns))
         heard = sound(sample, field)
         values = (*_loudness(heard), *_levels(heard, self.silence_dbfs))
-        return Features(fields={}, columns=dict(zip(_COLUMNS, values, strict=True)))
-
-
-_COLUMNS = (
-    "loudness_lufs",
-    "true_peak_dbtp",
-    "silence_ratio",
-    "clipped_ratio",
-)
+        return Features(fields={}, columns=dict(zip(self.output_columns, values, strict=True)))
 
 
 def _loudness(heard: Sound) -> tuple[Column, Column]:

@@ -1,17 +1,15 @@
 """Mel spectrograms: short-time Fourier transforms, summed in triangular bands and taken as logarithms."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ..media.unit import rejected
-from .decoding import STAGE, Array, field_of, inputs_of, one_channel
-from .featurizer import Features, version_of
-
-CODE = 1
+from .decoding import STAGE, Array, field_of, one_channel
+from .featurizer import Features, Featurizer
 
 MAX_SECONDS = 3600
 """Of one sample: a spectrogram is held whole."""
@@ -23,7 +21,7 @@ Log = Literal["none", "ln", "log10", "db", "whisper"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mel:
+class Mel(Featurizer):
     """Mel spectrogram of sounds; the default is the input of OpenAI's Whisper.
 
     The sound is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and, at either end, padded by half
@@ -66,6 +64,7 @@ class Mel:
     """"reflect" mirrors the sound at its ends; "constant" puts zeros there."""
     name: ClassVar[str] = "mel"
     """Name of the featurizer."""
+    output_fields: ClassVar[tuple[str, ...]] = ("mel.npy",)
 
     def __post_init__(self) -> None:
         highest = self.sample_rate_hz / 2
@@ -85,26 +84,6 @@ class Mel:
         ):
             if not accepted:
                 raise ValueError(f"mel({what}): see the class for what is accepted")
-
-    @property
-    def version(self) -> str:
-        return version_of(CODE, asdict(self))
-
-    @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(audio=self.audio, video=self.video)
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(self.inputs)
-
-    @property
-    def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("mel.npy",))
-
-    @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ())
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)

@@ -5,17 +5,15 @@ their median. Measured: a recompressed copy is at most 8 bits away, another pict
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from loader.errors import MissingDependency
 
-from .decoding import Array, field_of, frames, inputs_of, photo, three_of
-from .featurizer import Features, version_of
-
-CODE = 2
+from .decoding import Array, field_of, frames, photo, three_of
+from .featurizer import Features, Featurizer
 
 FLAT_STD = 2.0
 """Standard deviation of gray, in 8-bit steps at 32 x 32 px, below which the hash is one of noise."""
@@ -35,7 +33,7 @@ _COSINES = np.sqrt(2 / _SIDE) * np.cos(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerceptualHash:
+class PerceptualHash(Featurizer):
     """Field `phash.npy`: uint64 [1] of a photo, uint64 [3] of a clip.
 
     The hashes of a clip are of its first, middle and last frame (the same frame again where it has fewer than
@@ -56,26 +54,9 @@ class PerceptualHash:
     """Field to read of clips; None to leave clips out."""
     name: ClassVar[str] = "phash"
     """Name of the featurizer."""
-
-    @property
-    def version(self) -> str:
-        return version_of(CODE, asdict(self))
-
-    @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(image=self.image, video=self.video)
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(self.inputs)
-
-    @property
-    def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("phash.npy",))
-
-    @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("phash", "phash_mirrored", "phash_flat", "phash_flat_mask"))
+    code: ClassVar[int] = 2
+    output_fields: ClassVar[tuple[str, ...]] = ("phash.npy",)
+    output_columns: ClassVar[tuple[str, ...]] = ("phash", "phash_mirrored", "phash_flat", "phash_flat_mask")
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)

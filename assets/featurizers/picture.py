@@ -1,16 +1,14 @@
 """Luma, contrast, chroma and sharpness of a photo or clip; motion, black and frozen frames of a clip."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from .decoding import Array, field_of, frames, inputs_of, photo, shrunk, small_frames, three_of
-from .featurizer import Column, Features, version_of
-
-CODE = 1
+from .decoding import Array, field_of, frames, photo, shrunk, small_frames, three_of
+from .featurizer import Column, Features, Featurizer
 
 SERIES = (36, 64)
 """Height and width in px to which every picture is shrunk, whatever its shape; only sharpness sees more."""
@@ -40,7 +38,7 @@ MOVING = ("motion_mean_ratio", "frozen_ratio", "black_ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Picture(Featurizer):
     """image, video: the field to read of samples of that kind, None to leave the kind out.
 
     Columns (ratios lie in 0 to 1, of full range: limited-range video has been expanded), all but the
@@ -57,22 +55,6 @@ class Picture:
     image: str | None = "jpg"
     video: str | None = "mp4"
     name: ClassVar[str] = "picture"
-
-    @property
-    def version(self) -> str:
-        return version_of(CODE, asdict(self))
-
-    @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(image=self.image, video=self.video)
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(self.inputs)
-
-    @property
-    def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ())
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:

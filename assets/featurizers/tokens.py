@@ -15,17 +15,15 @@ import numpy as np
 from loader.errors import MissingDependency
 
 from ..media.unit import rejected
-from .decoding import STAGE, decoded, field_of, inputs_of
-from .featurizer import Column, Features, version_of
-
-CODE = 2
+from .decoding import STAGE, decoded, field_of
+from .featurizer import Column, Features, Featurizer, version_of
 
 VOCABULARY = "tekken_240718.json"
 VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class Tokens(Featurizer):
     """Tokens of documents, captions and transcripts.
 
     A document is there and not empty. A caption may be missing or empty: its sample gets no tokens, and None in the
@@ -50,6 +48,9 @@ class Tokens:
     """Bytes of the longest text; a longer text is refused."""
     name: ClassVar[str] = "tokens"
     """Name of the featurizer."""
+    code: ClassVar[int] = 2
+    output_fields: ClassVar[tuple[str, ...]] = ("tokens.npy",)
+    output_columns: ClassVar[tuple[str, ...]] = ("n_tokens",)
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_bytes <= 1 << 30:
@@ -60,23 +61,7 @@ class Tokens:
 
     @property
     def version(self) -> str:
-        return version_of(CODE, asdict(self), VOCABULARY_SHA256)
-
-    @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(text=self.text, image=self.image, video=self.video, audio=self.audio)
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(self.inputs)
-
-    @property
-    def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("tokens.npy",))
-
-    @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("n_tokens",))
+        return version_of(self.code, asdict(self), VOCABULARY_SHA256)
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)

@@ -12,10 +12,8 @@ import numpy as np
 
 from loader.errors import MissingDependency
 
-from .decoding import Array, field_of, inputs_of, one_channel
-from .featurizer import Features, version_of
-
-CODE = 1
+from .decoding import Array, field_of, one_channel
+from .featurizer import Features, Featurizer, version_of
 
 RATE_HZ = 16_000
 WEIGHTS = "data/silero_vad_16k_sequence.onnx"
@@ -30,7 +28,7 @@ _QUIETER = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoiceActivity:
+class VoiceActivity(Featurizer):
     """Segments of speech in sounds.
 
     The sound is mixed to one channel (ITU-R BS.775) and resampled to 16 kHz. A segment begins where the probability
@@ -55,6 +53,8 @@ class VoiceActivity:
     """Seconds that are added at both ends of a segment, where segments do not meet."""
     name: ClassVar[str] = "vad"
     """Name of the featurizer."""
+    output_fields: ClassVar[tuple[str, ...]] = ("vad.npy",)
+    output_columns: ClassVar[tuple[str, ...]] = ("speech_ratio", "n_speech_segments")
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -66,23 +66,7 @@ class VoiceActivity:
     @property
     def version(self) -> str:
         """Raises: MissingDependency."""
-        return version_of(CODE, asdict(self), _digest(str(weights())))
-
-    @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(audio=self.audio, video=self.video)
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(self.inputs)
-
-    @property
-    def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("vad.npy",))
-
-    @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("speech_ratio", "n_speech_segments"))
+        return version_of(self.code, asdict(self), _digest(str(weights())))
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)

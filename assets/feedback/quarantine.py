@@ -22,12 +22,13 @@ from loader.dataset.versions.samples_table import live_rows
 from loader.errors import Conflict, VersionNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
+from penstock.stages import StageRecord, append_record, current_record, fingerprint
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
 
 from ..pages.report import dagster_name, quarantine_metadata
 from ..spec import DatasetSpec
-from ..stages import QUARANTINE, VERSION, StageRecord, append_record, current_record, fingerprint
+from ..stages import QUARANTINE, VERSION
 from ..tables import read_table, write_table
 from .judging import Finding, judge
 

@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loader.storage import Store
-from penstock.stages import check_partition
+from penstock.stages import check_partition, fingerprint
 
 from ..media.known import ClipStaging
 from ..media.policy import CutPolicy
 from ..media.segments.read import Segment
-from ..stages import fingerprint
 
 _VERSION = "1"
 """Of how clips are made: another one, and what waits is not taken."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from loader.errors import StoreError
 from loader.storage import Store
+from penstock.stages import fingerprint
 from resources.compute import Compute, Progress
 from resources.store_variables import store_variables
 
@@ -19,7 +20,6 @@ from ..media.objects import CutRequest, CutResult, cut_object, refusal_row, stor
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, dropped, rejected
 from ..spec import DatasetSpec
-from ..stages import fingerprint
 from .clip_staging import StagingOf, segments_of
 from .time_limits import Tell, limits_decoded, log
 

@@ -13,6 +13,7 @@ import dagster as dg
 import loader
 from loader.errors import StageNotPublished, StoreError
 from loader.storage import Store
+from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.compute import Compute, ComputeResource, Outcome, Progress
 from resources.storage import LandingResource, RootResource
 from resources.store_variables import store_variables
@@ -24,16 +25,7 @@ from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
-from ..stages import (
-    MEDIA,
-    RAW_OBJECTS,
-    StageRecord,
-    Upstream,
-    append_record,
-    current_record,
-    fingerprint,
-    require_published,
-)
+from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
 from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
 from .time_limits import Limit, Tell, limits_told, log

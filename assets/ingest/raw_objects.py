@@ -22,6 +22,7 @@ from loader.errors import (
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import Store
 from loader.storage.keys import is_text
+from penstock.stages import StageRecord, append_record, current_record, fingerprint
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest
@@ -31,7 +32,7 @@ from ..media.sniff import HEAD_BYTES, sniff
 from ..pages.report import dagster_name, data_version, raw_objects_metadata
 from ..pages.stage_events import as_failures
 from ..sources import LANDING, ORIGINS, Source
-from ..stages import RAW_OBJECTS, StageRecord, append_record, current_record, fingerprint
+from ..stages import RAW_OBJECTS
 from ..tables import write_table
 
 CODE_VERSION = "3"

@@ -17,6 +17,7 @@ from loader.dataset.writing.part_extension import part_rows
 from loader.errors import StageNotPublished
 from loader.storage import Store
 from penstock.class_names import class_names
+from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import LandingResource, RootResource
 
@@ -26,18 +27,7 @@ from ..media.policy import policy_words
 from ..pages.report import check_metadata, dagster_name, units_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
-from ..stages import (
-    MEDIA,
-    RAW_OBJECTS,
-    UNITS,
-    StageRecord,
-    Upstream,
-    append_record,
-    current_record,
-    fingerprint,
-    require_published,
-    require_read,
-)
+from ..stages import MEDIA, RAW_OBJECTS, UNITS, require_published, require_read
 from ..tables import read_table, write_table
 from . import recuts
 from .clip_staging import clear_staging, staging_of

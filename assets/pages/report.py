@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from penstock.card.rendering.escape import clean, markdown_text
+from penstock.stages import StageRecord
 
 from ..media.media_table import MEDIA
-from ..stages import StageRecord
 from ..tables import RAW_OBJECTS, UNITS
 from . import plots
 from .table_columns import arrow_schema, lineage_metadata, schema_metadata

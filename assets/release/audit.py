@@ -17,6 +17,7 @@ from loader.dataset.log.state import State
 from loader.dataset.publishing import gate as gated
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approve import covering, stops
+from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..drift.compare import DRIFT_CHECKS, Compared
@@ -25,7 +26,7 @@ from ..drift.facts import baseline_of, facts_of
 from ..drift.page import plotted, render, save
 from ..gate import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
 from ..samples.candidate import candidate
-from ..stages import VERSION, StageRecord, Upstream, append_record, current_record, fingerprint
+from ..stages import VERSION
 
 if TYPE_CHECKING:
     import polars as pl

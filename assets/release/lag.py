@@ -19,11 +19,11 @@ from loader.dataset.tables.manifest import read_manifest
 from loader.errors import Corrupt, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
+from penstock.stages import StageRecord
 
 from ..arrivals.batch_manifests import read_manifest as read_batch
 from ..pages import plots
 from ..pages.report import Metadata, markdown_table
-from ..stages import StageRecord
 from ..tables import read_table
 
 if TYPE_CHECKING:

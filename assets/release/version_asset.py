@@ -12,6 +12,7 @@ from loader.dataset.publishing.commit import open_record
 from loader.errors import Conflict, StageNotPublished
 from penstock.approve import stops
 from penstock.card.rendering.escape import markdown_text
+from penstock.stages import StageRecord, current_record, found_records, newest_listed
 from resources.storage import RootResource
 
 from ..gate import GATE, Gate
@@ -21,15 +22,7 @@ from ..pages.plots import MAX_VERSIONS
 from ..pages.report import Metadata, dagster_name, version_metadata
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
-from ..stages import (
-    SAMPLES,
-    VERSION,
-    StageRecord,
-    current_record,
-    found_records,
-    newest_listed,
-    require_published,
-)
+from ..stages import SAMPLES, VERSION, require_published
 from .audit import Audit, audit_batch, overtaken
 from .card import card_metadata
 from .lag import PRODUCER, arrivals, lag_metadata

@@ -12,10 +12,11 @@ from loader.dataset.shards.part import ShardFile
 from loader.dataset.writing.part_extension import add_part_columns, part_rows
 from loader.errors import Conflict
 from loader.storage import Store
+from penstock.stages import StageRecord
 
 from ..ingest.media import reject_reason
 from ..spec import DatasetSpec
-from ..stages import StageRecord, require_read
+from ..stages import require_read
 from ..tables import read_table
 from .near_duplicates import CODE as NEAR_DUPLICATE
 from .near_duplicates import NONE, Copies

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import loader
 from loader.dataset.tables.parquet import get_table_bytes
-
-from ..stages import StageRecord
+from penstock.stages import StageRecord
 
 if TYPE_CHECKING:
     import polars as pl

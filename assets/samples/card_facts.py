@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.stages import StageRecord
+
 from ..spec import DatasetSpec, Filter
-from ..stages import StageRecord
 
 
 def filter_words(one: Filter) -> str:

@@ -10,6 +10,7 @@ import dagster as dg
 import loader
 from loader.errors import StageNotPublished
 from loader.storage import Store
+from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.storage import RootResource
 
 from ..dedup.policy import NearDuplicates
@@ -18,19 +19,7 @@ from ..pages.report import check_metadata, dagster_name, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
 from ..spec import DatasetSpec
-from ..stages import (
-    MEDIA,
-    RAW_OBJECTS,
-    SAMPLES,
-    UNITS,
-    StageRecord,
-    Upstream,
-    append_record,
-    current_record,
-    fingerprint,
-    require_published,
-    require_read,
-)
+from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
 from ..tables import read_table, write_table
 from .assembly import Assembled, assemble, audit
 from .candidate import candidate

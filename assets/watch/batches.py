@@ -12,9 +12,10 @@ from typing import Literal
 import loader
 from loader.dataset.log.state import State
 from loader.storage import Store
+from penstock.stages import KnownRecords, StageRecord
 
 from ..arrivals.batch_manifests import batch_number, batch_numbers, manifests
-from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, KnownRecords, StageRecord
+from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
 from ..stages import VERSION as AUDIT
 from ..tables import read_table
 

@@ -19,11 +19,11 @@ import loader
 from assets.arrivals.make_batches import discover
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
-from assets.stages import StageRecord, Upstream, append_record, fingerprint
 from assets.upkeep import Upkeep
 from benchmarks.scale import publish
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
+from penstock.stages import StageRecord, Upstream, append_record, fingerprint
 from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource

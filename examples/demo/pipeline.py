@@ -14,10 +14,11 @@ from assets.arrivals.batch_manifests import Manifest, manifests
 from assets.arrivals.make_batches import discover
 from assets.failures import why_failed
 from assets.spec import DatasetSpec
-from assets.stages import SAMPLES, StageRecord, current_record
+from assets.stages import SAMPLES
 from dagster_project.datasets.demo import SPEC
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
+from penstock.stages import StageRecord, current_record
 from resources.compute import ComputeResource
 
 SETTINGS = Path(__file__).resolve().parents[2] / "deploy" / "one_machine" / "dagster.yaml"

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import loader
-from assets.stages import current_record
 from assets.tables import read_table
 from examples.demo import arrivals
 from examples.demo.pipeline import DATASET, STAGES, Pipeline, Places, Run, is_published, record_of
 from examples.demo.show import DemoFailed, Report, headline, line, size, working
+from penstock.stages import current_record
 
 Seconds = dict[str, float]
 Arrival = Callable[[Path, Path], set[str]]

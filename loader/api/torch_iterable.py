@@ -1,7 +1,5 @@
-"""The IterableDataset class itself; importing this module imports torch.
-
-Where a run is, told from what torchdata's StatefulDataLoader saves around the states of a plan.
-"""
+"""A plan as an IterableDataset, and its step in the states that torchdata's StatefulDataLoader saves. Importing this
+module imports torch."""
 
 import pickle
 from collections.abc import Iterator, Mapping

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 from ..errors import Changed, Corrupt
-from ..storage import Blob, RangeReader, Span
+from ..storage import Blob, RangeReader, ReadLimits, Span
 from .pages import page_name
 
 FETCH_BYTES = 16 * 2**20
@@ -110,20 +110,14 @@ class CachedStore:
         return Blob(blob.data, content.sha256)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         """As every store. A page that is missing and of which half is wanted is fetched whole and kept; of others only
         what is wanted is read, at once, unless the page is on its way. Costs O(pages touched). Raises: as the origin
         does."""
         content = self._content(key)
         if content is None:
-            return self._origin.get_ranges(key, spans, etag=etag, max_gap=max_gap, max_span=max_span)
+            return self._origin.get_ranges(key, spans, etag=etag, **limits)
         self._check(key, content, etag)
         wanted = _Wanted(spans, self._cache.page_bytes)
         if spans and max(offset + nbytes for offset, nbytes in spans) > content.nbytes:
@@ -140,11 +134,11 @@ class CachedStore:
         coming = [number for number in rest if waits and self._cache.is_coming(self._name(content, number))]
         # One that came between the two looks is there by now.
         alone = [n for n in rest if n not in coming and not self._from_page(content, n, wanted)]
-        self._read_alone(key, alone, wanted, max_gap, max_span)
+        self._read_alone(key, alone, wanted, limits)
         for number in coming:  # last: meanwhile they come
             self._cache.wait(self._name(content, number))
         gone = [number for number in coming if not self._from_page(content, number, wanted)]
-        self._read_alone(key, gone, wanted, max_gap, max_span)
+        self._read_alone(key, gone, wanted, limits)
         return [Blob(data, content.sha256) for data in wanted.joined()]
 
     def claim(self, key: str, number: int) -> Claim:
@@ -247,16 +241,14 @@ class CachedStore:
             for i, cut in wanted.cuts[number]:
                 wanted.pieces[i][number] = blob.data[cut]
 
-    def _read_alone(
-        self, key: str, numbers: Sequence[int], wanted: "_Wanted", max_gap: int, max_span: int
-    ) -> None:
+    def _read_alone(self, key: str, numbers: Sequence[int], wanted: "_Wanted", limits: ReadLimits) -> None:
         """What is wanted of these pages, and not the pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
         ranges = wanted.ranges(numbers)
         blobs = self._origin.get_ranges(
-            key, [span for _, _, span in ranges], etag=self._pins.get(key), max_gap=max_gap, max_span=max_span
+            key, [span for _, _, span in ranges], etag=self._pins.get(key), **limits
         )
         for (i, number, _), blob in zip(ranges, blobs, strict=True):
             self._pin(key, blob.etag)

@@ -1,7 +1,4 @@
-"""What a plan will do, as numbers: computed from the plan alone, before anything is read.
-
-A plan in words, for people: the numbers of `facts`, a line each.
-"""
+"""Numbers of a plan, computed from the plan alone before anything is read, and the same numbers in words for people."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -18,7 +18,7 @@ from .describe import describe, plan_facts
 from .mixing.boundary import FILL
 from .mixing.mixture import Weight, chain_segments, integer_weights
 from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
-from .random.canonical import canonical_json, whole
+from .random.canonical import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.packing import PackBy
 from .sources.quarantine import QuarantineKeys, quarantine_of
@@ -101,7 +101,7 @@ class Plan(PlanContent):
 
     def save(self, root: PlanRoot) -> str:
         """Stores the plan's canonical JSON as `plans/<hash>.json`, if it is not there yet; returns the hash."""
-        root.store.put_if_absent(f"plans/{self.hash}.json", canonical_json(self.to_json()))
+        root.store.put_if_absent(f"plans/{self.hash}.json", plan_json(self.to_json()))
         return self.hash
 
     def batch_size(self, step: int) -> int:

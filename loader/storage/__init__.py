@@ -16,12 +16,13 @@ from typing import cast
 from ..errors import InvalidStore, MissingDependency, ObjectNotFound
 from .disk.buffer_reads import disk_of
 from .spec import StoreSpec, spec_of
-from .store import Blob, ObjectInfo, RangeReader, Span, Store
+from .store import Blob, ObjectInfo, RangeReader, ReadLimits, Span, Store
 
 __all__ = [
     "Blob",
     "ObjectInfo",
     "RangeReader",
+    "ReadLimits",
     "Span",
     "Store",
     "StoreSpec",

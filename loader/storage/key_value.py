@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 from ..errors import Changed, Corrupt
 from .disk.errors import upload_size
 from .keys import check_key, check_prefix, check_span
 from .ranges import plan_reads
 from .spec import Opened
-from .store import Blob, ObjectInfo, Span
+from .store import Blob, ObjectInfo, ReadLimits, Span
 from .stream import open_reader
 
 __all__ = ["KeyValueStore", "check_key", "check_prefix"]
@@ -45,15 +45,9 @@ class KeyValueStore(Opened, ABC):
         return Blob(data, blob.etag)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        plan_reads(spans, max_gap, max_span)  # the same complaints as elsewhere; a span is a read
+        plan_reads(spans, **limits)  # the same complaints as elsewhere; a span is a read
         pinned = etag if etag is not None else self.get(key).etag
         return [self.get_range(key, span.offset, span.nbytes, pinned) for span in spans]
 

@@ -11,7 +11,7 @@ from ..errors import InvalidStore
 from .store import Span
 
 
-def plan_reads(spans: Sequence[Span], max_gap: int, max_span: int) -> list[Span]:
+def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int = 16 * 2**20) -> list[Span]:
     """Disjoint, ascending reads of 1 to `max_span` bytes that cover every byte of every span.
 
     Spans at most `max_gap` bytes apart share a read while it stays within `max_span`; a larger span is cut.

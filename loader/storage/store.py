@@ -7,7 +7,7 @@ pickle as a spec (URL and non-secret options), never as a live client.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import BinaryIO, NamedTuple, Protocol, TypedDict, Unpack, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,15 @@ class Span(NamedTuple):
     """Number of bytes."""
 
 
+class ReadLimits(TypedDict, total=False):
+    """Limits of `get_ranges`; the defaults are those of `ranges.plan_reads`."""
+
+    max_gap: int
+    """Bytes between two spans that share a request, at most; 64 KiB unless given."""
+    max_span: int
+    """Bytes of a request, at most; 16 MiB unless given."""
+
+
 class RangeReader(Protocol):
     """What reading samples needs of a store, or of a cache before one."""
 
@@ -55,13 +64,7 @@ class RangeReader(Protocol):
         object has another; Corrupt when the object is shorter than the range."""
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         """One blob per span, in the order given. Spans closer than `max_gap` bytes share a request of at most
         `max_span` bytes (a single larger span is cut into several requests and joined)."""

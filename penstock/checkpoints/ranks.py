@@ -1,7 +1,5 @@
-"""What ranks tell each other beside what torch.distributed.checkpoint does, and errors as the rank raised them.
-
-The same call for many items, some at once, with no more of them in memory than are at work.
-"""
+"""Answers and errors that ranks tell each other beside torch.distributed.checkpoint, and calls for many items with a
+bounded number in memory."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable

@@ -1,4 +1,5 @@
-"""What collectors deleted from a root, for ever on record: mirrors delete no more than that.
+"""Records of the objects that collectors deleted from a root, for ever. A mirror's collector deletes no more than
+these, once nobody who reads the mirror needs them.
 
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
@@ -6,8 +7,6 @@ The hex begins the SHA-256 of the keys, with a line break between them: each pri
 what it knew, and a mirror needs the records of all. Earlier releases wrote `swept/<n>.parquet`. Created once, before
 the objects are deleted: what a collector that was killed did not delete any more is condemned still, and stands in a
 later record again.
-
-A mirror's collector: it deletes what its primary's has deleted, once nobody who reads the mirror needs it.
 """
 
 import hashlib

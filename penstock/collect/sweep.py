@@ -1,7 +1,5 @@
-"""Deletes what has been condemned for long enough, after a last look at each piece of it.
-
-Deletes a piece of a plan, past what cannot be deleted: held, locked, in a folder of another user, behind a link.
-"""
+"""Deletes condemned objects piece by piece, after a last look at each piece. Objects that are held, locked, in a
+folder of another user or behind a link are passed over."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""A prefix of the store that is one examination's own.
-
-A folder of the doctor's own inside the one that is looked at.
-"""
+"""A scratch prefix of the store, or a scratch folder, that is one examination's own."""
 
 import os
 import secrets

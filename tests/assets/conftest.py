@@ -16,9 +16,9 @@ from assets.arrivals.make_batches import discover
 from assets.gate import Gate
 from assets.release.audit import audit_batch
 from assets.spec import DatasetSpec
-from assets.stages import StageRecord
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
+from penstock.stages import StageRecord
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 

@@ -17,10 +17,11 @@ from assets.ingest import units
 from assets.media.objects import AuditRequest
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.stages import StageRecord, current_record, require_published
+from assets.stages import require_published
 from assets.tables import read_table
 from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
+from penstock.stages import StageRecord, current_record
 from resources.compute import Compute, InlineCompute, LocalCompute
 
 Publish = Callable[[loader.Root, StageRecord], loader.Version]

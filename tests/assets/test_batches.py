@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import loader
 from assets.spec import DatasetSpec, Filter
-from assets.stages import append_record, current_record
 from assets.watch.batches import Batch, Batches
 from assets.watch.metrics import PipelineCollector
+from penstock.stages import append_record, current_record
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 SPEC = DatasetSpec(name="demo", max_reject_rate=0.5)

@@ -20,10 +20,10 @@ from assets.release.version_asset import version_asset
 from assets.samples.samples_asset import samples_asset
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from assets.stages import current_record
 from dagster_project.definitions import batches_of, build_defs
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store
+from penstock.stages import current_record
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment

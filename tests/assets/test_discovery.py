@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from assets.arrivals.batch_manifests import Book, Manifest, RawObject, manifests, read_manifest
 from assets.arrivals.make_batches import discover, pending, undiscovered
 from assets.sources import BatchLimits
-from assets.stages import StageRecord, append_record
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
 from loader.storage import Store, open_store
+from penstock.stages import StageRecord, append_record
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FEW = BatchLimits(max_objects=3)

@@ -13,8 +13,9 @@ from assets.checks import CheckResult, Expectation, audio_rate
 from assets.gate import SUITE, Gate
 from assets.release.version_asset import publish_batches
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.stages import current_record, partitions, require_published
+from assets.stages import require_published
 from loader.errors import Fenced, StageNotPublished
+from penstock.stages import current_record, partitions
 
 SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"),))
 DRIFT = dict.fromkeys(("drift", "agreement", "splits", "protected"), True)

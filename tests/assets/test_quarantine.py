@@ -26,10 +26,10 @@ from assets.feedback.quarantine import (
 )
 from assets.pages.report import quarantine_metadata
 from assets.spec import DatasetSpec
-from assets.stages import append_record, current_record
 from assets.tables import write_table
 from dagster_project.sensors.quarantine import quarantine_sensor
 from loader.errors import StoreError
+from penstock.stages import append_record, current_record
 from resources.compute import InlineCompute
 from resources.compute.contract import Failure, Outcome
 from resources.storage import RootResource

@@ -8,7 +8,7 @@ import dagster as dg
 
 import loader
 from assets.spec import DatasetSpec, Feature
-from assets.stages import current_record
+from penstock.stages import current_record
 
 SPEC = DatasetSpec(
     name="demo",

@@ -16,10 +16,10 @@ from assets.featurizers import Features
 from assets.gate import Gate
 from assets.media.unit import Unusable
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.stages import append_record, current_record
 from loader.dataset.reading.read import read_fields
 from loader.errors import FieldNotFound
 from loader.modalities import decoder_for
+from penstock.stages import append_record, current_record
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 Told = Callable[[dg.ExecuteInProcessResult], str]

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from assets.stages import (
+from assets.stages import require_published
+from assets.tables import read_table, write_table
+from loader.errors import AlreadyExists, Corrupt, InvalidName, StageNotPublished
+from loader.storage import Store, open_store
+from penstock.stages import (
     KnownRecords,
     StageRecord,
     Upstream,
@@ -13,11 +17,7 @@ from assets.stages import (
     current_records,
     fingerprint,
     partitions,
-    require_published,
 )
-from assets.tables import read_table, write_table
-from loader.errors import AlreadyExists, Corrupt, InvalidName, StageNotPublished
-from loader.storage import Store, open_store
 
 RECORD = StageRecord(
     dataset="demo",

@@ -12,12 +12,13 @@ import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
 from assets.spec import DatasetSpec, Feature
-from assets.stages import partitions, require_published
+from assets.stages import require_published
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.card.build import build_card
 from penstock.card.stored import save_card
+from penstock.stages import partitions
 from penstock.takedown.prove import prove
 from penstock.takedown.run import run_takedown
 

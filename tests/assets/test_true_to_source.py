@@ -11,7 +11,7 @@ import loader
 from assets.media.photos import cut as image
 from assets.media.photos.open import read_heif
 from assets.spec import DatasetSpec
-from assets.stages import current_record, partitions
+from penstock.stages import current_record, partitions
 
 SPEC = DatasetSpec(name="demo")
 Run = Callable[..., dg.ExecuteInProcessResult]

@@ -23,10 +23,11 @@ from assets.release.version_asset import audit_waiting, publish_batches, version
 from assets.samples.candidate import candidate
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.stages import StageRecord, append_record, current_record, require_published
+from assets.stages import require_published
 from loader.dataset.log.entries import canonical
 from loader.errors import Fenced, StageNotPublished
 from loader.storage import open_store
+from penstock.stages import StageRecord, append_record, current_record
 from resources.compute import InlineCompute
 from resources.storage import RootResource
 

@@ -14,8 +14,8 @@ from assets.arrivals.make_batches import BatchLimits, discover
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.stages import current_records
 from loader.storage import open_store
+from penstock.stages import current_records
 from resources.compute import InlineCompute
 from tests.dagster_project.notes_location import SPEC
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment

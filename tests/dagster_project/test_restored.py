@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.stages import current_records
 from assets.watch.batches import Batches
+from penstock.stages import current_records
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment
 from tests.servers.postgres import Postgres, postgres
 

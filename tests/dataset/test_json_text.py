@@ -95,7 +95,6 @@ OWN = {
     "assets/media/text.py": "a document's other fields are not kept",
     "assets/featurizers/models/networks/of_timm.py": "weights that the operator named",
     "assets/featurizers/models/networks/of_transformers.py": "weights that the operator named",
-    "assets/featurizers/models/weights.py": "weights that the operator named",
     "dagster_project/sensors/release.py": "the sensor's own cursor",
     "resources/compute/answers.py": "values may be NaN; whatever cannot be read is that worker's answer",
 }

@@ -232,6 +232,8 @@ def test_bad_lines_are_named(tmp_path):
     [
         ("key,n\na,1\nb,1,2\n", InvalidSample, "line 3 of labels.csv has 3 cells, the first line has 2"),
         ('key,n\na,1\n"b,1\n', InvalidSample, "line [34] of labels.csv is not CSV"),
+        ('key,n\na,1\nb,"2\nc,3\n', InvalidSample, "line [345] of labels.csv is not CSV"),
+        ('key,n\na,1\n"b"c,2\n', InvalidSample, "line [34] of labels.csv is not CSV"),
         ("key,n\na,1\n,2\n", InvalidSample, "line 3 of labels.csv has no key, under 'key'"),
         ("id,n\na,1\n", FieldNotFound, "no column 'key' in labels.csv; its first line is id,n"),
         ("", FieldNotFound, "its first line is empty"),

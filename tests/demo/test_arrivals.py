@@ -15,7 +15,6 @@ from assets.checks import audio_rate
 from assets.media.audit import audit
 from assets.media.sniff import sniff
 from assets.media.unit import Unusable
-from assets.stages import current_record
 from assets.tables import read_table
 from examples.demo import arrivals
 from examples.demo.clips import read_clips
@@ -23,6 +22,7 @@ from examples.demo.pipeline import Pipeline, Places
 from examples.demo.publishing import publish_arrivals
 from examples.demo.show import Report
 from examples.media import ORIGINS
+from penstock.stages import current_record
 
 N_PHOTOS, N_VIDEOS, N_SPEECH = 7, 3, 4
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, InvalidRuntime, PlanMismatch
 from loader.order import make_plan, plan_from_json, source, synthetic
-from loader.order.random.canonical import canonical_json
+from loader.order.random.canonical import plan_json
 from loader.order.sources.views import SyntheticView
 from loader.storage import open_store
 
@@ -377,11 +377,11 @@ def test_describe_names_what_people_ask_for(properties):
 @pytest.mark.parametrize("wrong", [0.5, {"a": [1.0]}, {"a": {1, 2}}, {1: 2}])
 def test_only_what_has_one_text_is_hashed(wrong):
     with pytest.raises(InvalidPlan, match=r"plan\.view"):
-        canonical_json({"view": wrong})
+        plan_json({"view": wrong})
 
 
 def test_canonical_json_is_one_text():
-    assert canonical_json({"b": [1, None, True], "a": "é\n"}) == '{"a":"é\\n","b":[1,null,true]}'.encode()
+    assert plan_json({"b": [1, None, True], "a": "é\n"}) == '{"a":"é\\n","b":[1,null,true]}'.encode()
 
 
 def test_synthetic_views():

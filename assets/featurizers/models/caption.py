@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from ..decoding import field_of, inputs_of
+from ..decoding import field_of
 from ..featurizer import Features
 from .batching import Array, Row
 from .model import ModelFeaturizer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CaptionModel(Protocol):
-    """What `network` names a loader of: see `networks.captioner`. size_px: side of the pictures it takes."""
+    """What `network` names a loader of. size_px: side of the pictures it takes."""
 
     size_px: int
 
@@ -49,8 +49,7 @@ class Caption(ModelFeaturizer):
     """Name of the field that is made."""
     name: str = "caption"
     """Name of the featurizer."""
-    code: ClassVar[int] = 1
-    """Version of the featurizer's code, a part of its version."""
+    output_columns: ClassVar[tuple[str, ...]] = ("generated_tokens", "generated_logprob")
 
     def __post_init__(self) -> None:
         ModelFeaturizer.__post_init__(self)
@@ -61,16 +60,8 @@ class Caption(ModelFeaturizer):
             raise ValueError(f"field {self.field!r} is not text; accepted: names ending in txt")
 
     @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(image=self.image, video=self.video)
-
-    @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(self.inputs, (self.field,))
-
-    @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("generated_tokens", "generated_logprob"))
 
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> CaptionModel:
         model: CaptionModel = network_loader(CAPTIONERS, self.network)(path, dtype, place)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ STORED = ("float32", "float16")
 
 
 class Embedder(Protocol):
-    """What `network` names a loader of: see `networks.two_towers`. size_px: side of the pictures it takes."""
+    """What `network` names a loader of. size_px: side of the pictures it takes."""
 
     size_px: int
 
@@ -60,8 +60,6 @@ class Embedding(ModelFeaturizer):
     """dtype of the field that is made."""
     name: str = "embedding"
     """Name of the featurizer."""
-    code: ClassVar[int] = 1
-    """Version of the featurizer's code, a part of its version."""
 
     def __post_init__(self) -> None:
         ModelFeaturizer.__post_init__(self)

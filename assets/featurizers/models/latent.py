@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from ...media.unit import rejected
-from ..decoding import STAGE, field_of, inputs_of
+from ..decoding import STAGE, field_of
 from ..featurizer import Features
 from .batching import Array, Row
 from .model import ModelFeaturizer
@@ -22,7 +22,7 @@ STORED = ("float16", "float32")
 
 
 class Coder(Protocol):
-    """What `network` names a loader of: see `networks.autoencoder`. block_px: px of a side of one latent place."""
+    """What `network` names a loader of. block_px: px of a side of one latent place."""
 
     block_px: int
 
@@ -58,8 +58,7 @@ class Latent(ModelFeaturizer):
     """dtype of the field that is made."""
     name: str = "latent"
     """Name of the featurizer."""
-    code: ClassVar[int] = 1
-    """Version of the featurizer's code, a part of its version."""
+    output_columns: ClassVar[tuple[str, ...]] = ("latent_mean", "latent_std")
 
     def __post_init__(self) -> None:
         ModelFeaturizer.__post_init__(self)
@@ -73,16 +72,8 @@ class Latent(ModelFeaturizer):
             )
 
     @property
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return inputs_of(image=self.image, video=self.video)
-
-    @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(self.inputs, (self.field,))
-
-    @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        return dict.fromkeys(self.inputs, ("latent_mean", "latent_std"))
 
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Coder:
         model: Coder = network_loader(CODERS, self.network)(path, dtype, place)

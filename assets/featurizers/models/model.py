@@ -1,15 +1,15 @@
 """What a model featurizer is: a featurizer whose work is done in batches, by a network with weights of its own."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...media.unit import Unusable
 from ..decoding import field_of
-from ..featurizer import Features, version_of
+from ..featurizer import Features, Featurizer, version_of
 from .batching import Batches, Row
 from .devices import DTYPES, budget_bytes, check_device, places, repeatable, resolved_device
 from .gathering import gathered
@@ -32,8 +32,8 @@ _ONLY_SPEED = frozenset({"weights", "sha256", "max_batch_size", "memory_bytes", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFeaturizer(ABC):
-    """A `Featurizer` that runs a model; a new one states its outputs and has `load`, `prepare`, `run`, `finish`.
+class ModelFeaturizer(Featurizer):
+    """A `Featurizer` that runs a model: in place of `__call__` it has `load`, `prepare`, `run`, `finish`.
 
     The same bytes give the same features on the same kind of processor with the same release of torch, in any
     batch, process and order. Another kind of CPU or GPU may differ in the last bits.
@@ -59,8 +59,6 @@ class ModelFeaturizer(ABC):
     """Bytes that larger batches may take; 0 is 1 GiB on a CPU and 0.8 of the free bytes on a GPU."""
     readers: int = 0
     """Threads that decode samples; 0 is 1 on a CPU and 8 on a GPU."""
-    code: ClassVar[int] = 1
-    """Version of the featurizer's code, a part of its version."""
 
     def __post_init__(self) -> None:
         device = resolved_device(self.device)
@@ -77,25 +75,6 @@ class ModelFeaturizer(ABC):
     @abstractmethod
     def name(self) -> str:
         """See `Featurizer`."""
-
-    @property
-    @abstractmethod
-    def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        """See `Featurizer`."""
-
-    @property
-    @abstractmethod
-    def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        """See `Featurizer`."""
-
-    @property
-    @abstractmethod
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """See `Featurizer`."""
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(self.inputs)
 
     @property
     def version(self) -> str:

@@ -1,10 +1,14 @@
-"""What pictures are made into before a network sees them: uint8, of one size."""
+"""What pictures are made into before a network sees them: uint8 of one size, and floats by channel."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..decoding import Array, frames, photo
+
+if TYPE_CHECKING:
+    import torch
 
 _WIDEST = 8
 """Longer pictures lose their ends first: a strip of one pixel's height would be enlarged to gigabytes."""
@@ -42,6 +46,14 @@ def whole_blocks(pixels: Array, block_px: int) -> Array:
     """The centre of a picture, its sides cut to multiples of `block_px`; it must be as large as one block."""
     height, width = (side // block_px * block_px for side in pixels.shape[:2])
     return _centre(pixels, height, width)
+
+
+def normalised(
+    pixels: "torch.Tensor", mean: "torch.Tensor", std: "torch.Tensor", dtype: "torch.dtype"
+) -> "torch.Tensor":
+    """dtype [N, 3, H, W] of uint8 [N, H, W, 3]: (x / 255 - mean) / std by channel, computed in float32."""
+    scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    return scaled.to(dtype)
 
 
 def _centre(pixels: Array, height: int, width: int) -> Array:

@@ -4,25 +4,18 @@ Only safetensors are read, and text beside them: a pickle runs whatever code its
 """
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import BinaryIO
 
-from loader.errors import InvalidWeights, MissingDependency, ObjectNotFound
+from loader.errors import InvalidWeights, ObjectNotFound
 from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.files import download
 
-if TYPE_CHECKING:
-    import torch
-
 SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
 """Files of a folder that are read, hashed and fetched: weights, configuration, vocabularies. Nothing else is."""
-
-_CONFIG = "penstock"
-"""Key of a safetensors header under which a network of this package keeps its configuration, as JSON."""
 
 _CHUNK_BYTES = 4 << 20
 
@@ -66,46 +59,6 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
             sums[file.key] = digest.hexdigest()
         _check_sum(url, sha256, _joined(sums, single))
         yield Path(folder, files[0].key) if single else Path(folder)
-
-
-def read_weights(path: Path) -> tuple[dict[str, Any], "dict[str, torch.Tensor]"]:
-    """(configuration, name -> tensor on the CPU) of one file that `save_weights` wrote.
-
-    Raises: InvalidWeights; MissingDependency.
-    """
-    safetensors = _safetensors()
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            stated = (file.metadata() or {}).get(_CONFIG)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (safetensors.SafetensorError, OSError) as error:
-        raise InvalidWeights(f"{path} is no safetensors file: {error}") from error
-    if stated is None:
-        raise InvalidWeights(
-            f"{path} has no configuration in its header (metadata {_CONFIG!r}): it was not saved by a network of "
-            "this package; name the network that it belongs to"
-        )
-    config: dict[str, Any] = json.loads(stated)
-    return config, tensors
-
-
-def save_weights(path: Path, config: Mapping[str, Any], tensors: "Mapping[str, torch.Tensor]") -> None:
-    """Write a file that `read_weights` reads; the same tensors give the same bytes. Raises: MissingDependency."""
-    _safetensors()
-    from safetensors.torch import save_file
-
-    stated = json.dumps(dict(config), sort_keys=True, ensure_ascii=False)
-    save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata={_CONFIG: stated})
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors
-    except ImportError as error:
-        raise MissingDependency(
-            "weights need the package 'safetensors', which is not installed: pip install -e '.[pipeline]'"
-        ) from error
-    return safetensors
 
 
 def _found(url: str) -> tuple[Store, list[ObjectInfo], bool]:
@@ -160,3 +113,8 @@ def _check_sum(url: str, stated: str, found: str) -> None:
             f"{url} holds other weights than stated: their sha256 is {found}, not {stated}. Put the right ones "
             "there, or state the new sha256 (everything computed with the old ones is then made again)"
         )
+
+
+def said(error: Exception) -> str:
+    """An error on one line, at most 300 letters: torch names every tensor that is missing."""
+    return " ".join(str(error).split())[:300]

@@ -1,7 +1,5 @@
-"""Directories of a photo's EXIF, as far as they can be read. Damaged metadata are no reason to refuse sound pixels.
-
-Whether a photo's file tells where it was taken.
-"""
+"""Directories of a photo's EXIF, as far as they can be read, and whether they tell a place. Damaged metadata are no
+reason to refuse sound pixels."""
 
 import re
 import struct

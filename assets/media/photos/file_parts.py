@@ -1,8 +1,7 @@
-"""The parts that JPEG, PNG and WebP files are made of, read without a decoder: segments and chunks.
+"""The segments and chunks of JPEG, PNG and WebP files, read without a decoder. They show damage that decoders of JPEG
+pass over: grey data, scans without end, missing scans.
 
 Nothing is unpacked here, so a part costs no more than its bytes.
-
-What decoders of JPEG pass over: damaged data that come out as grey, scans without end, scans that are missing.
 """
 
 import re

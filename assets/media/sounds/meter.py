@@ -1,7 +1,5 @@
-"""Loudness and true peak of a sound, measured while it passes: ITU-R BS.1770-4 and EBU R128, by FFmpeg.
-
-What happens to a stereo sound when its two channels are added: wired the wrong way round, it goes silent.
-"""
+"""Loudness and true peak of a sound, measured while it passes (ITU-R BS.1770-4 and EBU R128, by FFmpeg), and the level
+of a stereo sound whose channels are added."""
 
 import math
 from collections.abc import Iterator

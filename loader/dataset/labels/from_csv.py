@@ -3,22 +3,37 @@
 A column that the dataset has is read as that column's type. Of another all values decide, in a pass of its own: whole
 numbers, else floats, else true and false, else text. What a number would not give back as it stands (007, twenty
 digits) is text. An empty cell is a null.
+
+Arrow reads the values, and `csv` the lines. `pyarrow.csv` would take the lines behind a quote that nobody closed for
+text, and does not say on which line a row is.
 """
 
 import csv
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, FieldNotFound, InvalidSample
 from ..tables.columns import type_named
-from .batch import RowBatch, Taken
+from .batch import Int64s, RowBatch, Taken
 
-Line = tuple[int, list[str]]
+Texts = tuple[Mapping[str, pa.Array], Int64s]
+"""Columns of text, null where a cell is empty, and the lines that the rows end on."""
+
+_WHOLE = r"0|-?[1-9]\d*"
+_TEXTS = {
+    "null": r"[^\s\S]",
+    "int64": _WHOLE,
+    "double": rf"{_WHOLE}|-?(0|[1-9]\d*)?\.\d*([eE][+-]?\d+)?|-?\d+[eE][+-]?\d+|(?i:-?inf|nan)",
+    "bool": "(?i:true|false)",
+    "string": "(?s:.*)",
+    "timestamp[us, tz=UTC]": "(?s:.*)",
+}
+"""Arrow type -> the texts that are values of it. Arrow itself takes more, such as 007 and +1 for numbers."""
 
 
 def csv_tables(
@@ -30,16 +45,19 @@ def csv_tables(
     FieldMismatch for text that is not of its column's type. Reads the file twice, O(batch) memory.
     """
     header = _header(path, name, taken.key)
-    kinds = _kinds(path, name, header, types, taken)
-    left = taken.left(header)
-    pending: list[Line] = []
-    for line in _lines(path, name, header):
-        pending.append(line)
-        if len(pending) == batch_rows:
-            yield _batch(pending, header, kinds, name, taken.key, left)
-            pending = []
-    if pending:
-        yield _batch(pending, header, kinds, name, taken.key, left)
+    wanted = taken.of(header)
+    new = [column for column in wanted if column not in types]
+    kinds = {taken.key: "string", **{column: types[column] for column in wanted if column in types}}
+    if new:
+        kinds |= _guessed(_texts(path, name, header, new, batch_rows), new)
+    for texts, numbers in _texts(path, name, header, kinds, batch_rows):
+        if texts[taken.key].null_count:
+            row = texts[taken.key].is_null().index(True).as_py()
+            raise InvalidSample(f"line {numbers[row]} of {name} has no key, under {taken.key!r}")
+        columns = {
+            column: _column(values, kinds[column], column, name, numbers) for column, values in texts.items()
+        }
+        yield RowBatch(table=pa.table(columns), numbers=numbers, left=taken.left(header))
 
 
 def _header(path: str, name: str, key: str) -> list[str]:
@@ -54,7 +72,7 @@ def _header(path: str, name: str, key: str) -> list[str]:
     return header
 
 
-def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[Line]:
+def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         try:
@@ -72,108 +90,62 @@ def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[Line]:
             ) from error
 
 
-def _kinds(
-    path: str, name: str, header: Sequence[str], types: Mapping[str, str], taken: Taken
-) -> dict[str, str]:
-    """column -> Arrow type, of every column that is taken but the key."""
-    wanted = taken.of(header)
-    left = {column: list(_GUESSED) for column in wanted if column not in types}
-    empty = set(left)
-    for _, cells in _lines(path, name, header) if left else ():
-        for column, text in zip(header, cells, strict=True):
-            if text and column in left:
-                empty.discard(column)
-                left[column] = [kind for kind in left[column] if _reads(kind, text)]
-    guessed = {c: "null" if c in empty else next(iter(kinds), "string") for c, kinds in left.items()}
-    return guessed | {column: types[column] for column in wanted if column in types}
+def _texts(
+    path: str, name: str, header: Sequence[str], wanted: Collection[str], batch_rows: int
+) -> Iterator[Texts]:
+    """The wanted columns of at most `batch_rows` rows each."""
+    lines = _lines(path, name, header)
+    while some := list(islice(lines, batch_rows)):
+        numbers, rows = zip(*some, strict=True)
+        columns = {
+            column: pa.array([text or None for text in cells], pa.string())
+            for column, cells in zip(header, zip(*rows, strict=True), strict=True)
+            if column in wanted
+        }
+        yield columns, np.array(numbers, np.int64)
 
 
-def _batch(
-    lines: Sequence[Line],
-    header: Sequence[str],
-    kinds: Mapping[str, str],
-    name: str,
-    key: str,
-    left: frozenset[str],
-) -> RowBatch:
-    columns = {}
-    for at, column in enumerate(header):
-        if column != key and column not in kinds:
-            continue
-        texts = [cells[at] for _, cells in lines]
-        kind = "string" if column == key else kinds[column]
-        values = [
-            None if text == "" else _value(kind, text, name, lines[i][0], column)
-            for i, text in enumerate(texts)
-        ]
-        if column == key and None in values:
-            raise InvalidSample(f"line {lines[values.index(None)][0]} of {name} has no key, under {key!r}")
-        columns[column] = pa.array(values, type_named(kind))
-    return RowBatch(
-        table=pa.table(columns), numbers=np.array([number for number, _ in lines], np.int64), left=left
-    )
+def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
+    """column -> the first Arrow type that all its texts are values of."""
+    left = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
+    for texts, _ in batches:
+        for column, values in texts.items():
+            left[column] = [kind for kind in left[column] if _cast(values, kind) is not None]
+    return {column: kinds[0] for column, kinds in left.items()}
 
 
-def _value(kind: str, text: str, name: str, number: int, column: str) -> Any:
-    if kind not in _READ:
+def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s) -> pa.Array:
+    """Raises: FieldMismatch, with the first line whose text is not of the column's type."""
+    values = _cast(texts, kind)
+    if values is not None:
+        return values
+    if kind not in _TEXTS:
         raise FieldMismatch(
             f"column {column!r} is {kind} in the dataset, which CSV has no text for; give Parquet or JSON lines"
         )
+    row = next(row for row in range(len(texts)) if _cast(texts.slice(row, 1), kind) is None)
+    raise FieldMismatch(
+        f"line {numbers[row]} of {name}: {texts[row].as_py()[:60]!r} is not {kind}, which column {column!r} is in the "
+        "dataset"
+    )
+
+
+def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
+    """The values of the texts; None where one of them is not of the type."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), type_named(kind))
+    if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():
+        return None
     try:
-        return _READ[kind](text)
-    except ValueError as error:
-        raise FieldMismatch(
-            f"line {number} of {name}: {text[:60]!r} is not {kind}, which column {column!r} is in the dataset"
-        ) from error
-
-
-def _reads(kind: str, text: str) -> bool:
-    try:
-        _READ[kind](text)
-    except ValueError:
-        return False
-    return True
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if str(value) != text or not -(2**63) <= value < 2**63:
-        raise ValueError(text)
-    return value
-
-
-_FLOAT = re.compile(
-    r"-?(0|[1-9]\d*)?\.\d*([eE][+-]?\d+)?|-?\d+[eE][+-]?\d+|-?inf|nan", re.ASCII | re.IGNORECASE
-)
-
-
-def _float(text: str) -> float:
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    value = _whole(text)
-    if float(value) != value:
-        raise ValueError(text)
-    return float(value)
-
-
-def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(text)
-    return found
-
-
-_READ: Mapping[str, Callable[[str], Any]] = {
-    "int64": _whole,
-    "double": _float,
-    "bool": _truth,
-    "string": str,
-    "timestamp[us, tz=UTC]": _instant,
-}
-_GUESSED = ("int64", "double", "bool")
+        if kind == "double":
+            whole = texts.filter(pc.match_substring_regex(texts, f"^({_WHOLE})$")).cast(pa.int64())
+            if any(float(value) != value for value in whole.to_pylist()):
+                return None
+        if not kind.startswith("timestamp"):
+            return texts.cast(type_named(kind))
+        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # Arrow takes fewer
+        if any(at and at.tzinfo is None for at in instants):
+            return None
+        return pa.array(instants, type_named(kind))
+    except ValueError:  # Arrow's errors are of it too
+        return None

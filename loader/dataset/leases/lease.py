@@ -1,12 +1,11 @@
-"""Leases: which versions a process has open, said in one small object that counts.
+"""Leases: the versions that a process has open, in one small object with a counter. One thread renews all leases of a
+process, as long as there are any.
 
     leases/<holder>.json    {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
 
 One object of each root that a process reads, whatever the number of its versions: renewing them is one request. A
 collector sees on its own clock whether the counter moves. Whoever opened a version renews its lease, for the workers
 that it sends the version to as well.
-
-One thread of a process that renews all of its leases, as long as there are any.
 """
 
 import logging

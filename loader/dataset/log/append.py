@@ -7,9 +7,8 @@ success. Nothing else in penstock needs concurrency control: no swap, no listing
 Before its first create it lists what lies behind entry n. An entry there that n+1 does not lead to says that n+1 was
 lost: one written in its place would part the history from what followed, for good.
 
-Reading the log forward: probe n+1, n+2 ... until there is no such entry; no listing decides that.
-
-A listing may only forbid: entries that it shows behind that end mean that one was lost, and not that the log ends.
+The log is read forward by probing n+1, n+2 ... until there is no such entry. No listing decides that; a listing may
+only forbid it: entries that it shows behind the end mean that one was lost, and not that the log ends.
 """
 
 import hashlib

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ...canonical_json import canonical_json
 from ...errors import Corrupt, FormatTooNew
 
 FORMAT = 1
@@ -59,30 +60,11 @@ class Entry:
         return self.prev_means or self.prev
 
 
+canonical = canonical_json
+"""Bytes of everything that the log, and what stands beside it, stores as JSON."""
+
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a small JSON object of ours raises, whatever its bytes are: also `int` of 1e999, and many brackets."""
-
-
-def canonical(value: object) -> bytes:
-    """Canonical JSON of `value`: the one byte string that equal values have.
-
-    Raises: TypeError for a float, or anything else that canonical JSON does not hold.
-    """
-    _refuse_floats(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _refuse_floats(value: object) -> None:
-    if isinstance(value, float):
-        raise TypeError(f"canonical JSON holds no floats, got {value!r}; store an integer with its unit")
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"canonical JSON has text keys only, got {key!r}")
-            _refuse_floats(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _refuse_floats(item)
 
 
 def entry_key(n: int) -> str:

@@ -1,12 +1,11 @@
-"""What datasets, tags and aliases may be called, and what a person types to mean one version.
+"""Names of datasets, tags and aliases, the texts by which people name a version, and the error for a version that is
+not there. The error says when a mirror was asked that may not have it yet.
 
 photos               photos@latest
 photos@latest        the newest version that is not retired
 photos@3             version 3
 photos@prod          a tag or an alias
 v-<8 to 64 hex>      the version's identity, or a beginning of it that no other version shares
-
-What is said where a version is not found because a mirror was asked that does not have it yet.
 """
 
 import re

@@ -1,9 +1,8 @@
-"""CRC-32C as the linear map that it is: of many checksums at once, what follows from them without their bytes.
+"""CRC-32C as a linear map: sums of many messages at once, moved and joined without their bytes. The delivered digest
+covers one sum per sample, made of its fields' sums.
 
 A CRC of messages of one length is affine in their bits, so it is an XOR of what each bit adds. Four tables of 256, one
 per byte of a checksum, look up what a whole checksum adds.
-
-One checksum per sample, of the checksums of its fields: what the delivered digest covers.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
-"""Fields copied out of mapped shards: those of one size into rows of memory, verified many at once; others as bytes.
-
-Rows of memory held against the CRC-32C that each shall have: neighbours by one checksum over all of them.
-"""
+"""Fields copied out of mapped shards and held against their CRC-32C. Fields of one size become rows of memory, and
+neighbours are verified by one checksum; others become bytes."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

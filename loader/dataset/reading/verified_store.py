@@ -9,12 +9,12 @@ object that was put in the place of another is verified anew, or refused where t
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Unpack, cast
 
 import numpy as np
 
 from ...errors import Corrupt
-from ...storage import Blob, RangeReader, Span
+from ...storage import Blob, RangeReader, ReadLimits, Span
 from ...storage.disk.buffer_reads import Disk, Piece, disk_of
 from ...storage.mirror.store import MirroredStore
 from ...storage.ranges import slice_reads
@@ -74,16 +74,10 @@ class VerifiedStore:
         return Blob(data, found)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         def read(some: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
-            blobs = self._origin.get_ranges(key, some, etag=pinned, max_gap=max_gap, max_span=max_span)
+            blobs = self._origin.get_ranges(key, some, etag=pinned, **limits)
             return [blob.data for blob in blobs], blobs[0].etag
 
         data, found = self._read(key, spans, etag, read) if spans else ([], "")

@@ -1,10 +1,9 @@
-"""The sidecar index of a shard: where each field of each row lies, and its checksum.
+"""The sidecar index of a shard: the place and checksum of each field of each row. A Parquet reader of a remote index
+is given a window of it as if it were the file.
 
 Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded, row groups of at
 most 2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group, not the
 whole file. In front stand the hashes of the shard's pages, which only those read who prove shards by them.
-
-A piece of a file that looks like the whole file: what a Parquet reader is given of a remote object.
 """
 
 import hashlib

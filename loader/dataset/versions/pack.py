@@ -1,11 +1,10 @@
-"""A view of documents, packed: how long they are, and the table of their sequences, made once and kept in the root.
+"""A packed view of documents: their lengths, of the indexes alone, and the table of their sequences, made once and
+kept in the root.
 
     packs/<hash>.parquet        sequence, document, start, length; a row per piece
 
 The hash is of the question: view, field, length, and where lengths come from. The SHA-256 of the rows is in the file
 and in every plan made with it, so a table that was changed is noticed.
-
-How many bytes a field has in every live sample: from the indexes alone.
 """
 
 import json

@@ -1,7 +1,5 @@
-"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added.
-
-Samples by their keys: a scan of a version's key column, for the few times that keys are given.
-"""
+"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added. Few
+samples are looked up by a scan of the key column."""
 
 import io
 import logging

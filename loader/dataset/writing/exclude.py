@@ -1,7 +1,5 @@
-"""Exclusions: a version without some samples, as one small table of bitmaps.
-
-What a change of published parts asks of the version that it is laid on, which may be another than it began from.
-"""
+"""Exclusions: a version without some samples, as one small table of bitmaps. Its parts must still be those of the
+version that it is laid on."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

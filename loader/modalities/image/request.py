@@ -1,7 +1,5 @@
-"""Pictures of one shape: how large, which part, with or without alpha; `image` reads them.
-
-The shape that pictures and clips are brought to: a size in px, or the name of a bucket.
-"""
+"""Requests for pictures of one shape (`image`): a size in px or the name of a bucket, the part of the picture, and
+alpha."""
 
 import operator
 import re

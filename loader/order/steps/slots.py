@@ -1,7 +1,5 @@
-"""L3: the slots of a step, or of several at once, from the mixture and each source's lanes, in canonical order.
-
-Which view, epoch and sample of it a stream position is, and which samples no slot may hold.
-"""
+"""L3: the slots of a step, or of several at once, from the mixture and each source's lanes, in canonical order. Each
+slot has its view, epoch and sample; some samples are held back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import starmap
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from ...cache.cached_store import Claim
 from ...order.random.keys import I64
-from ...storage import Blob, RangeReader, Span
+from ...storage import Blob, RangeReader, ReadLimits, Span
 from .next_reads import Steps
 
 Blobs = Sequence[Blob] | None
@@ -131,23 +131,13 @@ class AheadReader:
         return self._store.get_range(key, offset, nbytes, etag)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         """As every store. What was read ahead of another object than the pinned one is read again, and refused."""
         taken = self._ahead.take(self._view, key, [Span(*span) for span in spans])
         held = [one if one is None or etag in (None, one.etag) else None for one in taken]
         missing = [span for span, one in zip(spans, held, strict=True) if one is None]
-        read = iter(
-            self._store.get_ranges(key, missing, etag=etag, max_gap=max_gap, max_span=max_span)
-            if missing or not held
-            else ()
-        )
+        read = iter(self._store.get_ranges(key, missing, etag=etag, **limits) if missing or not held else ())
         return [next(read) if one is None else one for one in held]
 
 

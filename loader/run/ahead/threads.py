@@ -1,9 +1,8 @@
-"""Threads that work for a loader, and end with it or with the process.
+"""Threads that work for a loader, and end with it or with the process. Some of them read ranges of remote objects at
+the same time.
 
 The pools of concurrent.futures work their whole queue off before the interpreter exits: a training that is
 over, or interrupted, would first decode everything that was queued ahead.
-
-Threads that read ranges of remote objects at the same time, for whoever makes batches in this process.
 """
 
 import threading

@@ -1,7 +1,4 @@
-"""Samples to one batch: equal shapes become one array or tensor, anything else a list.
-
-A collated batch's numpy arrays as `jax.Array`s.
-"""
+"""Samples to one batch: equal shapes become one array, tensor or `jax.Array`, anything else a list."""
 
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
-"""Batches out of what was made for a rank's slots: fields, identities, digest and counts of each step.
-
-What became of a rank's slots: what each is known by, and what could not be read.
-"""
+"""Batches out of a rank's slots: fields, identities, digest and counts of each step, and the slots that could not be
+read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

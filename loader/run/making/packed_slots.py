@@ -1,7 +1,5 @@
-"""Packed sequences from their documents: fetched, decoded and laid out; what is known or found to be bad is masked.
-
-Pieces of long documents, read alone where the root has their checksums.
-"""
+"""Packed sequences from their documents: fetched, decoded and laid out, bad ones masked. Pieces of long documents are
+read alone where the root has their checksums."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

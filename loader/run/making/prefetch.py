@@ -1,7 +1,5 @@
-"""Batches made ahead, by threads or processes, and handed over in order, bounded in bytes.
-
-How many steps are made in one go: what a step costs however small it is, they share.
-"""
+"""Batches made ahead, by threads or processes, and handed over in order, bounded in bytes. Several small steps are
+made in one go and share its cost."""
 
 import weakref
 from collections import deque

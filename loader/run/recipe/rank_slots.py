@@ -1,7 +1,4 @@
-"""The slots of steps as one rank sees them.
-
-The slots of steps that are made one by one, planned several steps at once: most of what that costs they share.
-"""
+"""The slots of steps as one rank sees them, planned several steps at once: steps share most of the cost."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

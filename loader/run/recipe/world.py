@@ -1,7 +1,5 @@
-"""The rank and world size of this process: given, read from the launcher's environment, or from a mesh of devices.
-
-Micro batches: a rank's part of a step in pieces, for gradient accumulation. See `Batch.micro_batches`.
-"""
+"""The rank and world size of this process: given, read from the launcher's environment, or from a mesh of devices. A
+rank's part of a step may be cut into micro batches (`Batch.micro_batches`)."""
 
 import os
 from collections import Counter

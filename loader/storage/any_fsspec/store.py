@@ -11,7 +11,7 @@ retry_cap_s and max_concurrency are those of `options.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, Unpack
 
 from ...errors import (
     AlreadyExists,
@@ -30,7 +30,7 @@ from ..ranges import plan_reads, slice_reads
 from ..shared import fork
 from ..shared.retry import Retrier
 from ..spec import Opened, StoreSpec, spec_of
-from ..store import Blob, ObjectInfo, Span, Store
+from ..store import Blob, ObjectInfo, ReadLimits, Span, Store
 from ..stream import open_reader
 from .open import (
     atomic_create,
@@ -117,15 +117,9 @@ class FsspecStore(Opened):
         return self._call("read", key, attempt)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        reads = plan_reads(spans, max_gap, max_span)
+        reads = plan_reads(spans, **limits)
         pin = etag if etag is not None else self.head(key).etag
         data = [self.get_range(key, *read, pin).data for read in reads]
         if not reads:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
 from ..in_order import Answer, Following
@@ -25,7 +25,7 @@ from ..keys import check_key, check_span
 from ..options import Runtime
 from ..ranges import plan_reads, slice_reads
 from ..spec import Opened, StoreSpec
-from ..store import Blob, ObjectInfo, Span
+from ..store import Blob, ObjectInfo, ReadLimits, Span
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .listing import info_of
@@ -131,15 +131,9 @@ class ReadStore(Opened):
         return self._reading(key, attempt)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = BOUNDED_BYTES,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        reads = plan_reads(spans, max_gap, max_span)
+        reads = plan_reads(spans, **limits)
         if len(reads) > 1:
             pool = self._connection.workers()
             rest = [

@@ -1,7 +1,5 @@
-"""What reading a folder of this machine can do that no other store can: fill buffers, and be mapped into memory.
-
-Which reads serve a set of spans of one file on a disk, or fill a set of buffers: neighbours share one.
-"""
+"""Reads that only a folder of this machine has: into buffers, and by mapping files. Neighbouring spans of a file share
+a read."""
 
 import os
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
@@ -21,7 +21,7 @@ from ..keys import TEMPORARY, check_key, check_prefix, check_span, unfinished_na
 from ..ranges import plan_reads, slice_reads
 from ..shared.request_counts import count_request
 from ..spec import Opened, StoreSpec
-from ..store import Blob, ObjectInfo, Span, Store
+from ..store import Blob, ObjectInfo, ReadLimits, Span, Store
 from .buffer_reads import Piece, Run, cut, neighbours, runs_of
 from .delete_in_place import unlink_in_place
 from .errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
@@ -65,15 +65,9 @@ class LocalStore(Opened):
         return self._read(key, offset, nbytes, etag)
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        reads = plan_reads(spans, max_gap, max_span)
+        reads = plan_reads(spans, **limits)
         descriptor, status = self._open(key)
         try:
             found = self._pinned(key, status, etag)

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 from ...errors import InvalidStore, StoreError, Transient
 from ..disk.buffer_reads import Piece, disk_of
 from ..keys import check_prefix, check_span
 from ..second_read import doubted
 from ..shared.retry import tried_while
-from ..store import Blob, ObjectInfo, Span, Store, list_from
+from ..store import Blob, ObjectInfo, ReadLimits, Span, Store, list_from
 from ..stream import fill_from, open_reader
 from .etags import Pins
 from .fallback import NEXT_AFTER_S, Fallback
@@ -74,20 +74,14 @@ class MirroredStore:
         return self._blob(key, etag, lambda one, own: one.store.get_range(key, offset, nbytes, own))
 
     def get_ranges(
-        self,
-        key: str,
-        spans: Sequence[Span],
-        *,
-        etag: str | None = None,
-        max_gap: int = 64 * 2**10,
-        max_span: int = 16 * 2**20,
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
         for span in spans:
             check_span(key, *span)
 
         def read(one: Member) -> list[Blob]:
             own = self._pins.etag(one.number, key, etag)
-            blobs = one.store.get_ranges(key, spans, etag=own, max_gap=max_gap, max_span=max_span)
+            blobs = one.store.get_ranges(key, spans, etag=own, **limits)
             return [Blob(data, self._pins.token(one.number, key, found, etag)) for data, found in blobs]
 
         return self._fallback.read(key, read)

@@ -1,4 +1,5 @@
-"""Text from anywhere, made harmless where a card shows it: in HTML, in Markdown, in YAML.
+"""Text from anywhere, made harmless for a card's HTML, Markdown and YAML, and for a terminal; and a plain HTML page
+without scripts or requests.
 
 Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin
 a link, load a picture or run a script.

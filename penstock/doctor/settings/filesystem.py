@@ -1,7 +1,5 @@
-"""What a folder's file system can do: links, renames, durable writes, space, and whether it is a disk at all.
-
-Which file system a folder lies on, as Linux tells it.
-"""
+"""Abilities of a folder's file system: links, renames, durable writes, space, and whether it is a disk at all. Linux
+tells its kind."""
 
 import os
 import resource

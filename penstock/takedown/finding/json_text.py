@@ -1,7 +1,4 @@
-"""Every text in tables and JSON, whatever it says.
-
-JSON objects of a root, as they are read to be rewritten.
-"""
+"""Every text in tables and JSON, and a root's JSON objects as they are read to be rewritten."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,9 +1,8 @@
-"""What Azure keeps of blobs that are gone: soft-deleted ones, versions, snapshots, blocks that were never committed.
+"""Remains of deleted blobs on Azure: soft-deleted blobs, versions, snapshots, uncommitted blocks. `Kept` and `Unseen`
+say for every kind of store what is kept, or cannot be known.
 
 Listed with azure-storage-blob, with the credentials that the root's own store finds in the environment. Settings would
 not tell: what was deleted while soft delete or versioning was on stays after it is off.
-
-What a store keeps of an object that is gone, and that it cannot be known.
 """
 
 from collections.abc import Callable, Iterator, Sequence

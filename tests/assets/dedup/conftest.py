@@ -19,9 +19,10 @@ from assets.ingest import units
 from assets.release.version_asset import Release, publish_batches
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.stages import StageRecord, require_published
+from assets.stages import require_published
 from assets.tables import read_table
 from loader.storage import open_store
+from penstock.stages import StageRecord
 from resources.compute import InlineCompute
 
 

@@ -14,8 +14,8 @@ from assets.gate import Gate
 from assets.release import version_asset as version
 from assets.release.version_asset import audit_waiting
 from assets.spec import DatasetSpec, Feature
-from assets.stages import StageRecord, current_record
 from loader.errors import Conflict, Fenced, StageNotPublished
+from penstock.stages import StageRecord, current_record
 
 SPEC = DatasetSpec(
     name="photos",

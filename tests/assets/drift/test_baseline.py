@@ -13,7 +13,8 @@ from PIL import Image
 import loader
 from assets.drift.facts import baseline_of, published_records
 from assets.spec import DatasetSpec, Feature
-from assets.stages import current_record, require_published
+from assets.stages import require_published
+from penstock.stages import current_record
 from tests.assets.conftest import wav
 
 Run = Callable[..., dg.ExecuteInProcessResult]

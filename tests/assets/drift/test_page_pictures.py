@@ -25,10 +25,10 @@ from assets.release.version_asset import audit_waiting, publish_batches
 from assets.samples.candidate import candidate
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.stages import StageRecord, current_record
 from loader.dataset.log.denies import Target
 from loader.errors import StageNotPublished
 from loader.storage import open_store
+from penstock.stages import StageRecord, current_record
 from penstock.takedown.prove import prove
 from penstock.takedown.run import run_takedown
 from resources.compute import InlineCompute

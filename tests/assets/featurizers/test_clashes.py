@@ -13,9 +13,9 @@ from assets.featurizers import make
 from assets.featurizers.clashes import check_apart, check_beside
 from assets.samples.assembly import assemble
 from assets.spec import DatasetSpec, Feature
-from assets.stages import StageRecord, Upstream
 from assets.tables import write_wide_table
 from loader.errors import Conflict, InvalidName
+from penstock.stages import StageRecord, Upstream
 
 OTHER = '''
 from dataclasses import dataclass

@@ -86,6 +86,25 @@ def test_versions_follow_code_parameters_and_weights() -> None:
     assert version_of(1, {"a": 1, "b": 2}) == version_of(1, {"b": 2, "a": 1})
 
 
+def test_versions_are_those_of_stored_features() -> None:
+    """Another version here, without another result, has every user compute everything again."""
+    assert {name: make(name).version for name in FEATURIZERS} == {
+        "picture": "1-1accb6d8",
+        "loudness": "2-602409a8",
+        "mel": "1-2830b829",
+        "phash": "2-1accb6d8",
+        "tokens": "2-bd8196ac",
+        "vad": "1-ac5e951a",
+    }
+    weights = {"weights": "/nowhere/x.safetensors", "sha256": "ab", "device": "cpu"}
+    networks = {"embedding": "timm", "latent": "diffusers", "caption": "transformers"}
+    assert {name: make(name, network=networks[name], **weights).version for name in MODELS} == {
+        "embedding": "1-2cc61c98",
+        "latent": "1-f3dd538b",
+        "caption": "1-a9220950",
+    }
+
+
 def test_features_hold_plain_values() -> None:
     with pytest.raises(TypeError, match=r"column 'x' is np\.float64"):
         Features(fields={}, columns={"x": np.float64(1)})  # type: ignore[dict-item]

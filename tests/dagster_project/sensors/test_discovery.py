@@ -14,11 +14,11 @@ from assets.ingest.recuts import noted
 from assets.ingest.units import published_labels
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from assets.stages import partitions
 from assets.watch.batches import Batches
 from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store
+from penstock.stages import partitions
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 

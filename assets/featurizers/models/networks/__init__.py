@@ -1,5 +1,7 @@
-"""Networks that model featurizers run. A file with a function `load(path, dtype, place)`, and a line in the registry
-of what it is plugged into: `EMBEDDERS`, `CODERS`, `CAPTIONERS`; or named by "module:function" without a line.
+"""Models of other libraries, as networks that model featurizers run. Each is a function `load(path, dtype, place)`.
+
+It has a line in the registry of what it is plugged into (`EMBEDDERS`, `CODERS`, `CAPTIONERS`), or is named by
+"module:function" without a line.
 
 Importing one imports torch: the featurizers do so when they load.
 """
@@ -11,18 +13,11 @@ from typing import Any
 _HERE = "assets.featurizers.models.networks"
 
 EMBEDDERS = {
-    "two_towers": f"{_HERE}.two_towers:load",
     "transformers": f"{_HERE}.of_transformers:load_clip",
     "timm": f"{_HERE}.of_timm:load",
 }
-CODERS = {
-    "autoencoder": f"{_HERE}.autoencoder:load",
-    "diffusers": f"{_HERE}.of_diffusers:load",
-}
-CAPTIONERS = {
-    "captioner": f"{_HERE}.captioner:load",
-    "transformers": f"{_HERE}.of_transformers:load_captioner",
-}
+CODERS = {"diffusers": f"{_HERE}.of_diffusers:load"}
+CAPTIONERS = {"transformers": f"{_HERE}.of_transformers:load_captioner"}
 
 
 def check_network(networks: Mapping[str, str], name: str) -> None:

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from loader.errors import InvalidWeights, MissingDependency
 
-from .modules import normalised, said
-from .two_towers import MEAN, STD
+from ..pictures import normalised
+from ..weights import said
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+"""Of CLIP's training pictures."""
 
 _CAPTIONERS = {
     "vision-encoder-decoder": "VisionEncoderDecoderModel",

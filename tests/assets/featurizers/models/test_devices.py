@@ -95,7 +95,7 @@ from assets.featurizers.models import MODELS
 from assets.spec import DatasetSpec, Feature
 from dagster_project.definitions import build_defs
 
-networks = {"embedding": "two_towers", "latent": "diffusers", "caption": "transformers"}
+networks = {"embedding": "timm", "latent": "diffusers", "caption": "transformers"}
 for number, name in enumerate(MODELS):
     feature = Feature(name=name, parameters={"network": networks[name], "weights": "/nowhere/x.safetensors"})
     spec = DatasetSpec(name=f"set{number}", features=(feature,))

@@ -91,7 +91,7 @@ def test_a_result_that_is_not_finite_is_refused(
     models: Models, pictures: list[Sample], tmp_path: Path
 ) -> None:
     """float16 ends at 65,504: a model with large weights overflows on some pictures."""
-    from assets.featurizers.models.weights import read_weights, save_weights
+    from tests_networks.modules import read_weights, save_weights
 
     config, tensors = read_weights(Path(models["latent"]["weights"]))
     tensors["moments.bias"] = tensors["moments.bias"] + 70_000
@@ -196,7 +196,7 @@ def test_a_version_is_declared_without_reading_anything(models: Models) -> None:
 def test_other_weights_under_the_same_name_are_loaded_anew(
     models: Models, pictures: list[Sample], tmp_path: Path
 ) -> None:
-    from assets.featurizers.models.networks import two_towers
+    from tests_networks import two_towers
 
     path = tmp_path / "x.safetensors"
     made = []
@@ -218,7 +218,7 @@ def test_other_weights_under_the_same_name_are_loaded_anew(
         (
             "embedding",
             {"network": "resnet"},
-            "network='resnet'; accepted: 'two_towers', 'transformers', 'timm', or",
+            "network='resnet'; accepted: 'transformers', 'timm', or",
         ),
         ("embedding", {"stored": "int8"}, "stored='int8'"),
         ("latent", {"size_px": -8}, "size_px=-8"),
@@ -295,7 +295,7 @@ def test_latents_of_photos_and_clips(models: Models, make: Any) -> None:
 
 
 def test_captions_are_words_of_the_tokenizer(models: Models, samples: Samples) -> None:
-    from assets.featurizers.models.networks.captioner import WORDS
+    from tests_networks.captioner import WORDS
 
     one = model(models, "caption", max_tokens=9)
     for kind in ("image", "video"):
@@ -308,8 +308,8 @@ def test_captions_are_words_of_the_tokenizer(models: Models, samples: Samples) -
 
 
 def test_a_caption_that_ends_is_counted_to_its_end(models: Models, samples: Samples, tmp_path: Path) -> None:
-    from assets.featurizers.models.networks.captioner import LAST
-    from assets.featurizers.models.weights import read_weights, save_weights
+    from tests_networks.captioner import LAST
+    from tests_networks.modules import read_weights, save_weights
 
     config, tensors = read_weights(Path(models["caption"]["weights"]))
     tensors["out.bias"][LAST] = 100.0

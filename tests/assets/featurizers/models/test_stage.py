@@ -10,6 +10,7 @@ import dagster as dg
 import numpy as np
 import pytest
 from PIL import Image
+from tests_networks import autoencoder, two_towers
 
 import loader
 from assets.arrivals.make_batches import discover
@@ -17,15 +18,15 @@ from assets.features import compute as featurizing
 from assets.features import feature_asset as features
 from assets.featurizers import Featurizer
 from assets.featurizers import make as featurizer
-from assets.featurizers.models.networks import autoencoder, two_towers
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.ingest import units
 from assets.spec import DatasetSpec, Feature
-from assets.stages import StageRecord, current_record, require_published
+from assets.stages import require_published
 from loader.dataset.writing.part_extension import read_part
 from loader.errors import InvalidWeights, ModelFailed, ObjectNotFound
 from loader.storage import open_store
+from penstock.stages import StageRecord, current_record
 from resources.compute import Compute, InlineCompute, LocalCompute
 
 Models = Mapping[str, Mapping[str, Any]]
@@ -245,7 +246,7 @@ def test_from_the_landing_place_through_dagster(
 ) -> None:
     landing, weights = tmp_path / "few", tmp_path / "late.safetensors"
     save_photos(landing, [70, 80])
-    parameters = {"weights": str(weights), "network": "two_towers", "device": "cpu"}
+    parameters = {"weights": str(weights), "network": "tests_networks.two_towers:load", "device": "cpu"}
     spec = DatasetSpec(name="demo", features=(Feature(name="embedding", parameters=parameters),))
     with loader.Root(tmp_path / "root") as root:
         root.create()

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests_networks import autoencoder, two_towers
+from tests_networks.modules import read_weights, save_weights
 
-from assets.featurizers.models.networks import autoencoder, two_towers
-from assets.featurizers.models.weights import local_weights, read_weights, save_weights, weights_sha256
+from assets.featurizers.models.weights import local_weights, weights_sha256
 from loader.errors import InvalidWeights
 from loader.storage import open_store
 

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .modules import Config, loaded, normalised, save_random
+from assets.featurizers.models.pictures import normalised
+
+from .modules import Config, loaded, save_random
 
 NAME = "autoencoder"
 
@@ -37,7 +39,7 @@ class Residual(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """A `Coder` (see `..latent`). scaling_factor brings latents to a variance of 1 over the training pictures."""
+    """A `Coder` (see `latent`). scaling_factor brings latents to a variance of 1 over the training pictures."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

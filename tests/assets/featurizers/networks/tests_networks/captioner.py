@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .modules import Block, Config, Patches, loaded, normalised, save_random
+from assets.featurizers.models.pictures import normalised
+
+from .modules import Block, Config, Patches, loaded, save_random
 
 NAME = "captioner"
 
@@ -27,7 +29,7 @@ SMALL: Config = {
 
 
 class Captioner(nn.Module):
-    """A `CaptionModel` (see `..caption`). Its tokenizer is the list `pieces` of its configuration."""
+    """A `CaptionModel` (see `caption`). Its tokenizer is the list `pieces` of its configuration."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -7,7 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .modules import Block, Config, Patches, loaded, normalised, save_random
+from assets.featurizers.models.pictures import normalised
+
+from .modules import Block, Config, Patches, loaded, save_random
 
 NAME = "two_towers"
 
@@ -47,7 +49,7 @@ class TextTower(nn.Module):
 
 
 class TwoTowers(nn.Module):
-    """An `Embedder` (see `..embedding`)."""
+    """An `Embedder` (see `embedding`)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -1,19 +1,24 @@
-"""What the networks of this package are built of, and how they come out of a file and into one."""
+"""What these networks are built of, and how they come out of a file and into one."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from assets.featurizers.models.weights import said
 from loader.errors import InvalidWeights
-
-from ..weights import read_weights, save_weights
 
 N = TypeVar("N", bound=nn.Module)
 Config = Mapping[str, Any]
+
+_CONFIG = "penstock"
+"""Key of a safetensors header under which a network keeps its configuration, as JSON."""
 
 
 def loaded(
@@ -37,11 +42,6 @@ def loaded(
     return network.to(place, dtype).eval(), config
 
 
-def said(error: Exception) -> str:
-    """On one line, at most 300 letters: torch names every tensor that is missing."""
-    return " ".join(str(error).split())[:300]
-
-
 def save_random(path: Path, build: Callable[[Config], nn.Module], config: Config, seed: int) -> None:
     """A file of random weights, the same for the same seed: for tests and to try an interface out."""
     with torch.random.fork_rng(devices=[]):
@@ -50,10 +50,24 @@ def save_random(path: Path, build: Callable[[Config], nn.Module], config: Config
     save_weights(path, config, network.state_dict())
 
 
-def normalised(pixels: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
-    """dtype [N, 3, H, W] of uint8 [N, H, W, 3]: (x / 255 - mean) / std by channel, computed in float32."""
-    scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-    return scaled.to(dtype)
+def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(configuration, name -> tensor on the CPU) of one file that `save_weights` wrote. Raises: InvalidWeights."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            stated = (file.metadata() or {}).get(_CONFIG)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError) as error:
+        raise InvalidWeights(f"{path} is no safetensors file: {error}") from error
+    if stated is None:
+        raise InvalidWeights(f"{path} has no configuration in its header (metadata {_CONFIG!r})")
+    config: dict[str, Any] = json.loads(stated)
+    return config, tensors
+
+
+def save_weights(path: Path, config: Config, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file that `read_weights` reads; the same tensors give the same bytes."""
+    stated = json.dumps(dict(config), sort_keys=True, ensure_ascii=False)
+    save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata={_CONFIG: stated})
 
 
 class Attention(nn.Module):

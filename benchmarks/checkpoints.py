@@ -31,11 +31,9 @@ RANKS = 2
 WORDS, WIDTH, DEPTH = 20_001, 768, 12
 TORCH, OURS = "torch", "penstock"
 WHY = (
-    "A save costs synced writes, as torch's does, and a SHA-256 and the CRC-32Cs of every byte, which torch's has not;",
-    "bytes are copied once, into the part that is hashed and written. A load reads whole pieces into the tensors' own",
-    "memory and verifies them there, where torch reads them into other memory and copies them. What a save has above",
-    "torch's is hashing: `penstock checkpoints verify` and copies go by the SHA-256, loads of part of a tensor by the",
-    "CRC-32C of each MiB.",
+    "Both saves cost synced writes. A save by penstock also hashes every byte: the SHA-256 serves `penstock",
+    "checkpoints verify` and copies, the CRC-32C of each MiB loads of part of a tensor. A load reads whole pieces into",
+    "the tensors' own memory and verifies them there; torch reads them into other memory and copies them.",
 )
 Cost = dict[str, float]
 """seconds, processor seconds, MiB: of one rank, or of all."""

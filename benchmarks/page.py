@@ -101,7 +101,7 @@ def throughput(
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | failed: {why} | | | | | |" for name, why in failed.items()]
     limit_is = [f"Limit: {row.limit}", ""] if row.limit else []
-    return [*lines, "", *limit_is, f"What bounds penstock here: {row.bound}", ""]
+    return [*lines, "", *limit_is, f"Bound of penstock: {row.bound}", ""]
 
 
 def store(
@@ -126,7 +126,7 @@ def store(
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | failed: {why} |{' |' * (len(titles) - 2)}" for name, why in failed.items()]
     limit = [f"Limit: {row.limit}", ""] if row.limit else []
-    return [*lines, "", *limit, f"What bounds penstock here: {row.bound}", ""]
+    return [*lines, "", *limit, f"Bound of penstock: {row.bound}", ""]
 
 
 HOW_TO_READ = """\

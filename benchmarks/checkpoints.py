@@ -209,7 +209,7 @@ def page_of(said: list[dict[str, Any]], rounds: int, note: str) -> str:
         f"A transformer of 100 million parameters with AdamW's moments, {gib:.2f} GiB, sharded by FSDP over {RANKS}",
         "ranks with gloo, on a local disk; `torch` is torch.distributed.checkpoint's FileSystemWriter and",
         "FileSystemReader. Medians of rounds in which both take turns, with their range; ratios are within each round.",
-        "Processor seconds are of all ranks, memory is of the rank that took most, above what it had before.",
+        "Processor seconds are of all ranks, memory is the largest increase of a rank.",
         "",
         "| | seconds | processor s | memory, MiB | processor, times torch's | seconds, times torch's |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -161,7 +161,7 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
         less = [ours["seconds"] / (ours["seconds"] - start["seconds"]) for ours, start in starts]
         running = [ratio * more for ratio, more in zip(found, less, strict=True)]
         reached = "yes" if statistics.median(running) >= AIM else "no"
-        yield f"| the same, less the seconds of its import | rclone | {AIM:.1f} | {page.shown(running)} | {reached} |"
+        yield f"| the same, less its import | rclone | {AIM:.1f} | {page.shown(running)} | {reached} |"
         peak = max(turn["peak_bytes"] for turn in turns[f"{program} {name}, {had}"]) / 2**20 - _imported_mib(
             turns
         )

@@ -99,7 +99,7 @@ SAID = {
     "penstock compares at every read.\n",
     "ceph": "## Range reads from Ceph\n\n"
     "The same of an object of {mib} MiB, from Ceph on this machine as it is installed. It sends the head of an\n"
-    "answer, and what follows once that was acknowledged, which Linux does after 40 ms unless it is told to at once.\n",
+    "answer, and the rest once that is acknowledged; Linux acknowledges after 40 ms unless it is told to at once.\n",
 }
 
 

@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The tests start some hundred processes: what they import is compiled once, also where bytecode is not to be kept.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
-# One file of tests is one process's: its fixtures are made once.
-PARALLEL := -n auto --maxprocesses 8 --dist loadfile
+# One file of tests is one process's: its fixtures are made once. Long files begin first (tests/conftest.py).
+PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # Where servers run, tests wait for them half of their time.
-CROWDED := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --dist loadfile
+CROWDED := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup demo ui soak test test-all test-times test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
+.PHONY: help setup servers demo ui soak test test-all test-times test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,9 +44,9 @@ test: $(READY) ## the fast tests that need nothing but pip: three quarters of al
 test-all: $(READY) ## every test that needs nothing but pip (half an hour of two cores)
 	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants'
 
-test-times: $(READY) ## measure the tests, and write tests/slow.txt anew
+test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	rm -rf build/times && mkdir -p build/times
-	TEST_TIMES=build/times $(PYTEST) $(PARALLEL) -p tests.times -m 'not server and not ceph and not mutants'
+	TEST_TIMES=build/times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants'
 	$(BIN)/python tests/times.py build/times
 
 test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
@@ -68,10 +68,8 @@ check: $(READY) ## lint, types, architecture, the documentation's links
 	$(SITE)
 
 ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
-	scripts/timed.sh "environment" $(MAKE) setup
-	scripts/timed.sh "check" $(MAKE) check
-	scripts/timed.sh "demo" $(MAKE) demo
-	scripts/timed.sh "peers and servers" sh -c 'scripts/install-peers.sh && scripts/install-servers.sh'
+	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers
+	scripts/timed.sh "check and demo" $(MAKE) --jobs=2 --output-sync=target check demo
 	scripts/timed.sh "optional packages" $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants' --durations=15
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
@@ -83,6 +81,10 @@ prove: $(READY) ## the long check of the log's protocol: its model, interleaving
 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
+
+servers: ## what pip does not bring: ffprobe and exiftool, Postgres, Chromium, Azurite
+	scripts/install-peers.sh
+	scripts/install-servers.sh
 
 soak: $(READY) ## an hour of arrivals, bad files, kills and releases with the books kept (MINUTES=5 for less)
 	scripts/install-servers.sh

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Generator
 from datetime import date
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from hypothesis import Phase, settings
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
     "false"  # else gcsfs looks for a kind of bucket first, up to 60 s each
 )
+
+FAST_S = 0.05
+"""What a function of tests takes that tests/slow.txt does not list, about."""
 
 settings.register_profile("fast", max_examples=25)
 settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
@@ -27,22 +31,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the slow tests, and leaves of the planted bugs the sample of the day."""
-    slow = frozenset((Path(__file__).parent / "slow.txt").read_text().split())  # written by times.py
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Marks the slow tests, leaves of the planted bugs the sample of the day, and puts long files first."""
+    lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()  # written by times.py
+    seconds = {test: float(took) for took, test in (line.split(" ", 1) for line in lines)}
     for item in items:
-        if item.nodeid.partition("[")[0] in slow:
+        if item.nodeid.partition("[")[0] in seconds:
             item.add_marker("slow")
     n = config.getoption("--planted-sample")
     planted = [item for item in items if item.get_closest_marker("mutants")]
-    if not n or not planted:
-        return
-    first = date.today().toordinal() * n  # in as many days as it takes, each bug is planted
-    kept = {planted[place % len(planted)].nodeid for place in range(first, first + n)}
-    left = [item for item in planted if item.nodeid not in kept]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in planted or item.nodeid in kept]
+    if n and planted:
+        first = date.today().toordinal() * n  # in as many days as it takes, each bug is planted
+        kept = {planted[place % len(planted)].nodeid for place in range(first, first + n)}
+        config.hook.pytest_deselected(items=[item for item in planted if item.nodeid not in kept])
+        items[:] = [item for item in items if item not in planted or item.nodeid in kept]
+    yield
+    by_file: dict[str, dict[str, float]] = {}
+    for item in items:
+        file, function = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
+        by_file.setdefault(file, {})[function] = seconds.get(function, FAST_S)
+    items.sort(key=lambda item: -sum(by_file[item.nodeid.partition("::")[0]].values()))
 
 
 def pytest_collection_finish() -> None:

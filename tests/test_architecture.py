@@ -145,6 +145,7 @@ def test_import_loader_is_light() -> None:
         "boto3",
         "rich",
         "argcomplete",
+        "jinja2",
     ]
     assert imported("loader.api, penstock.cli", *heavy) == "[]"
 
@@ -373,7 +374,10 @@ def test_the_wheel_holds_loader_and_penstock(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         top = {name.split("/")[0] for name in archive.namelist()}
-        assert {"loader/py.typed", "penstock/card/rendering/style.css"} <= set(archive.namelist())
+        kept = {"loader/py.typed", "penstock/card/rendering/style.css"}
+        kept |= {str(path.relative_to(ROOT)) for path in (ROOT / "penstock").rglob("*.j2")}
+        assert len(kept) > 6
+        assert kept <= set(archive.namelist())
     assert {name for name in top if not name.endswith(".dist-info")} == {"loader", "penstock"}
 
 

@@ -1,14 +1,16 @@
-"""Processor time of every test, and the list of the slow ones: tests/slow.txt, which `make test` leaves out.
+"""Seconds of every test, and the list of the slow ones: tests/slow.txt, which `make test` leaves out.
 
 `make test-times` runs the tests with this plugin and then this file, which writes the list. A test function is slow
 where any of its cases takes more than SLOW_CPU_S of processor time, children included, or SLOW_CLOCK_S by the clock:
-then `make test` takes less than five minutes on two cores.
+then `make test` takes less than five minutes on two cores. The seconds in the list are those by the clock of all cases:
+files that take longest begin first, so that no process works alone at the end.
 """
 
 import os
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,8 +18,6 @@ import pytest
 
 SLOW = Path(__file__).with_name("slow.txt")
 SLOW_CPU_S, SLOW_CLOCK_S = 0.3, 2.0
-MARKED = ("server", "ceph", "mutants")
-"""Marks of tests that `make test` leaves out anyway."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -25,10 +25,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Append a line to $TEST_TIMES/<process>: processor seconds, seconds, the test."""
     cpu, clock = _cpu_s(), time.perf_counter()
     result = yield
-    if not any(item.get_closest_marker(name) for name in MARKED):
-        line = f"{_cpu_s() - cpu:.3f} {time.perf_counter() - clock:.3f} {item.nodeid}\n"
-        with Path(os.environ["TEST_TIMES"], str(os.getpid())).open("a") as file:
-            file.write(line)
+    line = f"{_cpu_s() - cpu:.3f} {time.perf_counter() - clock:.3f} {item.nodeid}\n"
+    with Path(os.environ["TEST_TIMES"], str(os.getpid())).open("a") as file:
+        file.write(line)
     return result
 
 
@@ -39,19 +38,19 @@ def _cpu_s() -> float:
 
 def main(folder: Path) -> None:
     """Write the list from the times of a run."""
-    total_s, fast_s, slow, lines = 0.0, 0.0, set[str](), list[tuple[float, str]]()
+    slow, cpu_s, clock_s = set[str](), Counter[str](), Counter[str]()
     for path in folder.iterdir():
         for line in path.read_text().splitlines():
-            cpu_s, clock_s, test = line.split(" ", 2)
+            cpu, clock, test = line.split(" ", 2)
             function = test.partition("[")[0]
-            lines.append((float(cpu_s), function))
-            if float(cpu_s) > SLOW_CPU_S or float(clock_s) > SLOW_CLOCK_S:
+            cpu_s[function] += float(cpu)
+            clock_s[function] += float(clock)
+            if float(cpu) > SLOW_CPU_S or float(clock) > SLOW_CLOCK_S:
                 slow.add(function)
-    total_s = sum(cpu_s for cpu_s, _ in lines)
-    fast_s = sum(cpu_s for cpu_s, function in lines if function not in slow)
-    SLOW.write_text("".join(f"{function}\n" for function in sorted(slow)))
-    n_fast = sum(function not in slow for _, function in lines)
-    print(f"{len(lines)} tests took {total_s:.0f} s of processors; {n_fast} fast ones {fast_s:.0f} s")
+    SLOW.write_text("".join(f"{clock_s[function]:.1f} {function}\n" for function in sorted(slow)))
+    fast_s = sum(cpu_s[function] for function in cpu_s.keys() - slow)
+    n_fast = len(cpu_s) - len(slow)
+    print(f"{len(cpu_s)} tests took {cpu_s.total():.0f} s of processors; {n_fast} fast ones {fast_s:.0f} s")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import AlreadyExists, MissingDependency
 from loader.storage import Store
-from penstock.card.rendering.escape import html_text, page
-from penstock.card.rendering.html import figure, table
+from penstock.card.rendering.templates import templates
 from penstock.card.value import Example
 
 from ..checks.outcome import CheckResult
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_PLOTS = 6
 """Columns with a picture; the others have their numbers."""
-_DATA = re.compile(r"\((data:image/png;base64,[A-Za-z0-9+/=]+)\)")
+_IMAGE = re.compile(r"!\[(?P<alt>[^]]*)\]\((?P<data>data:image/png;base64,[A-Za-z0-9+/=]+)\)")
 
 
 def plotted(compared: "Compared", results: Sequence[CheckResult]) -> str:
@@ -71,61 +71,34 @@ def render(
 ) -> str:
     """The whole page. facts: what stands on top, name -> text; picture: of `plotted`; shown, before: of
     `examples.shown_of` and `before_of`."""
-    pairs = "".join(f"<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>" for name, text in facts.items())
-    header = f"<p class=over>Gate before a version</p><h1>{html_text(title)}</h1>"
-    header += f"<div class=panel><dl>{pairs}</dl></div>"
-    ordered = sorted(results, key=lambda one: (not one.stops, one.passed))
-    sections = [("What was checked", _verdicts(ordered))]
-    if image := _DATA.search(picture):
-        said = html_text(picture[2 : picture.index("]")])
-        sections.append(
-            (
-                "Before and after",
-                f'<div class=panel><img src="{image[1]}" alt="{said}" style="max-width:100%"></div>',
-            )
-        )
-    sections.append(("Samples that show it", _shown(shown)))
-    sections.append(("Samples that were there before", _shown(before)))
-    sections += [(f"Findings of {one.name}", _findings(one)) for one in ordered if one.findings]
-    return page(f"{title} - gate", header, sections, "Made by penstock when the batch was audited.")
-
-
-def _verdicts(results: Sequence[CheckResult]) -> str:
-    rows = []
-    for one in results:
-        verdict = "passed" if one.passed else "stopped" if one.stops else "warned"
-        mark = "passed" if one.passed else "failed"
-        rows.append(
-            f"<tr><th scope=row>{html_text(one.name)}</th><td><span class={mark}>{verdict}</span></td>"
-            f"<td>{html_text(one.explanation)}</td></tr>"
-        )
-    head = "<th scope=col>check</th><th scope=col>verdict</th><th scope=col>what it says</th>"
-    return (
-        f"<div class=panel><div class=scroll><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div></div>"
+    template = templates(Path(__file__).parent).get_template("gate.html.j2")
+    return template.render(
+        title=title,
+        facts=facts,
+        results=sorted(results, key=lambda one: (not one.stops, one.passed)),
+        picture=_IMAGE.fullmatch(picture),
+        shown=_by_words(shown),
+        before=_by_words(before),
+        findings=_findings,
     )
 
 
-def _shown(shown: Sequence[tuple[str, Example]]) -> str:
-    blocks = []
-    for words, some in groupby(shown, key=lambda one: one[0]):
-        figures = "".join(figure(example) for _, example in some)
-        blocks.append(f"<h3>{html_text(words)}</h3><div class=shots>{figures}</div>")
-    return "<br>".join(blocks)
+def _by_words(shown: Sequence[tuple[str, Example]]) -> list[tuple[str, list[Example]]]:
+    return [
+        (words, [example for _, example in some]) for words, some in groupby(shown, key=lambda one: one[0])
+    ]
 
 
-def _findings(one: CheckResult) -> str:
-    header = ["finding", "column", "of", "before", "now", "difference", "allowed", "for example"]
-    rows = [
+def _findings(one: CheckResult) -> list[list[object]]:
+    return [
         [
-            *(str(found[name]) for name in ("what", "column", "of", "before", "now")),
+            *(found[name] for name in ("what", "column", "of", "before", "now")),
             f"{float(str(found['effect'])):.4g}",
             "" if found["certain"] else f"{float(str(found['limit'])):.4g}",
             ", ".join(map(str, found["keys"])),
         ]
         for found in one.findings
     ]
-    return f"<div class=panel>{table(header, rows)}</div>"
 
 
 def save(store: Store, dataset: str, batch: str, html: str) -> str:

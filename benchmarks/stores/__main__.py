@@ -44,7 +44,7 @@ BOUNDS = """Bounds, in processor seconds per GiB, by getrusage on busy cores; no
   12 us of Python, and the system's copy.
 - Whole files, on a virtual machine whose host gives the page cache's memory anew: every contestant takes half as
   long again.
-- Over TLS, by a trial that has no command here: penstock's own reads are 2.4 times as fast as obstore's for one range
+- Over TLS, by an earlier trial: penstock's own reads are 2.4 times as fast as obstore's for one range
   of 64 KiB at a time, 1.25 for 16, 1.0 for 64, and 1.3 to 1.4 for 1 MiB.
 """
 
@@ -89,6 +89,12 @@ def range_reads(folder: Path, given: argparse.Namespace) -> tuple[list[str], lis
     return list(reads.section("nginx", turns, failed)), list(reads.verdicts(turns))
 
 
+def tls_reads(folder: Path, given: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Section and verdict. Raises: NoServer."""
+    turns, failed = reads.measure("nginx-tls", folder, given.rounds, given.until)
+    return list(reads.section("nginx-tls", turns, failed)), list(reads.tls_verdict(turns))
+
+
 def ceph_reads(folder: Path, given: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Section; nothing is aimed at. Raises: NoServer."""
     turns, failed = reads.measure("ceph", folder, given.rounds, given.until)
@@ -112,6 +118,7 @@ def from_bucket_to_bucket(folder: Path, given: argparse.Namespace) -> tuple[list
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], tuple[list[str], list[str]]]] = {
     "reads": range_reads,
+    "tls-reads": tls_reads,
     "ceph-reads": ceph_reads,
     "transfers": whole_files,
     "migration": from_bucket_to_bucket,

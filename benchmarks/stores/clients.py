@@ -20,27 +20,28 @@ Read = Callable[[int, int], bytes]
 REGION = "us-east-1"
 
 
-def penstock(endpoint: str, key: str) -> Read:
+def penstock(endpoint: str, key: str, authority: str) -> Read:
     """`get_range` of the facade: with its checks, retry budget, limit and counting."""
     from loader.storage import open_store
 
-    store = open_store(f"s3://{BUCKET}", {"endpoint_url": endpoint, "key": KEY, "secret": SECRET})
+    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET}
+    store = open_store(f"s3://{BUCKET}", options | ({"root_certificate": authority} if authority else {}))
     return lambda offset, nbytes: store.get_range(key, offset, nbytes).data
 
 
-def obstore(endpoint: str, key: str) -> Read:
+def obstore(endpoint: str, key: str, authority: str) -> Read:
     """Bare, by its sync functions."""
     import obstore as module
 
-    store = _obstore(endpoint)
+    store = _obstore(endpoint, authority)
     return lambda offset, nbytes: module.get_range(store, key, start=offset, length=nbytes).to_bytes()
 
 
-def obstore_etag(endpoint: str, key: str) -> Read:
+def obstore_etag(endpoint: str, key: str, authority: str) -> Read:
     """Bare, with the ETag and size that a reader needs who must notice that an object was replaced."""
     import obstore as module
 
-    store, seen = _obstore(endpoint), set()
+    store, seen = _obstore(endpoint, authority), set()
 
     def read(offset: int, nbytes: int) -> bytes:
         answer = module.get(store, key, options={"range": (offset, offset + nbytes)})
@@ -51,20 +52,21 @@ def obstore_etag(endpoint: str, key: str) -> Read:
     return read
 
 
-def _obstore(endpoint: str) -> Any:
+def _obstore(endpoint: str, authority: str) -> Any:
     from obstore.store import S3Store
 
+    trust: Any = {"root_certificate": authority} if authority else {"allow_http": True}
     return S3Store(
         BUCKET,
         endpoint=endpoint,
         access_key_id=KEY,
         secret_access_key=SECRET,
         region=REGION,
-        client_options={"allow_http": True},
+        client_options=trust,
     )
 
 
-def s3fs(endpoint: str, key: str) -> Read:
+def s3fs(endpoint: str, key: str, _: str) -> Read:
     """`cat_file` with a start and an end, from threads; its own event loop does the work."""
     import s3fs as module
 
@@ -73,7 +75,7 @@ def s3fs(endpoint: str, key: str) -> Read:
     return lambda offset, nbytes: bytes(fs.cat_file(path, start=offset, end=offset + nbytes))
 
 
-def pyarrow(endpoint: str, key: str) -> Read:
+def pyarrow(endpoint: str, key: str, _: str) -> Read:
     """`read_at` of one open file, which threads may share."""
     from pyarrow import fs
 
@@ -85,7 +87,7 @@ def pyarrow(endpoint: str, key: str) -> Read:
     return lambda offset, nbytes: bytes(file.read_at(nbytes, offset))
 
 
-def boto3(endpoint: str, key: str) -> Read:
+def boto3(endpoint: str, key: str, _: str) -> Read:
     """`get_object` with a range, and as many connections as threads."""
     import boto3 as module
     from botocore.config import Config
@@ -106,7 +108,7 @@ def boto3(endpoint: str, key: str) -> Read:
     return read
 
 
-CLIENTS: dict[str, Callable[[str, str], Read]] = {
+CLIENTS: dict[str, Callable[[str, str, str], Read]] = {
     "penstock": penstock,
     "obstore": obstore,
     "obstore-etag": obstore_etag,
@@ -114,6 +116,9 @@ CLIENTS: dict[str, Callable[[str, str], Read]] = {
     "pyarrow": pyarrow,
     "boto3": boto3,
 }
+"""Name -> (endpoint, key, the certificate in PEM that the server's is signed by, or "" without TLS) -> how to read."""
+TLS_CLIENTS = ("penstock", "obstore", "obstore-etag")
+"""The clients that take a certificate authority as text."""
 
 
 class Client:
@@ -122,9 +127,9 @@ class Client:
     def __init__(self, name: str) -> None:
         self.make = CLIENTS[name]
 
-    def open(self, endpoint: str, key: str, nbytes: int, expected: str) -> dict[str, Any]:
+    def open(self, endpoint: str, key: str, nbytes: int, expected: str, authority: str) -> dict[str, Any]:
         """Connect, and read once what must be there: hexadecimal bytes at the object's end."""
-        self.read, self.nbytes = self.make(endpoint, key), nbytes
+        self.read, self.nbytes = self.make(endpoint, key, authority), nbytes
         end = bytes.fromhex(expected)
         found = self.read(nbytes - len(end), len(end))
         return {} if found == end else {"error": f"it read {found.hex()} where {expected} lies"}

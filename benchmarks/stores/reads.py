@@ -11,15 +11,16 @@ from typing import Any
 from .. import page
 from ..contest import PeerError, Runner
 from ..throughput import say
-from .clients import CLIENTS
+from .clients import CLIENTS, TLS_CLIENTS
 from .servers import ceph, nginx, store_of
 from .transfers import make_bucket
 
-OBJECT, OBJECT_BYTES = "object", {"nginx": 256 * 2**20, "ceph": 64 * 2**20}
+OBJECT, OBJECT_BYTES = "object", {"nginx": 256 * 2**20, "nginx-tls": 256 * 2**20, "ceph": 64 * 2**20}
 ONE, SMALL, PAGE = 8 * 2**10, 64 * 2**10, 2**20
 """A range of a sample, of some samples, and what the loader's cache asks for."""
 CASES = {
     "nginx": ((1, SMALL), (16, SMALL), (64, SMALL), (16, PAGE)),
+    "nginx-tls": ((1, SMALL), (16, SMALL), (64, SMALL), (1, PAGE), (16, PAGE)),
     "ceph": ((1, ONE), (1, SMALL), (16, ONE), (16, PAGE)),
 }
 """Server -> (at once, bytes)."""
@@ -27,14 +28,16 @@ WARM_S, TURN_S = 0.2, 1.0
 GIB = 2**30
 AIMS = (("s3fs", 4.0), ("obstore", 1 / 1.15))
 """At 16 at once: penstock's requests per second are at least so many times those of."""
+KEPT_FOR = 1.5
+"""obstore's processor time over penstock's, at 16 ranges of 1 MiB over TLS: below it reading S3 directly goes."""
 
 Turns = Mapping[tuple[int, int], page.Turns]
 """Case -> client -> turns."""
 
 
 @contextmanager
-def _served(server: str, folder: Path, block: bytes) -> Iterator[str]:
-    """The endpoint of a server that has the object, of so many blocks. Raises: NoServer."""
+def _served(server: str, folder: Path, block: bytes) -> Iterator[tuple[str, str]]:
+    """(endpoint, certificate of its authority) of a server that has the object, made of blocks. Raises: NoServer."""
     blocks = OBJECT_BYTES[server] // len(block)
     if server == "ceph":
         with ceph(folder) as endpoint:
@@ -42,14 +45,14 @@ def _served(server: str, folder: Path, block: bytes) -> Iterator[str]:
             store = store_of(endpoint, "")
             store.put(OBJECT, block * blocks)
             store.close()
-            yield endpoint
+            yield endpoint, ""
         return
-    with nginx(folder) as (endpoint, bucket):
+    with nginx(folder, tls=server == "nginx-tls") as (endpoint, bucket, authority):
         with (bucket / OBJECT).open("wb") as file:
             for _ in range(blocks):
                 file.write(block)
         (bucket / OBJECT).chmod(0o644)
-        yield endpoint
+        yield endpoint, authority
 
 
 def measure(server: str, folder: Path, rounds: int, until: float) -> tuple[Turns, dict[str, str]]:
@@ -58,14 +61,21 @@ def measure(server: str, folder: Path, rounds: int, until: float) -> tuple[Turns
     cases, nbytes, block = CASES[server], OBJECT_BYTES[server], Random(5).randbytes(2**20)
     turns: dict[tuple[int, int], dict[str, list[Mapping[str, Any]]]] = {case: {} for case in cases}
     failed: dict[str, str] = {}
-    with _served(server, folder, block) as endpoint, ExitStack() as stack:
+    with _served(server, folder, block) as (endpoint, authority), ExitStack() as stack:
         runners = {}
-        for name in CLIENTS:
+        for name in TLS_CLIENTS if authority else CLIENTS:
             runner = stack.enter_context(
                 Runner(name, folder / f"{name}.log", module="benchmarks.stores.clients")
             )
             try:
-                runner.ask("open", endpoint=endpoint, key=OBJECT, nbytes=nbytes, expected=block[-16:].hex())
+                runner.ask(
+                    "open",
+                    endpoint=endpoint,
+                    key=OBJECT,
+                    nbytes=nbytes,
+                    expected=block[-16:].hex(),
+                    authority=authority,
+                )
                 runners[name] = runner
             except PeerError as error:
                 failed[name] = str(error)
@@ -97,6 +107,8 @@ SAID = {
     "(the page cache; it looks at no signature). Threads that call the client's sync API. Median,\n"
     "and range over rounds. obstore-etag asks for the ETag and size as well, which\n"
     "penstock compares at every read.\n",
+    "nginx-tls": "## Range reads over TLS\n\n"
+    "The same, from nginx with TLS (OpenSSL), by the clients that take a certificate authority.\n",
     "ceph": "## Range reads from Ceph\n\n"
     "The same of an object of {mib} MiB, from Ceph on this machine as it is installed. It sends the head of an\n"
     "answer, and the rest once that is acknowledged; Linux acknowledges after 40 ms unless it is told to at once.\n",
@@ -131,6 +143,16 @@ def verdicts(turns: Turns) -> Iterator[str]:
                     reached = "yes" if statistics.median(found) >= at_least else "no"
                     row = f"ranges of {size // 1024} KiB, 16 at once, {what} | {name} | {at_least:.2f}"
                     yield f"| {row} | {page.shown(found)} | {reached} |"
+
+
+def tls_verdict(turns: Turns) -> Iterator[str]:
+    """Row of the page's table of aims."""
+    of = turns[16, PAGE]
+    pairs = zip(of["obstore"], of["penstock"], strict=True)
+    found = [cpu_per_gib(a, PAGE) / cpu_per_gib(b, PAGE) for a, b in pairs]
+    reached = "yes" if statistics.median(found) >= KEPT_FOR else "no"
+    row = f"ranges of {PAGE // 1024} KiB over TLS, 16 at once, processor time | obstore | {KEPT_FOR:.2f}"
+    yield f"| {row} | {page.shown(found)} | {reached} |"
 
 
 def _turned(names: Sequence[str], by: int) -> list[str]:

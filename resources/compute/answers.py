@@ -68,11 +68,14 @@ def decoded(body: bytes | bytearray, types: Types) -> Any:
 
 
 def failure_told(body: bytes | bytearray) -> tuple[str, str]:
-    """(code, reason) that a worker gave. Raises: NotAnAnswer."""
-    told = decoded(body, {})
-    if not (isinstance(told, list) and len(told) == 2 and all(isinstance(one, str) for one in told)):
-        raise NotAnAnswer("a worker failed, and did not say of what")
-    return told[0], told[1]
+    """(code, reason) that a worker gave, or that it gave none."""
+    try:
+        told = decoded(body, {})
+    except NotAnAnswer as error:
+        return "exception", str(error)
+    if isinstance(told, list) and len(told) == 2 and all(isinstance(one, str) for one in told):
+        return told[0], told[1]
+    return "exception", "a worker failed, and did not say of what"
 
 
 def _pieces(rest: memoryview, sizes: Any) -> Iterator[bytes]:

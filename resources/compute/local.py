@@ -28,10 +28,9 @@ AHEAD_UNITS = 1024
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Map:
+class _Map(Task):
     """A map under way. Everything is guarded by the engine's condition."""
 
-    task: Task
     units: Sequence[Any]
     limits: Sequence[float]  # s, of each unit
     types: Types
@@ -92,9 +91,13 @@ class LocalCompute:
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
         limits = checked_limits(timeout_s, len(units))
-        environment = worker_environment((*self._variables, *variables))
-        task = Task(function=checked(function), environment=environment)
-        work = _Map(task=task, units=units, limits=limits, types=answer_types(function))
+        work = _Map(
+            function=checked(function),
+            environment=worker_environment((*self._variables, *variables)),
+            units=units,
+            limits=limits,
+            types=answer_types(function),
+        )
         return self._outcomes(work, progress)
 
     def close(self) -> None:
@@ -125,7 +128,7 @@ class LocalCompute:
 
     def _cancel(self, work: _Map) -> None:
         """Stop it; when this returns, no process works for it."""
-        self._pool.stop(work.task)
+        self._pool.stop(work)
         if threading.current_thread() not in work.threads:  # where the garbage collector may close a map
             for thread in work.threads:
                 thread.join()
@@ -136,13 +139,11 @@ class LocalCompute:
         """Wait for one unit's reply, and tell of the progress meanwhile."""
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: index in work.waiting or work.done > work.told or work.task.stopped
-                )
+                self._changed.wait_for(lambda: index in work.waiting or work.done > work.told or work.stopped)
                 if work.error is not None:
                     raise work.error
                 reply = work.consume(index)
-                if reply is None and work.task.stopped:
+                if reply is None and work.stopped:
                     raise InvalidRuntime("this engine was closed in the middle of a map")
                 news, work.told = work.done > work.told, work.done
                 self._changed.notify_all()
@@ -164,15 +165,13 @@ class LocalCompute:
         except BaseException as error:  # noqa: BLE001 - raised again where the outcomes are asked for
             with self._changed:
                 work.error = work.error or error
-            self._pool.stop(work.task)
+            self._pool.stop(work)
 
     def _take(self, work: _Map) -> int | None:
         """The number of the next unit; None after the last. Raises: Stopped."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: work.task.stopped or work.taken == len(work.units) or work.may_take()
-            )
-            if work.task.stopped:
+            self._changed.wait_for(lambda: work.stopped or work.taken == len(work.units) or work.may_take())
+            if work.stopped:
                 raise Stopped
             if work.taken == len(work.units):
                 return None
@@ -185,7 +184,7 @@ class LocalCompute:
             body = pickle.dumps(unit, protocol=5)
         except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
             return failure_of(error)
-        return self._pool.run(work.task, body, work.limits[index])
+        return self._pool.run(work, body, work.limits[index])
 
 
 def _outcome(reply: Reply, types: Types) -> Outcome[Any]:

@@ -71,18 +71,34 @@ class Pool:
 
         Raises: Stopped; Unpicklable and InvalidRuntime when no worker can be had.
         """
-        with self._turn(task, alone=False):
-            first = self._run_once(task, unit, timeout_s, fresh=False)
-        if not isinstance(first, Death):
-            return first
+        try:
+            return self._run_once(task, unit, timeout_s)
+        except Death as death:
+            first = death
         if not first.by_outsider and first.n_units == 1:
             return Failure(code="crashed", reason=f"its process {first.how}")
-        with self._turn(task, alone=first.by_outsider):
-            second = self._run_once(task, unit, timeout_s, fresh=True)
-        if not isinstance(second, Death):
-            return second
-        again = "a new one, with nothing beside it," if first.by_outsider else "a new one"
-        return Failure(code="crashed", reason=f"its process {first.how}; {again} {second.how}")
+        try:
+            return self._run_once(task, unit, timeout_s, fresh=True, alone=first.by_outsider)
+        except Death as second:
+            again = "a new one, with nothing beside it," if first.by_outsider else "a new one"
+            return Failure(code="crashed", reason=f"its process {first.how}; {again} {second.how}")
+
+    def _run_once(
+        self, task: Task, unit: bytes, timeout_s: float, *, fresh: bool = False, alone: bool = False
+    ) -> Reply:
+        with self._turn(task, alone=alone):
+            for other in (fresh, True):  # an idle worker may have died meanwhile
+                with self._worker(task, fresh=other) as worker:
+                    try:
+                        worker.load(task.function)
+                    except Death as death:
+                        how = death.how
+                        continue
+                    return worker.run(unit, timeout_s)
+        raise InvalidRuntime(
+            f"a worker process {how} while it imported what the function needs, and so did the one "
+            "before; its standard error may say more"
+        )
 
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[None]:
@@ -110,75 +126,42 @@ class Pool:
             return self._turns == 0
         return self._turns < self._n_workers and not self._want_alone
 
-    def _run_once(self, task: Task, unit: bytes, timeout_s: float, *, fresh: bool) -> Reply | Death:
-        worker = self._loaded(task, fresh)
-        try:
-            return worker.run(unit, timeout_s)
-        finally:
-            self._give_back(task, worker)
-
-    def _loaded(self, task: Task, fresh: bool) -> Worker:
-        """A busy worker that has the function."""
-        worker = self._take(task, fresh)
-        death = self._load(task, worker)
-        if death is not None:  # an idle worker that had died meanwhile, or it was short of memory
-            worker = self._take(task, fresh=True)
-            death = self._load(task, worker)
-        if death is None:
-            return worker
-        raise InvalidRuntime(
-            f"a worker process {death.how} while it imported what the function needs, and so did the one "
-            "before; its standard error may say more"
-        )
-
-    def _load(self, task: Task, worker: Worker) -> Death | None:
-        if worker.function == task.function:
-            return None
-        try:
-            death = worker.load(task.function)
-        except BaseException:
-            self._give_back(task, worker)
-            raise
-        if death is not None:
-            self._give_back(task, worker)
-        return death
-
-    def _take(self, task: Task, fresh: bool) -> Worker:
-        """An idle worker, one that has the function if there is one, or a new one. Raises: Stopped.
-
-        Never one with another environment: what one map may know is none of another's business.
-        """
-        others: list[Worker] = []
-        with self._changed:
-            idle = [] if fresh else [one for one in self._idle if one.environment == task.environment]
-            same = [worker for worker in idle if worker.function == task.function]
-            if idle and not task.stopped:
-                worker = (same or idle)[-1]
-                self._idle.remove(worker)
-                task.busy.add(worker)
-                return worker
-            if not fresh and self._idle:
-                others.append(self._idle.pop(0))  # makes room for the new one
-        _end(others)
-        worker = Worker(task.environment)
+    @contextmanager
+    def _worker(self, task: Task, *, fresh: bool) -> Iterator[Worker]:
+        """A worker for one unit, an idle or a new one; kept afterwards unless it is over. Raises: Stopped."""
+        worker = (None if fresh else self._take(task)) or Worker(task.environment)
         with self._changed:
             task.busy.add(worker)
-            stopped = task.stopped
-        if stopped:
-            self._give_back(task, worker)
-        return worker
+        try:
+            if task.stopped:  # `stop` came too early to see the worker
+                raise Stopped
+            yield worker
+        except BaseException:
+            worker.end()  # a reply may still be on its way
+            raise
+        finally:
+            with self._changed:
+                task.busy.discard(worker)
+                stopped = task.stopped
+                if worker.alive and not stopped:
+                    self._idle.append(worker)
+            if stopped:
+                worker.end()
+                raise Stopped
 
-    def _give_back(self, task: Task, worker: Worker) -> None:
-        """Keep the worker for the next unit, unless it is over. Raises: Stopped."""
+    def _take(self, task: Task) -> Worker | None:
+        """The idle worker of last use, with the function if there is one.
+
+        Never one with another environment: what one map may know is none of another's business. It makes room instead.
+        """
         with self._changed:
-            task.busy.discard(worker)
-            stopped = task.stopped
-            if worker.alive and not stopped:
-                self._idle.append(worker)
-                return
-        worker.end()
-        if stopped:
-            raise Stopped
+            fitting = [one for one in self._idle if one.environment == task.environment]
+            taken = sorted(fitting, key=lambda one: one.function == task.function)[-1:] or self._idle[:1]
+            self._idle = [one for one in self._idle if one not in taken]
+        if fitting:
+            return taken[0]
+        _end(taken)
+        return None
 
 
 def _end(idle: Sequence[Worker]) -> None:

@@ -41,20 +41,15 @@ ARRAY_KINDS = "?biufcmMSU"
 _SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
 _HEADER = struct.Struct(">cQ")
 _LENGTH = struct.Struct(">Q")
-_GROW_BYTES = 2**24
-_SMALL_BYTES = 2**16
+_PIECE_BYTES = 2**18
 _HEADLINE_CHARS, _TRACE_CHARS = 500, 1500
 _OOM_SCORE = "500"  # of -1000..1000: when memory runs out the kernel takes a worker, not who supervises it
 
 
 def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
     """Raises: OSError, TimeoutError as the socket's timeout has it."""
-    header = _HEADER.pack(kind, len(body))
-    if len(body) < _SMALL_BYTES:
-        sock.sendall(header + body)
-    else:
-        sock.sendall(header)
-        sock.sendall(body)
+    sock.sendall(_HEADER.pack(kind, len(body)))
+    sock.sendall(body)  # not joined: a body may be large
 
 
 def receive(sock: socket.socket, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
@@ -74,25 +69,16 @@ def _exactly(sock: socket.socket, nbytes: int, deadline_s: float | None) -> byte
     """The memory grows with what has come, not with what was announced."""
     body = bytearray()
     while len(body) < nbytes:
-        at = len(body)
-        body.extend(bytes(min(nbytes - at, max(at, _GROW_BYTES))))
-        with memoryview(body) as whole, whole[at:] as rest:
-            _fill(sock, rest, deadline_s)
-    return body
-
-
-def _fill(sock: socket.socket, rest: memoryview, deadline_s: float | None) -> None:
-    got = 0
-    while got < len(rest):
         if deadline_s is not None:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             sock.settimeout(left_s)
-        n = sock.recv_into(rest[got:])
-        if not n:
+        piece = sock.recv(min(nbytes - len(body), _PIECE_BYTES))
+        if not piece:
             raise EOFError
-        got += n
+        body += piece
+    return body
 
 
 def encoded(value: Any) -> bytes:
@@ -123,8 +109,6 @@ def _plain(value: Any, pieces: list[bytes], classes: dict[type, tuple[int, list[
         return _each(value, pieces, classes)
     if kind is dict or isinstance(value, Mapping):
         if _TEXT.issuperset(map(type, value)):
-            if kind is dict and _SCALARS.issuperset(map(type, value.values())):
-                return {"dict": value}
             return {"dict": dict(zip(value, _each(value.values(), pieces, classes), strict=True))}
         return {"pairs": [_each(pair, pieces, classes) for pair in value.items()]}
     if kind not in classes and is_dataclass(kind):
@@ -203,46 +187,26 @@ def _load(body: bytearray) -> Callable[[Any], Any]:
     return loaded
 
 
-def _answer(function: Callable[[Any], Any], body: bytearray) -> tuple[bytes, bytes]:
-    try:
-        return VALUE, encoded(function(pickle.loads(body)))  # noqa: S301 - from our parent
-    except BaseException as error:  # noqa: BLE001 - whatever it raises, SystemExit too, is this unit's outcome
-        return FAILED, encoded(list(described(error)))
-
-
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # a unit may have closed or replaced it
+        # A unit may have closed or replaced it.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def serve(sock: socket.socket) -> None:
-    """Answer messages until the parent closes its side."""
-
-    def no_function(_: Any) -> Any:
-        raise RuntimeError("a unit came before the function")
-
-    function: Callable[[Any], Any] = no_function
+    """Answer messages. Raises: EOFError and ConnectionError once the parent has closed its side."""
     while True:
+        kind, body = receive(sock)
         try:
-            kind, body = receive(sock)
-        except (EOFError, ConnectionError):
-            return
-        if kind == FUNCTION:
-            try:
-                function = _load(body)
-                reply = READY, b""
-            except BaseException as error:  # noqa: BLE001 - importing its module may raise anything
-                reply = FAILED, encoded(list(described(error)))
-        else:
-            reply = _answer(function, body)
+            if kind == FUNCTION:
+                function, reply = _load(body), (READY, b"")
+            else:
+                reply = VALUE, encoded(function(pickle.loads(body)))  # noqa: S301 - from our parent
+        except BaseException as error:  # noqa: BLE001 - whatever it raises, SystemExit too, is this unit's outcome
+            reply = FAILED, encoded(list(described(error)))
         _flush()
-        try:
-            send(sock, *reply)
-        except ConnectionError:
-            return
+        send(sock, *reply)
         del body, reply  # or they would stay in memory until the next message is there
 
 
@@ -265,7 +229,8 @@ if __name__ == "__main__":
     # A name of the module: the parent takes the end of the socket for the end of the process, so it must close last.
     SOCKET = _prepare(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     try:
-        serve(SOCKET)
+        with contextlib.suppress(EOFError, ConnectionError):
+            serve(SOCKET)
     except BaseException:  # noqa: BLE001 - no memory for the next unit, or a fault of ours
         traceback.print_exc()
         os._exit(1)

@@ -77,6 +77,18 @@ def test_workers_start_when_needed_and_are_used_again(units, children) -> None:
     assert children() == before
 
 
+def test_idle_workers_that_were_killed_cost_a_unit_nothing(engine, units, children, tmp_path) -> None:
+    before = children()
+    given = [(str(tmp_path), "left", "right"), (str(tmp_path), "right", "left")]
+    assert all(outcome.ok for outcome in engine.map(units.meet, given, timeout_s=TIMEOUT_S))
+    killed = children() - before
+    assert len(killed) == 2
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    (outcome,) = engine.map(units.double, [2], timeout_s=TIMEOUT_S)
+    assert outcome.value == 4
+
+
 def test_two_maps_share_the_workers(engine, units) -> None:
     first = engine.map(units.pid, range(400), timeout_s=TIMEOUT_S)
     second = engine.map(units.double, range(400), timeout_s=TIMEOUT_S)

@@ -2,15 +2,11 @@
 
 Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin
 a link, load a picture or run a script.
-
-A plain page of the card's kind: one HTML file, no script, no request, light and dark.
 """
 
 import html
 import re
 import unicodedata
-from collections.abc import Sequence
-from importlib.resources import files
 
 WORD_JOINER = "\u2060"
 """No width and no meaning: between the letters of an address it keeps renderers from making a link of it."""
@@ -50,15 +46,15 @@ def _is_shown(letter: str) -> bool:
     return letter not in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-def html_text(text: object, longest: int | None = None) -> str:
+def html_text(text: object) -> str:
     """For the text and the quoted attributes of HTML and SVG."""
-    return html.escape(clean(text, longest), quote=True)
+    return html.escape(clean(text), quote=True)
 
 
-def markdown_text(text: object, longest: int | None = None) -> str:
+def markdown_text(text: object) -> str:
     """For a line, a table's cell or a picture's alternative text in Markdown (CommonMark with GitHub's tables):
     shown as it is, read as nothing."""
-    line = _ADDRESS.sub(_broken, clean(text, longest))
+    line = _ADDRESS.sub(_broken, clean(text))
     told = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
     )
@@ -94,23 +90,3 @@ def yaml_text(text: object) -> str:
         else:
             out.append(f"\\U{ord(letter):08X}")
     return '"' + "".join(out) + '"'
-
-
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Forbids a page to load or run anything, whatever stands in it."""
-
-
-def page(title: str, header: str, sections: Sequence[tuple[str, str]], footer: str) -> str:
-    """The whole page. title and footer are texts; header and the sections (title, body) are HTML, with what came from
-    data escaped; a section without a body is left out."""
-    style = files(__package__).joinpath("style.css").read_text("utf-8")
-    bodies = "".join(
-        f"<section><h2>{html_text(name)}</h2>{body}</section>" for name, body in sections if body
-    )
-    return (
-        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        "<meta name=viewport content='width=device-width, initial-scale=1'><meta name=referrer content=no-referrer>"
-        f"<title>{html_text(title)}</title><style>{style}</style></head><body>"
-        f"<header>{header}</header><main>{bodies}</main><footer>{html_text(footer)}</footer></body></html>\n"
-    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...units import length, number, share, size
 from ..counting.tally import Counts
@@ -19,13 +20,38 @@ MANY = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A distribution. rows: (name, samples); unknown: samples in none of them; total: of all; note: one sentence."""
+    """A distribution. rows: (name, samples, whether they are known); total: of all; note: one sentence."""
 
     title: str
-    rows: tuple[tuple[str, int], ...]
-    unknown: int
+    rows: tuple[tuple[str, int, bool], ...]
     total: int
     note: str = ""
+
+    @property
+    def most(self) -> int:
+        """What the longest bar stands for."""
+        return max([n for _, n, _ in self.rows], default=0) or 1
+
+
+def shown(card: Card) -> dict[str, Any]:
+    """What templates show: the card, and of it texts, rows and distributions by name."""
+    by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
+    left_out = "Bytes and coverage include samples that the version leaves out."
+    return {
+        "card": card,
+        "headline": headline(card),
+        "summary": summary(card),
+        "kind_rows": kind_rows(card),
+        "distributions": list(distributions(card)),
+        "examples_of_kinds": [(kind, examples) for kind, examples in by_kind if examples],
+        "group_rows": group_rows(card),
+        "coverage_note": left_out if card.excluded_samples else "",
+        "column_rows": [[column.name, column.type, *column_words(column)] for column in card.columns],
+        "provenance_rows": provenance_rows(card),
+        "making_rows": making_rows(card),
+        "object_rows": object_rows(card),
+        "excluded_rows": excluded_rows(card),
+    }
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
@@ -87,12 +113,18 @@ def _of_counts(title: str, counts: Counts, total: int) -> Bars:
     if counts.n_others:
         rows = (*rows, (f"{counts.n_others:,} others", counts.others))
     note = "" if counts.complete else f"{counts.known:,} samples have too many different values to list."
-    return Bars(title=title, rows=rows, unknown=counts.unknown, total=total, note=note)
+    return _bars(title, rows, counts.unknown, total, note)
 
 
 def _of_classes(title: str, classes: Mapping[str, int], total: int, note: str) -> Bars:
-    unknown = total - sum(classes.values())
-    return Bars(title=title, rows=tuple(classes.items()), unknown=unknown, total=total, note=note)
+    return _bars(title, tuple(classes.items()), total - sum(classes.values()), total, note)
+
+
+def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: int, note: str) -> Bars:
+    rows = tuple((name, n, True) for name, n in known)
+    if unknown:
+        rows = (*rows, ("(unknown)", unknown, False))
+    return Bars(title=title, rows=rows, total=total, note=note)
 
 
 def column_words(column: Column) -> tuple[str, str]:
@@ -113,7 +145,7 @@ def column_words(column: Column) -> tuple[str, str]:
         distinct = len(counts.counts) + counts.n_others
         if distinct > MANY and 2 * distinct > counts.known:
             return f"{counts.known:,}", f"{distinct:,} different values"
-        names = [f"{name} ({n:,})" for name, n in counts.counts[:4]]
+        names = [f"{name or '(empty)'} ({n:,})" for name, n in counts.counts[:4]]
         more = len(counts.counts) - 4 + counts.n_others
         return f"{counts.known:,}", ", ".join(names) + (f" and {more:,} others" if more > 0 else "")
     return "", column.note
@@ -160,6 +192,14 @@ def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
         for group in card.groups
     ]
     return header, rows
+
+
+def excluded_rows(card: Card) -> list[tuple[str, str]]:
+    """(why, samples) of samples that the version leaves out."""
+    rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
+    if card.excluded.n_others:
+        rows.append((f"{card.excluded.n_others:,} other reasons", f"{card.excluded.others:,}"))
+    return rows
 
 
 def object_rows(card: Card) -> list[tuple[str, str]]:

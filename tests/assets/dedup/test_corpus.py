@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -114,30 +115,39 @@ def cut(kind: str, path: Path) -> Iterator[tuple[str, bytes]]:
             yield f"{path.stem}#{number}", Path(unit.fields["jpg" if kind == "image" else "mp4"]).read_bytes()
 
 
-def jpeg_copy(data: bytes, change: Copy, quality: int, _: int) -> bytes:
-    sink = io.BytesIO()
+def jpeg_copies(data: bytes) -> dict[str, bytes]:
+    copies = {}
     with Image.open(io.BytesIO(data)) as picture:
-        change(picture).save(sink, "JPEG", quality=quality)
-    return sink.getvalue()
+        for name, (change, quality, _, _) in COPIES.items():
+            sink = io.BytesIO()
+            change(picture).save(sink, "JPEG", quality=quality)
+            copies[name] = sink.getvalue()
+    return copies
 
 
-def clip_copy(data: bytes, change: Copy, _: int, crf: int) -> bytes:
-    sink = io.BytesIO()
-    with av.open(io.BytesIO(data)) as source, av.open(sink, "w", format="mp4") as out:
-        stream = None
+def clip_copies(data: bytes) -> dict[str, bytes]:
+    """All of them while the clip is decoded once."""
+    sinks = {name: io.BytesIO() for name in COPIES}
+    with av.open(io.BytesIO(data)) as source, ExitStack() as stack:
+        outs = {name: stack.enter_context(av.open(sink, "w", format="mp4")) for name, sink in sinks.items()}
+        streams: dict[str, av.VideoStream] = {}
         for number, frame in enumerate(source.decode(video=0)):
-            picture = change(frame.to_image())
-            picture = picture.crop((0, 0, picture.width // 2 * 2, picture.height // 2 * 2))
-            if stream is None:
-                stream = out.add_stream("libx264", rate=25, options={"crf": str(crf)})
-                stream.width, stream.height, stream.pix_fmt = *picture.size, "yuv420p"
-                stream.codec_context.time_base = Fraction(1, 25)
-            copy = av.VideoFrame.from_image(picture)
-            copy.pts, copy.time_base = number, Fraction(1, 25)
-            out.mux(stream.encode(copy))
-        assert stream is not None
-        out.mux(stream.encode(None))
-    return sink.getvalue()
+            original = frame.to_image()
+            for name, (change, _, crf, _) in COPIES.items():
+                picture = change(original)
+                picture = picture.crop((0, 0, picture.width // 2 * 2, picture.height // 2 * 2))
+                if name not in streams:
+                    options = {"crf": str(crf), "preset": "veryfast"}
+                    stream = streams[name] = outs[name].add_stream("libx264", rate=25, options=options)
+                    stream.width, stream.height, stream.pix_fmt = *picture.size, "yuv420p"
+                    stream.codec_context.time_base = Fraction(1, 25)
+                copy = av.VideoFrame.from_image(picture)
+                copy.pts, copy.time_base = number, Fraction(1, 25)
+                outs[name].mux(streams[name].encode(copy))
+        assert streams
+        for name, out in outs.items():
+            out.mux(streams[name].encode(None))
+    return {name: sink.getvalue() for name, sink in sinks.items()}
 
 
 def group_of(key: str) -> object:
@@ -176,12 +186,13 @@ def test_copies_are_found_and_nothing_else(kind: str) -> None:
     assert {names for names in SAME if any(group_of(key) == names for key in originals.keys)} <= found_groups
 
     has_content = originals.pictures.kind >= 0
-    copy_of = jpeg_copy if kind == "image" else clip_copy
+    copies_of = jpeg_copies if kind == "image" else clip_copies
+    made = [(key, copies_of(data)) for key, data in units]
     print(
         f"{kind}: {len(rows)} units of {len(paths)} files, {int(has_content.sum())} with something to tell them by"
     )
-    for name, (change, quality, crf, least) in COPIES.items():
-        copies = candidates([hashed(kind, key, copy_of(data, change, quality, crf)) for key, data in units])
+    for name, (_, _, _, least) in COPIES.items():
+        copies = candidates([hashed(kind, key, copies[name]) for key, copies in made])
         pairs = find(filed, copies.pictures, mirrored=True)
         own = set(pairs.query[pairs.query == pairs.row].tolist()) & set(np.flatnonzero(has_content).tolist())
         wrong = [

@@ -74,9 +74,8 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
             if row.limit:
                 panels[row.title] = found[0]
         turns = found[0]
-        verdicts += [
-            f"| {row.title} | {line}" for aim in row.aims if (line := page.verdict(turns, aim)) is not None
-        ]
+        judged = [line for aim in row.aims if (line := page.verdict(turns, aim)) is not None]
+        verdicts += [f"| {'' if n else f'{row.title} '}| {line}" for n, line in enumerate(judged)]
         if not keep and row.kind not in {kinds.get(later) for later in names[at + 1 :]}:
             bench.remove(row.kind)
     if given.long:

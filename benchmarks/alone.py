@@ -119,7 +119,7 @@ def video(rounds: int) -> list[str]:
         "## Video: 16 frames at a random place, 224 px",
         "",
         "To reach: 1.1 times the best from the same file, 5 times from canonical clips. Processor time per read, one",
-        "thread each; what bounds penstock is FFmpeg's decoder, then resizing. More in [benchmarks-video.md]"
+        "thread each; FFmpeg's decoder bounds penstock, then resizing. More: [benchmarks-video.md]"
         "(benchmarks-video.md).",
         "",
         "#" + ("## " + body).replace("\n## ", "\n### "),

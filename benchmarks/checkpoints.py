@@ -31,11 +31,9 @@ RANKS = 2
 WORDS, WIDTH, DEPTH = 20_001, 768, 12
 TORCH, OURS = "torch", "penstock"
 WHY = (
-    "A save costs synced writes, as torch's does, and a SHA-256 and the CRC-32Cs of every byte, which torch's has not;",
-    "bytes are copied once, into the part that is hashed and written. A load reads whole pieces into the tensors' own",
-    "memory and verifies them there, where torch reads them into other memory and copies them. What a save has above",
-    "torch's is hashing: `penstock checkpoints verify` and copies go by the SHA-256, loads of part of a tensor by the",
-    "CRC-32C of each MiB.",
+    "Both saves cost synced writes. A save by penstock also hashes every byte: the SHA-256 serves `penstock",
+    "checkpoints verify` and copies, the CRC-32C of each MiB loads of part of a tensor. A load reads whole pieces into",
+    "the tensors' own memory and verifies them there; torch reads them into other memory and copies them.",
 )
 Cost = dict[str, float]
 """seconds, processor seconds, MiB: of one rank, or of all."""
@@ -211,7 +209,7 @@ def page_of(said: list[dict[str, Any]], rounds: int, note: str) -> str:
         f"A transformer of 100 million parameters with AdamW's moments, {gib:.2f} GiB, sharded by FSDP over {RANKS}",
         "ranks with gloo, on a local disk; `torch` is torch.distributed.checkpoint's FileSystemWriter and",
         "FileSystemReader. Medians of rounds in which both take turns, with their range; ratios are within each round.",
-        "Processor seconds are of all ranks, memory is of the rank that took most, above what it had before.",
+        "Processor seconds are of all ranks, memory is the largest increase of a rank.",
         "",
         "| | seconds | processor s | memory, MiB | processor, times torch's | seconds, times torch's |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -101,7 +101,7 @@ def throughput(
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | failed: {why} | | | | | |" for name, why in failed.items()]
     limit_is = [f"Limit: {row.limit}", ""] if row.limit else []
-    return [*lines, "", *limit_is, f"What bounds penstock here: {row.bound}", ""]
+    return [*lines, "", *limit_is, f"Bound of penstock: {row.bound}", ""]
 
 
 def store(
@@ -126,16 +126,17 @@ def store(
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | failed: {why} |{' |' * (len(titles) - 2)}" for name, why in failed.items()]
     limit = [f"Limit: {row.limit}", ""] if row.limit else []
-    return [*lines, "", *limit, f"What bounds penstock here: {row.bound}", ""]
+    return [*lines, "", *limit, f"Bound of penstock: {row.bound}", ""]
 
 
 HOW_TO_READ = """\
-**samples/s**: the median over the rounds, with its range. **of the limit**, **penstock is**: medians of the ratio
-within a round; the second says how many times faster penstock is than the row's contestant, with workers against those
-with workers, in process against those in process. **spread**: of how many twentieths of the data set a batch has
-samples, on average; samples drawn by chance give {uniform}. A low figure is a poor shuffle, which makes reading easier.
-**CPU s per GiB**: processor seconds of all of a contestant's processes per GiB of stored samples. **MiB**: their
-anonymous and shared memory, Python and torch included, the page cache not."""
+- **samples/s**: the median over the rounds, with its range.
+- **of the limit**, **penstock is**: medians of the ratio within a round. The second says how many times faster
+  penstock is than the row's contestant, with workers against with workers, in process against in process.
+- **spread**: the twentieths of the data set that a batch has samples of, on average; samples drawn by chance give
+  {uniform}. A low figure is a poor shuffle, which makes reading easier.
+- **CPU s per GiB**: processor seconds of all of a contestant's processes per GiB of stored samples.
+- **MiB**: their anonymous and shared memory, Python and torch included, the page cache not."""
 
 
 def uniform(batch: int, groups: int = 20) -> float:
@@ -159,14 +160,13 @@ def whole(
         "# Benchmarks",
         "",
         f"Made by `{command}` (`make bench`) on {machine}.{note and f' **{note}**'}",
-        "Contestants serve the same samples, each from its own format and in a process of its own pinned environment",
-        "(benchmarks/peers). They take turns within every round, and all others are stopped meanwhile, so a machine",
-        "whose speed drifts slows all of them alike. Files are in the page cache, shuffling is on, and every sample of",
-        "20 batches is checked to be what was written.",
+        "Contestants serve the same samples, each from its own format and pinned environment (benchmarks/peers). They",
+        "take turns within every round, the others stopped. Files are in the page cache, shuffling is on, and every",
+        "sample of 20 batches is compared with the written one.",
         "",
-        'The cost of `verify="sha256"` is in [benchmarks-verified.md](benchmarks-verified.md). '
-        "The pipeline's figures - runs, ticks and pages by the number of batches - are in "
-        "[benchmarks-pipeline.md](benchmarks-pipeline.md).",
+        "More figures: [SHA-256](benchmarks-verified.md), [the pipeline](benchmarks-pipeline.md), "
+        "[ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), [scale](benchmarks-scale.md), "
+        "[checkpoints](benchmarks-checkpoints.md), [executors](benchmarks-executors.md), [video](benchmarks-video.md).",
         "",
         f"Peers: {peers}.",
         "",

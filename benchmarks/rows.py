@@ -96,13 +96,11 @@ ROWS: dict[str, Row] = {
                 Aim(of="any", at_least=1.3),
                 Aim(of=TORCH, at_least=2),
             ),
-            limit="Two processes, each reading JPEGs at random places of one file and decoding them into one and the "
-            "same buffer, with the decoder that everybody has here (simplejpeg).",
+            limit="Two processes read JPEGs at random places of one file and decode them into one buffer, with "
+            "everybody's decoder (simplejpeg).",
             bound="the decoder, most of it; then memory: a picture takes 195 us where one buffer stays in the "
-            "processor's cache, as the limit's does, 213 in the rows of batches, and 245 in the Loader with checksum "
-            "and Python. Tried: memory used again on large pages (no page faults are left; 290 us without), one loop "
-            "around the decoder, heads of JPEGs walked once; of no use: rows touched before, smaller batches ahead, "
-            "decoding into one buffer and copying (a fifth slower).",
+            "processor's cache, as the limit's does, 213 in the rows of batches, and 245 in the Loader with"
+            " checksum and Python.",
         ),
         Row(
             name="raw",
@@ -113,11 +111,10 @@ ROWS: dict[str, Row] = {
                 Aim(of="workers", at_least=7, ours="workers"),
                 Aim(of="in process", at_least=1.5, ours="in process"),
             ),
-            limit="Two processes, each reading JPEGs at random places of one file; nothing is kept.",
-            bound="one core: bytes objects are made, copied and verified under the interpreter's lock, 5 us a sample. "
-            "From worker processes they are copied twice more. Tried: maps in place of reads, checksums while bytes "
-            "are in the cache, stacks of steps, all strings of a stack in one buffer (2.4 times as fast as a pickle), "
-            "ids listed when somebody looks. Peers in process verify nothing, and hand out what lies in the map.",
+            limit="Two processes read JPEGs at random places of one file; nothing is kept.",
+            bound="one core: bytes objects are made, copied and verified under the interpreter's lock, 5 us a "
+            "sample. Worker processes copy them twice more. Peers in process verify nothing, and hand out "
+            "the map's own bytes.",
         ),
         Store(
             name="store",
@@ -128,12 +125,11 @@ ROWS: dict[str, Row] = {
                 Aim(of="any", at_least=1.5, figure="steady"),
                 Aim(of="any", at_least=4, figure="with its start"),
             ),
-            limit="Ranges of 1 MiB of one object, 32 at once, by the client that penstock uses. (litdata 0.2.76 does "
-            "not map the chunks of its cache: it reads all 64 MB of one for each window of its samples.)",
-            bound="in the beginning six round trips that wait for one another, and 45 ms of processor; then the "
-            "client, and pages cut into samples under the interpreter's lock. The bare reads, of which nothing is "
-            "opened, shuffled or verified, are the most there can be: 4 times a peer is beyond them on these cores "
-            "wherever the peer reaches a third of that.",
+            limit="Ranges of 1 MiB of one object, 32 at once, by penstock's client. (litdata 0.2.76 does not map "
+            "the chunks of its cache: it reads all 64 MB of one for each window of its samples.)",
+            bound="first six round trips that wait for one another, and 45 ms of processor; then the client, and "
+            "pages cut into samples under the interpreter's lock. The bare reads are the most there can be:"
+            " 4 times a peer is beyond them on these cores wherever the peer reaches a third of that.",
         ),
         Store(
             name="resume",
@@ -143,7 +139,7 @@ ROWS: dict[str, Row] = {
             part=0,
             resume_at=0.5,
             limit="",
-            bound="six round trips, each of which says what the next one asks for, and Python between them.",
+            bound="six round trips, each of which decides the next, and Python between them.",
         ),
         Row(
             name="mixture",
@@ -152,9 +148,8 @@ ROWS: dict[str, Row] = {
             samples=20_000,
             aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=1),),
             limit="",
-            bound="what each source costs: a look at its shard's file, at its index and at its view. Sources that are "
-            "read alike are planned, looked up, mapped and copied together; tried one by one before, at a quarter of "
-            "the speed.",
+            bound="a look at each source's shard file, index and view. Sources that are read alike are planned, "
+            "looked up, mapped and copied together.",
         ),
         Row(
             name="latents",
@@ -165,11 +160,10 @@ ROWS: dict[str, Row] = {
                 Aim(of="workers", at_least=7, ours="workers"),
                 Aim(of="in process", at_least=2.5, ours="in process"),
             ),
-            limit="Two processes, each copying random records of one mapped file into one and the same batch.",
+            limit="Two processes copy random records of one mapped file into one batch.",
             bound="copies into the batch's rows, half of the time, and checksums, a seventh: both under the "
-            "interpreter's lock, so a second thread adds nothing. Tried: one checksum per 64 rows, larger stacks, "
-            "gathering by numpy (no faster than row by row), memory used again. Peers that read whole batches over a "
-            "map copy once and verify nothing.",
+            "interpreter's lock, so a second thread adds nothing. Peers that read whole batches over a map "
+            "copy once and verify nothing.",
         ),
         Row(
             name="tokens",
@@ -178,11 +172,10 @@ ROWS: dict[str, Row] = {
             samples=100_000,
             batch=32,
             aims=(Aim(of="any", at_least=2), Aim(of="workers", at_least=10)),
-            limit="Two processes, each copying random records of one mapped file into one and the same batch.",
-            bound="100 us of one core per batch: 35 copy the rows, 10 verify them and their heads, 10 plan, 11 look "
-            "places and keys up, 14 make the batch. The fastest peer's gather out of a map takes 40, all it does. "
-            "Tried: 64 steps at once, one checksum per 64 rows, ids listed when somebody looks, maps of all shards in "
-            "one pass.",
+            limit="Two processes copy random records of one mapped file into one batch.",
+            bound="100 us of one core per batch: 35 copy the rows, 10 verify them and their heads, 10 plan, 11 "
+            "look places and keys up, 14 make the batch. The fastest peer's gather out of a map takes 40, "
+            "all it does.",
         ),
     )
 }

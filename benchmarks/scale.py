@@ -65,13 +65,14 @@ and deleted.
 | --- | --- | --- | --- | --- | --- | --- | --- |"""
 BOUNDS = """
 To reach were O(new shards) requests for a publish, 1 s and 300 MiB to open a million shards, and 60 s to plan over a
-million objects. Requests are those of a publish and of the manifest's tables of key hashes, whose number grows with
-the logarithm of what was published; every eighth publish merges small tables. Of a version's parts their groups and
-rows are decoded when it is opened, their names when they are asked for; of a log on a disk the names of hints alone
-are looked at. The history of ten thousand publishes, 20,000 log entries and a hint of 6 MB, is a third of the time of
-the last row. A version in 10,000 publishes made with an earlier penstock reads 10,000 tables until the next publish
-merges them. A bucket is listed by one request per 1,000 objects, one after the other: at 40 ms each a plan over a
-million takes 40 s more.
+million objects.
+
+- Requests are those of a publish and of the manifest's tables of key hashes, whose number grows with the logarithm of
+  the data published; every eighth publish merges small tables.
+- The history of ten thousand publishes, 20,000 log entries and a hint of 6 MB, is a third of the time of the last row.
+- A version in 10,000 publishes made with an earlier penstock reads 10,000 tables until the next publish merges them.
+- A bucket is listed by one request per 1,000 objects, one after the other: at 40 ms each a plan over a million takes
+  40 s more.
 """
 
 

@@ -70,14 +70,16 @@ def page() -> str:
     """docs/planted_bugs.md: the text of tests/planted_bugs/page.md with a table for each area."""
     tables = []
     for title, bugs in AREAS.items():
-        rows = [f"| {bug.what} | {_test(red)} |" for bug in bugs for red in bug.red]
-        tables.append("\n".join([f"## {title}\n", "| bug | test |", "|---|---|", *rows]))
+        rows: dict[str, list[str]] = {}
+        for bug in bugs:
+            rows.setdefault(", ".join(dict.fromkeys(map(_file, bug.red))), []).append(bug.what)
+        lines = [f"| {files} | {'; '.join(found)} |" for files, found in rows.items()]
+        tables.append("\n".join([f"## {title}\n", "| tests | bugs |", "|---|---|", *lines]))
     return (LISTS / "page.md").read_text().replace("<!-- tables -->", "\n\n".join(tables))
 
 
-def _test(red: str) -> str:
-    file, _, name = red.partition("[")[0].removeprefix("tests/").partition("::")
-    return f"{file.removesuffix('.py')}: {name}"
+def _file(red: str) -> str:
+    return red.partition("::")[0].removeprefix("tests/").removesuffix(".py")
 
 
 def named(line: str) -> str:

@@ -63,9 +63,10 @@ def _ticks(rows: Sequence[Measured], latency_s: float) -> list[str]:
         f"| {row.n:,} | " + " | ".join(_cost(row.costs[title]) for title in titles) + " |" for row in rows
     ]
     return [
-        "Seconds, and requests to the root's store. *first*: the tick after batches came, which reads what is new of",
-        "them; the next one does not read it again, for as long as the code server lives. *refresh*: the schedule's;",
-        f"*release*: with nothing new; *far*: with {latency_s * 1e3:.0f} ms of latency at every request.",
+        "Seconds, and requests to the root's store. *first*: the tick after batches came; later ticks of the same code",
+        "server do not read them again. *refresh*: the schedule's; *release*: with nothing new; *far*: with "
+        f"{latency_s * 1e3:.0f} ms of",
+        "latency at every request.",
         "",
         f"| batches | {' | '.join(titles)} |",
         f"|{' --- |' * (len(titles) + 1)}",
@@ -85,7 +86,7 @@ def _served(rows: Sequence[Measured]) -> list[str]:
     asked, pages = list(QUERIES), list(PAGES)
     titles = " | ".join([*(f"asks {name}" for name in asked), *(f"shows {name}" for name in pages)])
     return [
-        "What the pages ask, seconds by GraphQL; and seconds until Chromium shows the page, from a cold visit; medians",
+        "Seconds of the pages' questions by GraphQL, and until Chromium shows the page, from a cold visit; medians",
         "of 3. Then processor seconds of both servers for all of that, and their memory afterwards.",
         "",
         f"| partitions | {titles} | processor s | code server, MiB | webserver, MiB |",

@@ -27,24 +27,25 @@ FILES = 100
 CEPH_BYTES = (CEPH_GIB - 1) * 2**30
 """What it is given, less what it needs itself."""
 
-BOUNDS = """What bounds them, in processor seconds per GiB, by getrusage on busy cores; not measured with this page.
-SHA-256 takes 0.57 to 0.92 here (the processor's own instructions, outside the interpreter's lock), CRC-32C 0.05
-to 0.13.
+BOUNDS = """Bounds, in processor seconds per GiB, by getrusage on busy cores; not measured with this page:
 
-- Down: receiving and writing takes s5cmd 0.45 to 0.7 and Ceph 0.8 to 1.2, penstock with CRC-32C 0.5 to 0.75, of which
-  0.15 are its own instructions and 0.05 CRC-32C. SHA-256 increases what client and server take together by a half.
-- Up: reading 0.1, SHA-256 twice (the caller's, and the client's for its signature), sending 0.2. Into new memory
-  reading takes 0.6 to 0.7, and up to 3 where a virtual machine's free memory goes back to its host.
-- From bucket to bucket: Ceph takes 4.8 to 5.5 for both ways of a byte, rclone 0.7 to 0.8, penstock 1.35 and with
-  CRC-32C 0.55 to 0.65. Where both share two cores that hash is the difference; with a core of its own Ceph bounds both.
-- Ranges: nginx and the client share the cores. At 16 at once threads wait for the interpreter's lock: what is left of
-  a request is 12 us of Python, and the system's copy.
+| part | processor s/GiB |
+| --- | --- |
+| SHA-256 (the processor's own instructions, outside the interpreter's lock) | 0.57 to 0.92 |
+| CRC-32C | 0.05 to 0.13 |
+| down: receiving and writing | s5cmd 0.45 to 0.7, Ceph 0.8 to 1.2, penstock with CRC-32C 0.5 to 0.75 |
+| up: reading | 0.1; into new memory 0.6 to 0.7, and up to 3 on a virtual machine |
+| up: sending, beside SHA-256 twice (the caller's, and the client's for its signature) | 0.2 |
+| bucket to bucket, both ways of a byte | Ceph 4.8 to 5.5, rclone 0.7 to 0.8, penstock 1.35, with CRC-32C 0.55 to 0.65 |
+
+- Down: SHA-256 adds a half to the sum of client and server.
+- From bucket to bucket: SHA-256 is the difference where both share two cores; with a core of its own Ceph is the bound.
+- Ranges: nginx and the client share the cores. At 16 at once threads wait for the interpreter's lock; a request takes
+  12 us of Python, and the system's copy.
 - Whole files, on a virtual machine whose host gives the page cache's memory anew: every contestant takes half as
   long again.
-- Over TLS, by a trial that has no command here: penstock's own reads are 2.4 times as fast as obstore's for one range
+- Over TLS, by an earlier trial: penstock's own reads are 2.4 times as fast as obstore's for one range
   of 64 KiB at a time, 1.25 for 16, 1.0 for 64, and 1.3 to 1.4 for 1 MiB.
-- An earlier run, from bucket to bucket: 1.02 to 1.19 times rclone with CRC-32C, 0.89 to 1.07 with SHA-256, and 1.31
-  and 1.36 times rclone followed by `rclone hashsum`.
 """
 
 
@@ -158,8 +159,8 @@ def head(given: argparse.Namespace) -> list[str]:
         f"Made by `{command}` on {machine}. {given.note}".rstrip(),
         "",
         "Contestants take turns; a ratio is the median over rounds of the ratio within a round, with its range.",
-        'But for "a core for each" server and client share the cores, so where the client is quick the server bounds',
-        "the rate: processor seconds per GiB are the client's own.\n",
+        'Server and client share the cores, but for "a core for each"; processor seconds per GiB are those of',
+        "the client.\n",
         "| what | against | at least | penstock is faster by | reached |\n| --- | --- | --- | --- | --- |",
     ]
 

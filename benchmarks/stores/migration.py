@@ -124,12 +124,11 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     yield "## From bucket to bucket\n"
     yield (
         f"{files} objects of 64 MiB, and {SMALL * files} of 1 MiB, from one prefix of a bucket of Ceph's on this\n"
-        f"machine (its objects in memory) to another, {AT_ONCE} at once, the bytes through the program: `penstock\n"
-        "migrate run --from`, which takes SHA-256 (or, with `--hash`, CRC-32C), keeps a manifest of it, and journals\n"
-        "as it goes; `rclone copy --checksum` between two remotes, which takes the ETags of both for MD5 and hashes\n"
-        "nothing on the way; and the same with `rclone hashsum sha256 --download` of the source after it, for the\n"
-        "hashes that penstock's manifest has. With the start of the program. Sizes and keys are compared after each\n"
-        f"turn. {len(turns[f'import, {SHARED}'])} rounds.\n"
+        f"machine (its objects in memory) to another, {AT_ONCE} at once, the bytes through the program, with its\n"
+        f"start. Sizes and keys are compared after each turn. {len(turns[f'import, {SHARED}'])} rounds.\n\n"
+        "- penstock: `penstock migrate run --from` takes SHA-256 (`--hash`: CRC-32C), and keeps manifest and journal.\n"
+        "- rclone: `rclone copy --checksum` takes the ETags of both for MD5 and hashes nothing on the way.\n"
+        "- rclone, then sha256: then `rclone hashsum sha256 --download` of the source, for the manifest's hashes.\n"
     )
     yield (
         "| cores | objects | program | MB/s | processor s/GiB | peak MiB | penstock is faster by |\n"
@@ -162,7 +161,7 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
         less = [ours["seconds"] / (ours["seconds"] - start["seconds"]) for ours, start in starts]
         running = [ratio * more for ratio, more in zip(found, less, strict=True)]
         reached = "yes" if statistics.median(running) >= AIM else "no"
-        yield f"| the same, less the seconds of its import | rclone | {AIM:.1f} | {page.shown(running)} | {reached} |"
+        yield f"| the same, less its import | rclone | {AIM:.1f} | {page.shown(running)} | {reached} |"
         peak = max(turn["peak_bytes"] for turn in turns[f"{program} {name}, {had}"]) / 2**20 - _imported_mib(
             turns
         )

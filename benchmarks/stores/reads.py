@@ -111,7 +111,7 @@ SAID = {
     "The same, from nginx with TLS (OpenSSL), by the clients that take a certificate authority.\n",
     "ceph": "## Range reads from Ceph\n\n"
     "The same of an object of {mib} MiB, from Ceph on this machine as it is installed. It sends the head of an\n"
-    "answer, and what follows once that was acknowledged, which Linux does after 40 ms unless it is told to at once.\n",
+    "answer, and the rest once that is acknowledged; Linux acknowledges after 40 ms unless it is told to at once.\n",
 }
 
 

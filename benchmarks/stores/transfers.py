@@ -120,9 +120,9 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     yield (
         f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (its objects in memory)\n"
         f"and back, {AT_ONCE} at once. penstock takes the SHA-256, or the CRC-32C, of every byte, up and down;\n"
-        "rclone MD5; s5cmd nothing. With the start of the program. Every file that came back was compared. What goes\n"
-        "up is in the page cache, and not while it comes down: there is no memory for it twice. What memory a turn\n"
-        "takes was taken and given back just before: nobody waits for a virtual machine's host. "
+        "rclone MD5; s5cmd nothing. With the start of the program. Every file that came back was compared. Uploads\n"
+        "come from the page cache, downloads do not. A turn's memory was taken and given back just before, so nobody\n"
+        "waits for a virtual machine's host. "
         f"{len(turns[f's5cmd down, {SHARED}'])} rounds.\n"
     )
     yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"

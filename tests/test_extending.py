@@ -107,8 +107,8 @@ BROKEN = {  # test that finds it -> page, file, what it says, what it says then
         *("mean(axis=(0, 1))", "mean(axis=(0, 1)) + __import__('os').getpid()"),
     ),
     "test_rubbish_is_rejected": (
-        *("extending", "mean_colour.py", "inputs_of, photo\n"),
-        "inputs_of\nfrom loader.modalities import decoder_for\n\n"
+        *("extending", "mean_colour.py", "import field_of, photo\n"),
+        "import field_of\nfrom loader.modalities import decoder_for\n\n"
         "def photo(sample, field):\n    return decoder_for(field)(sample[field], None)\n",
     ),
     "test_the_same_bits_in_any_batch": ("model", "liking.py", "sigmoid()", "softmax(0)"),

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import InvalidSample
-from ..tables.parquet import TableFile
+from ...storage import Store
+from ..tables.parquet import TableFile, get_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,12 @@ class Part:
             return Part(id=body["id"], txn=body["txn"], n_rows=body["n_rows"], shards=shards, samples=samples)
         except (KeyError, TypeError) as error:
             raise InvalidSample(f"not a part: {error}; pass what Part.to_json() gave") from error
+
+
+def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
+    """The part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
+    rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
+    return rows
 
 
 def shards_table(shards: list[ShardFile]) -> pa.Table:

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from loader.dataset.log.refs import check_dataset_name
+from loader.dataset.names import check_dataset_name
 from loader.errors import (
     Changed,
     Corrupt,

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..dataset.log.entries import DAMAGED
-from ..dataset.log.refs import check_dataset_name
+from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidRuntime, ObjectNotFound
 from ..json_text import parse_json_object

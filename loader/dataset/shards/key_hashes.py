@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, PenstockError
 from ...storage import Span, Store
+from ..names import key_hash
 from ..tables.hashed_parquet import chunk_start, footer_nbytes, hashed_table_bytes, part_hashes
-from ..tables.names import key_hash
 from ..tables.parquet import READ_AHEAD, TableFile, check_schema_version, get_table, integers, put_named
 from .index import TAIL_BYTES, Window
 from .shard import crc32c

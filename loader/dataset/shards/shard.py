@@ -12,7 +12,7 @@ import numpy as np
 from google_crc32c import value as _crc32c
 
 from ...errors import FieldTooLarge
-from ..tables.names import member_name
+from ..names import member_name
 
 BLOCK_BYTES = 512
 MAX_FIELD_BYTES = 4 * 2**30

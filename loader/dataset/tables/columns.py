@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import FieldMismatch, InvalidField
-from .names import check_column
+from ..names import check_column
 
 SOURCE_COLUMNS = (
     "source_key",

@@ -14,12 +14,12 @@ from ...modalities import encode
 from ...storage import Store
 from ...storage.disk.scratch import default_place
 from ...storage.shared.threads import beside
+from ..names import check_field, check_group, check_key, member_name
 from ..shards.index import IndexPlace, index_bytes
 from ..shards.page_hashes import hash_pages
 from ..shards.part import Part, ShardFile
 from ..shards.shard import ShardWriter, check_field_bytes
 from ..tables import columns
-from ..tables.names import check_field, check_group, check_key, member_name
 from ..tables.parquet import put_table
 from .spill import Sample, Spill, scratch_error
 

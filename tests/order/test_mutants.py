@@ -12,12 +12,12 @@ import pytest
 
 from loader.order import bucket, plan, source, synthetic
 from loader.order.building import grow_buckets, quarantined
-from loader.order.mixing import assign, boundary, interleave, mixture
+from loader.order.mixing import boundary, interleave, mixture
 from loader.order.random import keys, lanes, permutation
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth
 from loader.order.sources.quarantine import Quarantine
-from loader.order.steps import digest, slots, state, substitutes
+from loader.order.steps import slots, state
 from loader.order.steps import slots as places
 
 real_key = keys.key
@@ -325,19 +325,19 @@ def substitutes_not_looked_up(patch):
 
     def first(plan, step, source, position, after=0):
         for attempt in range(after + 1, 9):
-            yield attempt, *substitutes.substitute(plan, source, position, attempt)
+            yield attempt, *places.substitute(plan, source, position, attempt)
 
-    patch.setattr(substitutes, "substitutes", first)
+    patch.setattr(places, "substitutes", first)
 
 
 def always_the_first_attempt(patch):
-    real = substitutes.substitutes
+    real = places.substitutes
 
     def unnumbered(*arguments):
         for _, view_ordinal, ordinal in real(*arguments):
             yield 1, view_ordinal, ordinal
 
-    patch.setattr(substitutes, "substitutes", unnumbered)
+    patch.setattr(places, "substitutes", unnumbered)
 
 
 def quarantine_by_view_ordinal_plus_one(patch):
@@ -360,7 +360,7 @@ def past_with_all_lists(patch):
 
 def unstable_sort(patch):
     """Ties of a batch in reverse stream order."""
-    real = assign.canonical_order
+    real = places.canonical_order
 
     def reverse(source, position, lane_counts, _):
         return len(source) - 1 - real(source[::-1], position[::-1], lane_counts)
@@ -374,7 +374,7 @@ def lanes_not_on_one_scale(patch):
     def raw(source, position, lane_counts, _):
         d = position % lane_counts[source]
         scaled = [
-            assign.bit_reversed(d[k : k + 1], int(lane_counts[s]).bit_length() - 1)[0]
+            places.bit_reversed(d[k : k + 1], int(lane_counts[s]).bit_length() - 1)[0]
             for k, s in enumerate(source)
         ]
         return np.argsort(scaled, kind="stable")
@@ -399,7 +399,7 @@ def group_by_position_over_epochs(patch):
 
 def equal_parts_and_a_remainder_lost(patch):
     patch.setattr(
-        assign,
+        places,
         "rank_slice",
         lambda size, rank, world: slice(rank * (size // world), (rank + 1) * (size // world)),
     )
@@ -410,33 +410,33 @@ def remainder_on_the_last_rank(patch):
         part = size // world
         return slice(rank * part, size if rank == world - 1 else (rank + 1) * part)
 
-    patch.setattr(assign, "rank_slice", last)
+    patch.setattr(places, "rank_slice", last)
 
 
 def digest_of_the_row_not_the_slot(patch):
-    real = digest.delivered_digest
+    real = places.delivered_digest
     patch.setattr(
-        digest,
+        places,
         "delivered_digest",
         lambda step, numbers, who, crcs: real(step, np.arange(len(numbers)), who, crcs),
     )
 
 
 def digest_without_identity(patch):
-    real = digest.delivered_digest
+    real = places.delivered_digest
     patch.setattr(
-        digest, "delivered_digest", lambda step, numbers, who, crcs: real(step, numbers, who * 0, crcs)
+        places, "delivered_digest", lambda step, numbers, who, crcs: real(step, numbers, who * 0, crcs)
     )
 
 
 def digest_mixed_once_more(patch):
     """A hash of all rows together does not add up over ranks."""
-    real = digest.delivered_digest
+    real = places.delivered_digest
 
     def hashed(step, numbers, who, crcs):
         return keys.mix64(real(step, numbers, who, crcs))
 
-    patch.setattr(digest, "delivered_digest", hashed)
+    patch.setattr(places, "delivered_digest", hashed)
 
 
 def bucket_not_in_key(patch):

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...dataset.reading.read import Map
 from ...errors import Corrupt
-from ...order.steps.substitutes import substitutes
+from ...order.steps.slots import substitutes
 from ..batch.columns import BatchRow
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, error_text, stage_of

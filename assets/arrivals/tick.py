@@ -22,8 +22,8 @@ from itertools import islice
 
 from loader.errors import PenstockError
 from loader.storage import ObjectInfo, Store
-from loader.storage.resume_listing import list_from
 from loader.storage.spec import redact
+from loader.storage.store import list_from
 
 from ..sources import Sieve, Source
 from .batch_manifests import Book

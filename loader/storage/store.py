@@ -5,9 +5,9 @@ without a leading `/`. Stores are thread-safe; they are opened by `loader.storag
 pickle as a spec (URL and non-secret options), never as a live client.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +100,13 @@ class Store(RangeReader, Protocol):
 
     def close(self) -> None:
         """Release connections; the store can be used again afterwards."""
+
+
+def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+    """As `Store.list`, but a bucket is asked to begin behind `start_after`: O(what is listed), not O(all before).
+
+    Servers differ in that, so it is for callers who begin anew later or only look for what should not be there, and for
+    nothing that has to be complete. Stores that have no such request list from the beginning. Raises: as `Store.list`.
+    """
+    seeking = cast(Callable[[str, str], Iterator[ObjectInfo]], getattr(store, "list_from", store.list))
+    return seeking(prefix, start_after)

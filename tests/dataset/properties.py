@@ -14,7 +14,7 @@ from loader.dataset.reading.read import read_fields
 from loader.dataset.shards import bitmap, parts_table
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.part import shards_table
-from loader.dataset.shards.shard_rows import ShardRows
+from loader.dataset.shards.parts_table import ShardRows
 from loader.dataset.tables import columns, stats
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import spill

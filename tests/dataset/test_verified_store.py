@@ -16,7 +16,7 @@ from loader.dataset.reading.read import FieldPart, PartsOfField, read_parts
 from loader.dataset.reading.verified_store import VerifiedStore
 from loader.dataset.shards import index, part
 from loader.dataset.shards.address import FieldAddress, SampleAddress
-from loader.dataset.shards.page_hashes import PAGE_BYTES, PageHashes
+from loader.dataset.shards.shard import PAGE_BYTES, PageHashes
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import part_writer
 from loader.dataset.writing.redact import redact_shard

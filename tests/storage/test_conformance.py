@@ -9,7 +9,7 @@ import pytest
 
 from loader.errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
 from loader.storage import BACKENDS, Blob, Span, Store
-from loader.storage.resume_listing import list_from
+from loader.storage.store import list_from
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs over aiohttp
 

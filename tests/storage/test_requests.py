@@ -7,7 +7,7 @@ import pytest
 
 from loader.errors import AlreadyExists
 from loader.storage import Span, Store, open_store
-from loader.storage.resume_listing import list_from
+from loader.storage.store import list_from
 
 DATA = bytes(range(256)) * 40
 CONDITIONS = {

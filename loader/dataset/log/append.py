@@ -37,9 +37,8 @@ from ...errors import (
     Transient,
 )
 from ...storage.fetch_together import Objects
-from ...storage.resume_listing import list_from
 from ...storage.second_read import retry_corrupt
-from ...storage.store import Store
+from ...storage.store import Store, list_from
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
 from .fold import fold, fold_all
 from .repair_records import linked

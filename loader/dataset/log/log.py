@@ -13,8 +13,7 @@ from ...errors import Corrupt, CorruptLog
 from ...storage import is_local
 from ...storage.fetch_together import Together
 from ...storage.second_read import retry_corrupt
-from ...storage.shared.fork import lock
-from ...storage.shared.threads import beside
+from ...storage.shared.threads import beside, lock
 from ...storage.store import Store
 from ..names import LATEST
 from . import rules

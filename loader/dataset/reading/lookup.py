@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...storage.shared.fork import lock
+from ...storage.shared.threads import lock
 from ..shards.bitmap import Bools, SelectTable
 from ..shards.index import ROW_GROUP_ROWS, IndexRows
 from ..shards.parts_table import PartsTable, locate

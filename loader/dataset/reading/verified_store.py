@@ -19,8 +19,8 @@ from ...storage.disk.buffer_reads import Disk, Piece, disk_of
 from ...storage.mirror.store import MirroredStore
 from ...storage.ranges import slice_reads
 from ...storage.second_read import noting_who_serves
-from ...storage.shared.fork import lock
-from ..shards.page_hashes import PageHashes
+from ...storage.shared.threads import lock
+from ..shards.shard import PageHashes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]

@@ -16,9 +16,8 @@ from ...order.steps.slots import Slots
 from ...storage.shared.request_counts import counted
 from ..ahead.remote_reads import NodeReads
 from ..batch.batch import Batch
-from ..batch.buffers import Recycled
 from ..batch.collate import collate, gathered
-from ..batch.columns import Allocate, BatchRow, Columns
+from ..batch.columns import Allocate, BatchRow, Columns, Recycled
 from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution

@@ -90,7 +90,7 @@ class RemoteStore(ReadStore):
         return list_objects(self._connection, self._prefix, check_prefix(prefix), start_after or "")
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """See `resume_listing.list_from`."""
+        """See `store.list_from`."""
         prefix = check_prefix(prefix)
         return list_objects(self._connection, self._prefix, prefix, start_after, seek=True)
 

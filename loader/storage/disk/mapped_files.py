@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..shared.fork import lock
+from ..shared.threads import lock
 from .buffer_reads import Disk
 
 KEPT_FILES = 4096 if sys.version_info >= (3, 13) else 128

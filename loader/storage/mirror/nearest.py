@@ -9,9 +9,8 @@ from math import inf
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
 from ..disk.buffer_reads import disk_of
-from ..shared.fork import lock
 from ..shared.retry import tried_once
-from ..shared.threads import DaemonPool
+from ..shared.threads import DaemonPool, lock
 from ..store import Store
 from .member import Member
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from .fork import lock
+from .threads import lock
 
 
 class Traffic:

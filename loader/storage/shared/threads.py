@@ -2,9 +2,12 @@
 
 The pools of concurrent.futures are joined by the interpreter: after Ctrl-C, a read of a store that does not answer
 would keep the process for a minute and a half.
+
+A forked child has none of them: what they held is free there, and what they had begun begins anew.
 """
 
 import atexit
+import os
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor, Future
@@ -15,8 +18,44 @@ from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
 from typing import Any, ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
 
-from . import fork
+_locks: WeakSet[Lock] = WeakSet()
+
+
+class Shared(Protocol):
+    """What a forked child finds as a thread of its parent's left it, and has to begin anew."""
+
+    def begin_anew(self) -> None:
+        """Called once in the child, before anything else of it runs."""
+
+
+_shared: WeakSet[Shared] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for held in list(_locks):
+        held._at_fork_reinit()  # type: ignore[attr-defined]  # what CPython's own modules call after a fork
+    for one in list(_shared):
+        one.begin_anew()
+
+
+def lock() -> Lock:
+    """A lock that is free in a forked child, also where a thread of the parent held it in that moment.
+
+    For what views, versions and roots keep: plans bring them into a child, which makes a Loader of its own there.
+    """
+    _locks.add(made := Lock())
+    return made
+
+
+def begins_anew(one: Shared) -> None:
+    """Have it begin anew in forked children, as long as it lives."""
+    _shared.add(one)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -130,7 +169,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.begin_anew()
-        fork.begins_anew(self)
+        begins_anew(self)
 
     def begin_anew(self) -> None:
         """Nobody has a turn: as in a forked child, where the threads that had one are not."""

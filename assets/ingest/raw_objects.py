@@ -21,7 +21,7 @@ from loader.errors import (
 )
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import Store
-from loader.storage.keys import is_text
+from loader.storage.store import is_text
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest

@@ -26,8 +26,8 @@ from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..run.recipe.recipe import stored_view
 from ..storage import Store
-from ..storage.keys import is_text
 from ..storage.spec import redact
+from ..storage.store import is_text
 
 FORMAT = 1
 MAX_METRICS = 200

@@ -5,7 +5,7 @@ import re
 
 from ..errors import InvalidField, InvalidKey, InvalidName
 from ..modalities import check_field as _check_field
-from ..storage.keys import is_text
+from ..storage.store import is_text
 
 LATEST = "latest"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from .disk.errors import upload_size
-from .keys import check_key, check_prefix, check_span
 from .ranges import plan_reads
 from .shared.request_counts import count_request
 from .spec import Opened, StoreSpec
-from .store import Blob, ObjectInfo, Span, Store
+from .store import Blob, ObjectInfo, Span, Store, check_key, check_prefix, check_span
 from .stream import open_reader
 
 
@@ -58,7 +57,7 @@ class MemoryStore(Opened):
         self._prefix = f"{prefix}/" if prefix else ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen_here, (self._spec, os.getpid())
+        return _reopen_here, (self.spec, os.getpid())
 
     def get(self, key: str) -> Blob:
         name = self._prefix + check_key(key)
@@ -66,7 +65,7 @@ class MemoryStore(Opened):
         with self._space.lock:
             blob = self._space.objects.get(name)
         if blob is None:
-            raise ObjectNotFound(f"{self._url}/{key}: there is no such object")
+            raise ObjectNotFound(f"{self.url}/{key}: there is no such object")
         return blob
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
@@ -76,7 +75,7 @@ class MemoryStore(Opened):
         data = blob.data[offset : offset + nbytes]
         if len(data) != nbytes or offset > len(blob.data):
             raise Corrupt(
-                f"{self._url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}"
+                f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends at byte {len(blob.data)}"
             )
         return Blob(data, blob.etag)
 
@@ -104,13 +103,11 @@ class MemoryStore(Opened):
         with self._space.lock:
             holder = self._space.objects.setdefault(name, blob)
         if holder.data != blob.data:
-            raise AlreadyExists(
-                f"{self._url}/{key}: the key already holds another object; choose another key"
-            )
+            raise AlreadyExists(f"{self.url}/{key}: the key already holds another object; choose another key")
 
     def put_file(self, key: str, path: str) -> None:
         check_key(key)
-        upload_size(path, f"{self._url}/{key}")
+        upload_size(path, f"{self.url}/{key}")
         self.put(key, Path(path).read_bytes())
 
     def head(self, key: str) -> ObjectInfo:
@@ -147,7 +144,7 @@ class MemoryStore(Opened):
     def _check(self, key: str, blob: Blob, etag: str | None) -> None:
         if etag is not None and etag != blob.etag:
             raise Changed(
-                f"{self._url}/{key}: the object was replaced since it was first read "
+                f"{self.url}/{key}: the object was replaced since it was first read "
                 f"(etag {etag}, now {blob.etag}); open the version again"
             )
 

@@ -137,7 +137,7 @@ def check_address(url: str, what: str, address: object) -> str:
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
     """`s3://bucket/some/prefix/` -> ('bucket', 'some/prefix'). Raises: InvalidStore."""
-    from .keys import check_key
+    from .store import check_key
 
     bucket, _, prefix = url.split("://", 1)[1].partition("/")
     if not bucket:

@@ -13,7 +13,7 @@ import pytest
 from loader.order import bucket, plan, source, synthetic
 from loader.order.building import grow_buckets, quarantined
 from loader.order.mixing import boundary, interleave, mixture
-from loader.order.random import keys, lanes, permutation
+from loader.order.random import keys, lanes
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth
 from loader.order.sources.quarantine import Quarantine
@@ -21,8 +21,8 @@ from loader.order.steps import slots, state
 from loader.order.steps import slots as places
 
 real_key = keys.key
-real_perm = permutation.perm
-real_rounds = permutation._rounds
+real_perm = keys.perm
+real_rounds = keys._rounds
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def fresh_keys():
 
 
 def six_rounds(patch):
-    patch.setattr(permutation, "FEISTEL_ROUNDS", 6)
+    patch.setattr(keys, "FEISTEL_ROUNDS", 6)
 
 
 def no_cycle_walking(patch):
@@ -45,15 +45,15 @@ def no_cycle_walking(patch):
         ks = [keys.sub(k, r) if isinstance(k, int) else keys.sub_array(k, r) for r in range(8)]
         return (real_rounds(ks, a, b, x.astype(np.uint64)) % n).astype(np.int64)
 
-    patch.setattr(permutation, "_feistel", once)
+    patch.setattr(keys, "_feistel", once)
 
 
 def wrapping_sum(patch):
-    patch.setattr(permutation, "_add_mod", lambda value, addend, modulus: (value + addend) % modulus)
+    patch.setattr(keys, "_add_mod", lambda value, addend, modulus: (value + addend) % modulus)
 
 
 def smaller_argsort(patch):
-    patch.setattr(permutation, "ARGSORT_MAX", 127)
+    patch.setattr(keys, "ARGSORT_MAX", 127)
 
 
 def seed_plus_epoch(patch):
@@ -104,7 +104,7 @@ def deal_with(patch, place):
         d, u = i % shape.lanes, i // shape.lanes
         tau = u // shape.rounds_h
         ks = keys.sub_array(keys.sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64))
-        lane = permutation.perm(ks, shape.rounds_h, u % shape.rounds_h)
+        lane = keys.perm(ks, shape.rounds_h, u % shape.rounds_h)
         x = place(shape, chunk, rounds, lane, d, tau)
         return d + shape.lanes * (x // chunk * shape.rounds_h + lane), x % chunk
 

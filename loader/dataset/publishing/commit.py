@@ -84,7 +84,9 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             check(parent)
         base = (newest.id if newest else "", state.last_deny)
         if base not in applied:
-            found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
+            found = Applied(before=None, change=pending.change)
+            if state.denies:
+                found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
             applied[base] = replace(found, change=pending.complete(parent, found.change))
         body = _manifest(parent, applied[base], pending, state.last_deny)
         if body["n_live"] <= 0:

@@ -104,12 +104,3 @@ def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
     """The part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
     rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
     return rows
-
-
-def shards_table(shards: list[ShardFile]) -> pa.Table:
-    """The `shards` table of these shards, in the order given."""
-    columns = [
-        pa.array([getattr(s, name) for s in shards], SHARDS_SCHEMA.field(name).type)
-        for name in SHARDS_SCHEMA.names
-    ]
-    return pa.table(columns, schema=SHARDS_SCHEMA)

@@ -46,6 +46,11 @@ KEYS_SCHEMA = pa.schema(
 )
 
 
+def is_annotation(file: Mapping[str, Any]) -> bool:
+    """Whether a samples file of a manifest was added to samples that were there."""
+    return "author" in file
+
+
 def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata as plain Python values: None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
 

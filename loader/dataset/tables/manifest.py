@@ -19,8 +19,7 @@ from ...storage import Store
 from ...storage.second_read import retry_corrupt
 from ..log.entries import entry_key
 from ..log.state import VersionRecord
-from .annotations import is_annotation
-from .columns import fits
+from .columns import fits, is_annotation
 from .parquet import TableFile
 
 FORMAT = 1

@@ -12,8 +12,7 @@ from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...storage import RangeReader, Store
 from ...storage.fetch_together import Together
 from ...storage.shared.threads import lock
-from ..reading.lookup import Lookup, Map, Stretch
-from ..reading.places import SamplePlaces
+from ..reading.places import Lookup, Map, SamplePlaces, Stretch
 from ..reading.verified_store import VerifiedStore
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexPlace

@@ -22,8 +22,7 @@ from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution
 from ..metrics.metrics import Metrics
-from ..recipe.locate import Located
-from ..recipe.rank_slots import Planned, RankSlots
+from ..recipe.rank_slots import Located, Planned, RankSlots
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import groups_of
 from .fetch import Fetch, Fetched

@@ -20,13 +20,13 @@ from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...order.random.keys import I64
 from ...order.steps.slots import Slots
-from ...storage.disk.buffer_reads import disk_of
 from ...storage.disk.mapped_files import MappedFiles
+from ...storage.store import disk_of
 from ..ahead.remote_reads import NodeReads
 from ..batch.columns import Columns
 from ..batch.step_metrics import StepMetrics
 from ..recipe import generators
-from ..recipe.locate import Locate, Located
+from ..recipe.rank_slots import Locate, Located
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import BareClip, Group, Readers, read_samples, with_tables
 

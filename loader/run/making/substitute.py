@@ -8,8 +8,7 @@ from ...order.steps.slots import substitutes
 from ..batch.columns import BatchRow
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, error_text, stage_of
-from ..recipe.locate import Located
-from ..recipe.rank_slots import RankSlots
+from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch
 from .one_sample import OneSample

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from ...errors import AlreadyExists, Transient
 from ..disk.errors import upload_size
 from ..files import put_held
-from ..keys import check_key, check_prefix
 from ..options import Runtime
 from ..spec import StoreSpec
-from ..store import ObjectInfo
+from ..store import ObjectInfo, check_key, check_prefix
 from ..stream import open_reader
 from .connection import client_errors
 from .deletes import delete_objects
@@ -74,7 +73,7 @@ class RemoteStore(ReadStore):
 
     def put_file(self, key: str, path: str) -> None:
         target = self._prefix + check_key(key)
-        nbytes = upload_size(path, f"{self._url}/{key}")
+        nbytes = upload_size(path, f"{self.url}/{key}")
         if nbytes <= SINGLE_PUT_BYTES:
             return put_held(self, key, path, nbytes)
         uploader = self._connection.uploader()
@@ -120,7 +119,7 @@ class RemoteStore(ReadStore):
         if self._holds(obstore, client, key, data):
             return None
         if is_conflict(refused):  # 409: refused because of another request, and nothing is stored
-            raise Transient(f"cannot create {self._url}/{key}: the store reports a conflict")
+            raise Transient(f"cannot create {self.url}/{key}: the store reports a conflict")
         raise refused
 
     def _holds(self, obstore: Any, client: Client, key: str, data: bytes | memoryview) -> bool:
@@ -130,7 +129,5 @@ class RemoteStore(ReadStore):
         except FileNotFoundError:
             return False
         if held != data:
-            raise AlreadyExists(
-                f"{self._url}/{key}: the key already holds another object; choose another key"
-            )
+            raise AlreadyExists(f"{self.url}/{key}: the key already holds another object; choose another key")
         return True

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..shared.threads import lock
-from .buffer_reads import Disk
+from ..store import Disk
 
 KEPT_FILES = 4096 if sys.version_info >= (3, 13) else 128
 """Maps at most; before Python 3.13 each holds a descriptor."""

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from ...errors import InvalidStore, StoreError, Transient
-from ..disk.buffer_reads import Piece, disk_of
-from ..keys import check_prefix, check_span
 from ..second_read import doubted
 from ..shared.retry import tried_while
-from ..store import Blob, ObjectInfo, Span, Store, list_from
+from ..store import Blob, ObjectInfo, Piece, Span, Store, check_prefix, check_span, disk_of, list_from
 from ..stream import fill_from, open_reader
 from .etags import Pins
 from .fallback import NEXT_AFTER_S, Fallback

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from .disk.errors import upload_size
 from .ranges import plan_reads
-from .shared.request_counts import count_request
+from .shared.requests import count_request
 from .spec import Opened, StoreSpec
 from .store import Blob, ObjectInfo, Span, Store, check_key, check_prefix, check_span
 from .stream import open_reader

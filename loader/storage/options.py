@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..errors import InvalidStore
-from .shared.retry import Limiter, RetryBudget
+from .shared.requests import Limiter, RetryBudget
 from .spec import PROVIDER_PREFIXES, redact, secret_values
 
 _NUMBERS = {

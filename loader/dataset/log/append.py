@@ -37,7 +37,7 @@ from ...errors import (
     Transient,
 )
 from ...storage.fetch_together import Objects
-from ...storage.second_read import retry_corrupt
+from ...storage.shared.requests import retry_corrupt
 from ...storage.store import Store, list_from
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
 from .fold import fold, fold_all

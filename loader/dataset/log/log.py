@@ -12,7 +12,7 @@ from itertools import islice
 from ...errors import Corrupt, CorruptLog
 from ...storage import is_local
 from ...storage.fetch_together import Together
-from ...storage.second_read import retry_corrupt
+from ...storage.shared.requests import retry_corrupt
 from ...storage.shared.threads import beside, lock
 from ...storage.store import Store
 from ..names import LATEST

@@ -17,7 +17,7 @@ from ...errors import Corrupt
 from ...storage import Blob, RangeReader, Span
 from ...storage.mirror.store import MirroredStore
 from ...storage.ranges import slice_reads
-from ...storage.second_read import noting_who_serves
+from ...storage.shared.requests import noting_who_serves
 from ...storage.shared.threads import lock
 from ...storage.store import Disk, Piece, disk_of
 from ..shards.shard import PageHashes

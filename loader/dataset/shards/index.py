@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt
 from ...storage import Store
-from ...storage.second_read import retry_corrupt
+from ...storage.shared.requests import retry_corrupt
 from ..tables.parquet import (
     MAGIC_BYTES,
     PartHashes,

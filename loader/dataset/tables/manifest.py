@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import Corrupt, FieldMismatch, FormatTooNew
 from ...storage import Store
-from ...storage.second_read import retry_corrupt
+from ...storage.shared.requests import retry_corrupt
 from ..log.entries import entry_key
 from ..log.state import VersionRecord
 from .columns import fits, is_annotation

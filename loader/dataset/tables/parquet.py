@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from ...errors import Corrupt, FormatTooNew
 from ...storage import Store
 from ...storage.fetch_together import Objects
-from ...storage.second_read import retry_corrupt
+from ...storage.shared.requests import retry_corrupt
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from ...order.sources.views import Delta
-from ...storage.second_read import retry_corrupt
+from ...storage.shared.requests import retry_corrupt
 from ...storage.shared.threads import lock
 from ..log.entries import canonical
 from ..shards.bitmap import Bools, SelectTable, pack, unpack

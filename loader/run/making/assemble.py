@@ -13,7 +13,7 @@ from ...dataset.reading.crc_sums import sample_crcs
 from ...dataset.reading.read import Map
 from ...errors import Corrupt
 from ...order.steps.slots import Slots
-from ...storage.shared.request_counts import counted
+from ...storage.shared.requests import counted
 from ..ahead.remote_reads import NodeReads
 from ..batch.batch import Batch
 from ..batch.collate import collate, gathered

@@ -27,7 +27,7 @@ from ..disk.errors import upload_size
 from ..options import RETRY_OPTIONS, runtime_of
 from ..ranges import plan_reads, slice_reads
 from ..shared import fork
-from ..shared.retry import Retrier
+from ..shared.requests import Retrier
 from ..spec import Opened, StoreSpec, spec_of
 from ..store import Blob, ObjectInfo, Span, Store, check_key, check_prefix, check_span
 from ..stream import open_reader

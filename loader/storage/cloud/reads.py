@@ -1,7 +1,7 @@
 """Reading from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
 
 obstore's change tokens are compared here (Ceph refuses a quoted If-Match), its own retries are switched off
-(`retry.py` rules).
+(`shared/requests.py` rules).
 
 Which right is missing, where a store answers 403 to a read.
 

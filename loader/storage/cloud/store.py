@@ -1,8 +1,8 @@
 """S3, GCS and Azure through obstore: everything that does not depend on the provider. Reading: `reads.py`.
 
 The sync API from many threads is as fast as its async one, and needs no event loop. obstore's own retries
-are switched off (`retry.py` rules), and its listings are filtered here (their offset and prefix semantics differ
-between providers).
+are switched off (`shared/requests.py` rules), and its listings are filtered here (their offset and prefix
+semantics differ between providers).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from ..ranges import plan_reads, slice_reads
-from ..shared.request_counts import count_request
+from ..shared.requests import count_request
 from ..spec import Opened, StoreSpec
 from ..store import (
     TEMPORARY,

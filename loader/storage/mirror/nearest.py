@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import inf
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
-from ..shared.retry import tried_once
+from ..shared.requests import tried_once
 from ..shared.threads import DaemonPool, lock
 from ..store import Store, disk_of
 from .member import Member

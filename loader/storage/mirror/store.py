@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from ...errors import InvalidStore, StoreError, Transient
-from ..second_read import doubted
-from ..shared.retry import tried_while
+from ..shared.requests import doubted, tried_while
 from ..store import Blob, ObjectInfo, Piece, Span, Store, check_prefix, check_span, disk_of, list_from
 from ..stream import fill_from, open_reader
 from .etags import Pins

@@ -51,6 +51,17 @@ class Span(NamedTuple):
     """Number of bytes."""
 
 
+class Objects(Protocol):
+    """What reading whole objects needs of a store."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+
+    def get(self, key: str) -> Blob:
+        """The whole object. Raises: ObjectNotFound."""
+
+
 class RangeReader(Protocol):
     """What reading samples needs of a store, or of a cache before one."""
 

@@ -11,9 +11,8 @@ from itertools import islice
 
 from ...errors import Corrupt, CorruptLog
 from ...storage import is_local
-from ...storage.fetch_together import Together
 from ...storage.shared.requests import retry_corrupt
-from ...storage.shared.threads import beside, lock
+from ...storage.shared.threads import Together, beside, lock
 from ...storage.store import Store
 from ..names import LATEST
 from . import rules

@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FormatTooNew
 from ...storage import Store
-from ...storage.fetch_together import Objects
 from ...storage.shared.requests import retry_corrupt
+from ...storage.store import Objects
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 

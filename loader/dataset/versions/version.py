@@ -10,8 +10,7 @@ import numpy as np
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...storage import RangeReader, Store
-from ...storage.fetch_together import Together
-from ...storage.shared.threads import lock
+from ...storage.shared.threads import Together, lock
 from ..reading.places import Lookup, Map, SamplePlaces, Stretch
 from ..reading.verified_store import VerifiedStore
 from ..shards.address import SampleAddress

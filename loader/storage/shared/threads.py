@@ -3,13 +3,16 @@
 The pools of concurrent.futures are joined by the interpreter: after Ctrl-C, a read of a store that does not answer
 would keep the process for a minute and a half.
 
+Reads share them: `beside` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one thread
+read what several want.
+
 A forked child has none of them: what they held is free there, and what they had begun begins anew.
 """
 
 import atexit
 import os
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -17,8 +20,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from ..store import Blob, Objects
 
 _locks: WeakSet[Lock] = WeakSet()
 
@@ -55,7 +61,6 @@ def begins_anew(one: Shared) -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -204,3 +209,38 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
                 future.set_exception(error)
         del queued, call, future  # an idle thread must not keep what it read alive
         idle.release()
+
+
+AT_ONCE = 64
+"""Requests in flight: as many as a store takes by default."""
+
+
+class Together:
+    """A store of which some objects are on their way. A context manager: what nobody has asked for is left at its end.
+
+    The first `get` of one of `keys` gives what was read then, its error too; every other reads.
+    """
+
+    def __init__(self, store: "Objects", keys: Iterable[str]) -> None:
+        self._store, self.url = store, store.url
+        self._pool = DaemonPool(AT_ONCE, "penstock-together")
+        self._coming: dict[str, Future[Blob]] = {
+            key: self._pool.submit(copy_context().run, store.get, key) for key in keys
+        }
+
+    def get(self, key: str) -> "Blob":
+        """The whole object. Raises: as the store does."""
+        coming = self._coming.pop(key, None)
+        return self._store.get(key) if coming is None else coming.result()
+
+    def peek(self, key: str) -> "Blob":
+        """As `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
+        if key not in self._coming:
+            self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)
+        return self._coming[key].result()
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.dismiss()

@@ -8,7 +8,7 @@ from penstock.stages import fingerprint
 
 from .checks import CheckResult, Expectation
 from .drift import Thresholds
-from .drift.compare import DRIFT_CHECKS
+from .drift.findings import CHECK_NAMES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,7 +59,7 @@ class Gate:
     """Version of the code in `checks`; change it with any change of behaviour there."""
 
     def __post_init__(self) -> None:
-        if taken := {EXPECTATIONS, *DRIFT_CHECKS} & set(self.checks):
+        if taken := {EXPECTATIONS, *CHECK_NAMES} & set(self.checks):
             raise ValueError(
                 f"a check cannot be called {min(taken)!r}: that is the name of one of the gate's own"
             )
@@ -69,7 +69,7 @@ class Gate:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all checks, the suite first."""
-        return (EXPECTATIONS, *(DRIFT_CHECKS if self.thresholds else ()), *self.checks)
+        return (EXPECTATIONS, *(CHECK_NAMES if self.thresholds else ()), *self.checks)
 
     def fingerprint(self) -> str:
         thresholds = self.thresholds.to_json() if self.thresholds else {}

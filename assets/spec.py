@@ -11,7 +11,7 @@ from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
-from loader.dataset.log.refs import check_dataset_name
+from loader.dataset.names import check_dataset_name
 
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import loader
-from loader.dataset.shards.page_hashes import PAGE_BYTES, hash_pages
+from loader.dataset.shards.shard import PAGE_BYTES, hash_pages
 
 from .contest import ROOT
 from .data import Data, make

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from .storage.keys import is_text
+from .storage.store import is_text
 
 MAX_DEPTH = 64
 """Arrays and objects in one another. A fixed number: Python's own limit depends on who calls, and on its release."""

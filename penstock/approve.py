@@ -8,13 +8,15 @@ Whatever differs, or fails beside it, is stopped as before.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from loader import Root
 from loader.errors import Conflict, InvalidRuntime
 from loader.storage import Store
 
 from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, partitions
+
+if TYPE_CHECKING:
+    from loader import Root
 
 STAGE, VERDICTS = "approval", "version"
 CODE_VERSION = "1"
@@ -49,7 +51,7 @@ class Stopped:
         }
 
 
-def stopped_batches(root: Root, dataset: str, batch: str | None = None) -> list[Stopped]:
+def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[Stopped]:
     """The batches that the gate stopped, or one of them. Raises: InvalidRuntime for a dataset or batch without a
     verdict; Conflict for a batch that was not stopped; Corrupt."""
     known = partitions(root.store, dataset, VERDICTS)
@@ -66,7 +68,7 @@ def stopped_batches(root: Root, dataset: str, batch: str | None = None) -> list[
     return stopped
 
 
-def approve(root: Root, dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:
+def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:
     """Append the approval of a verdict. record: the number of the verdict that was looked at.
 
     Raises: InvalidRuntime without a name or a reason, or for a batch that there is not; Conflict when another verdict

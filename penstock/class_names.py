@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loader.dataset.log.state import VersionRecord
-from loader.dataset.publishing.commit import open_record
+from loader.dataset.tables.manifest import manifest_of
 from loader.storage import Store
 
 
@@ -14,7 +14,7 @@ def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | 
     passed over. Costs a manifest for each version that is asked. Raises: StoreError.
     """
     for record in reversed([record for record in versions if record.retired is None]):
-        names = open_record(store, record).manifest["producer"].get("labels")
+        names = manifest_of(store, record)["producer"].get("labels")
         if names is not None:
             return [str(name) for name in names]
     return None

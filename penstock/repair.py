@@ -18,10 +18,10 @@ from loader.dataset.log.entries import Entry, canonical, checksum_of, entry_key,
 from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import root_id
-from loader.dataset.log.refs import check_words
 from loader.dataset.log.repair_records import FORMAT, REPAIRS, Link, link_key, linked
 from loader.dataset.log.snapshots import HINT_EVERY
 from loader.dataset.log.state import State
+from loader.dataset.names import check_words
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, Transient
 from loader.storage import Store
 

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.dataset.log.refs import check_dataset_name
+from loader.dataset.names import check_dataset_name
 from loader.dataset.tables.parquet import TableFile
 from loader.errors import AlreadyExists, Corrupt, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object

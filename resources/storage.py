@@ -22,7 +22,7 @@ class RootResource(dg.ConfigurableResource[None]):
     url: str
 
     @contextmanager
-    def opened(self) -> Iterator[loader.Root]:
+    def opened(self) -> Iterator["loader.Root"]:
         """The open root; an empty place becomes one. Three requests and one per entry of the log that came since this
         process opened it last; the first time, those of `Log`. Raises: NotARoot; FormatTooNew."""
         with self.root() as root:
@@ -33,7 +33,7 @@ class RootResource(dg.ConfigurableResource[None]):
             if (known := root.log.known) is not None:
                 _READ[root.url] = known
 
-    def root(self) -> loader.Root:
+    def root(self) -> "loader.Root":
         """It, of which nothing is looked at yet."""
         return loader.Root(self.url)
 

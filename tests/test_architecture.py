@@ -37,7 +37,7 @@ LONG = {
 # fmt: off
 ROLES = {
     "loader": {
-        "batch", "columns", "decode", "errors", "generators", "keys", "memory", "pages", "ranges", "request", "spec",
+        "batch", "columns", "decode", "errors", "generators", "memory", "pages", "ranges", "request", "spec",
         "state", "store", "threads", "timeline",
     },
     "penstock": {

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from loader.dataset.log.denies import DenyList
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.dataset.log.refs import check_dataset_name
 from loader.dataset.log.state import Deny
+from loader.dataset.names import check_dataset_name
 from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object

@@ -17,7 +17,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 
 from loader.dataset.log.entries import DAMAGED
 from loader.json_text import parse_json
-from loader.storage.keys import is_text
+from loader.storage.store import is_text
 
 Json = Mapping[str, Any]
 _DEPTH = 4  # envelopes in one another

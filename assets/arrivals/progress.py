@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.dataset.log.refs import check_dataset_name
 from loader.dataset.log.state import Deny
+from loader.dataset.names import check_dataset_name
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.errors import FormatTooNew, ObjectNotFound
 from loader.json_text import DamagedJson, parse_json_object

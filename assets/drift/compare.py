@@ -11,7 +11,7 @@ from .agreement import featurizer_findings, non_finite_findings, schema_findings
 from .captions import caption_findings
 from .columns import column_findings, with_source
 from .facts import Baseline, BatchFacts
-from .findings import Finding, Thresholds, as_check
+from .findings import CHECK_NAMES, Finding, Thresholds, as_check
 from .leaks import contaminations, split_leaks
 from .yields import outcome_findings, size_findings, units_findings
 
@@ -95,12 +95,9 @@ def agreement(compared: Compared) -> CheckResult:
     )
 
 
-DRIFT_CHECKS: Mapping[str, Callable[[Compared], CheckResult]] = {
-    "drift": drift,
-    "agreement": agreement,
-    "splits": splits,
-    "protected": protected,
-}
+DRIFT_CHECKS: Mapping[str, Callable[[Compared], CheckResult]] = dict(
+    zip(CHECK_NAMES, (drift, agreement, splits, protected), strict=True)
+)
 
 
 def _of_media(found: list[Finding]) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.log.state import VersionRecord
-from loader.dataset.tables.annotations import is_annotation
+from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import TableFile, get_table, get_table_bytes, get_tables
 from loader.dataset.tables.stats import merge

@@ -8,6 +8,9 @@ from typing import Any
 from ..checks.outcome import CheckResult
 from ..pages.report import markdown_table
 
+CHECK_NAMES = ("drift", "agreement", "splits", "protected")
+"""Names of the checks of the drift gate, which are in `compare`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:

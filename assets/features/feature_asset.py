@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.dataset.writing.part_extension import part_rows
+from loader.dataset.shards.part import part_rows
 from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint

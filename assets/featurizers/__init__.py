@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import Any
 
 from .featurizer import Features, Featurizer, version_of
-from .models import MODELS
 
 __all__ = ["FEATURIZERS", "Features", "Featurizer", "make", "version_of"]
 
@@ -25,6 +24,8 @@ def make(name: str, /, **parameters: Any) -> Featurizer:
     Raises: ValueError (an unknown name; a value the featurizer refuses), TypeError (a parameter that it does
     not have), ImportError and AttributeError (no such module or class).
     """
+    from .models import MODELS  # a spec without features does without the machinery of models
+
     registry = {**FEATURIZERS, **MODELS}
     target = registry.get(name, name)
     module, colon, attribute = target.partition(":")

@@ -14,7 +14,7 @@ from penstock.stages import fingerprint
 from resources.compute import Compute, Progress
 from resources.store_variables import store_variables
 
-from ..media.cut_audit import STAGE as CUT_AUDIT
+from ..media.cut_audit.findings import STAGE as CUT_AUDIT
 from ..media.cutters import ALL_KINDS
 from ..media.objects import CutRequest, CutResult, cut_object, refusal_row, stores_of
 from ..media.policy import CutPolicy

@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 
 def media_stage(
-    root: loader.Root,
+    root: "loader.Root",
     landing: Store,
     compute: Compute,
     spec: DatasetSpec,

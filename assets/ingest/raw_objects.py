@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from loader.dataset.log.refs import check_dataset_name
+from loader.dataset.names import check_dataset_name
 from loader.errors import (
     Changed,
     Corrupt,
@@ -21,7 +21,7 @@ from loader.errors import (
 )
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import Store
-from loader.storage.keys import is_text
+from loader.storage.store import is_text
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
 from resources.storage import LandingResource, RootResource
 

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 import loader
-from loader.dataset.writing.part_extension import part_rows
+from loader.dataset.shards.part import part_rows
 from loader.errors import StageNotPublished
 from loader.storage import Store
 from penstock.class_names import class_names
@@ -50,7 +50,7 @@ def transaction_name(spec: DatasetSpec, partition: str, run_id: str) -> str:
 
 
 def units_stage(
-    root: loader.Root,
+    root: "loader.Root",
     landing: Store,
     compute: Compute,
     spec: DatasetSpec,
@@ -134,7 +134,7 @@ def units_stage(
 
 
 def write_parts(
-    root: loader.Root,
+    root: "loader.Root",
     spec: DatasetSpec,
     txn: str,
     units: Sequence[CutUnit],
@@ -142,7 +142,7 @@ def write_parts(
     *,
     partition: str,
     run_id: str,
-) -> list[tuple[loader.Part, list[CutUnit]]]:
+) -> list[tuple["loader.Part", list[CutUnit]]]:
     """One part per kind and set of fields, with the units in it."""
     provenance = {
         "run_id": run_id,
@@ -239,7 +239,7 @@ def _identity(spec: DatasetSpec, unit: CutUnit) -> str:
     return str(unit.raw["label"] if spec.split_by == "subject" else unit.raw["sha256"])
 
 
-def unit_row(unit: CutUnit, part: loader.Part) -> Row:
+def unit_row(unit: CutUnit, part: "loader.Part") -> Row:
     """One row of the `units` table."""
     return {
         "key": unit.key,
@@ -259,12 +259,12 @@ def labels_of(units: Sequence[CutUnit], known: Sequence[str]) -> list[str]:
     return [*known, *sorted(found - set(known))]
 
 
-def published_labels(root: loader.Root, dataset: str) -> list[str]:
+def published_labels(root: "loader.Root", dataset: str) -> list[str]:
     """The class names of the newest version, in the order of their numbers; none before the first."""
     return class_names(root.store, root.state.versions(dataset)) or []
 
 
-def clash(root: loader.Root, dataset: str, labels: Sequence[str], parts: Sequence[loader.Part]) -> str:
+def clash(root: "loader.Root", dataset: str, labels: Sequence[str], parts: Sequence["loader.Part"]) -> str:
     """Why parts that wait do not fit what was published since they were cut, or "": numbers that mean another
     class now, or the same raw bytes."""
     known = published_labels(root, dataset)
@@ -279,7 +279,7 @@ def clash(root: loader.Root, dataset: str, labels: Sequence[str], parts: Sequenc
     return ""
 
 
-def published_objects(root: loader.Root, dataset: str) -> dict[str, str]:
+def published_objects(root: "loader.Root", dataset: str) -> dict[str, str]:
     """sha256 of every raw object that the newest version has samples of -> words for where."""
     newest = root.state.newest(dataset)
     if newest is None:
@@ -293,7 +293,7 @@ def _splits(spec: DatasetSpec) -> list[str]:
     return [spec.split_by, *shares, *([f"as {spec.rebuild_of}"] if spec.rebuild_of else [])]
 
 
-def _still_good(root: loader.Root, record: StageRecord) -> bool:
+def _still_good(root: "loader.Root", record: StageRecord) -> bool:
     """Whether what an earlier attempt wrote can stand: it is published, or still can be."""
     if record.verdict != "published":
         return False
@@ -310,7 +310,7 @@ def _attempt(newest: StageRecord | None) -> int:
     return newest.r if newest else 0
 
 
-def _nbytes(parts: Sequence[loader.Part]) -> int:
+def _nbytes(parts: Sequence["loader.Part"]) -> int:
     return sum(shard.nbytes for part in parts for shard in part.shards)
 
 

@@ -1,47 +1,49 @@
 """Which function cuts which kind of media, and what its samples look like. One line per kind."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from .container import check_riff, kind_inside
 from .known import NOTHING, Known
-from .photos.cut import cut_image
-from .photos.open import read_heif
 from .policy import CutPolicy
 from .sniff import EMPTY, UNKNOWN
-from .sounds.cut import cut_audio
-from .text import cut_text
 from .unit import Kind, Unit, dropped, rejected
-from .videos.cut import cut_video
-
-Cut = Callable[[str, Path, CutPolicy], list[Unit]]
-CutKnown = Callable[[str, Path, CutPolicy, Known], list[Unit]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutter:
-    """cut: (file, scratch folder, policy) -> units; facts: the field that takes a unit's `json` (a field name
-    has one group in a dataset, so each kind has its own); has_label: whether samples carry `cls`; cut_known: the
-    same as `cut`, for a kind that makes use of what is known of the object before."""
+    """function: "module:function" of (file, scratch folder, policy) -> units, imported on first use; facts: the field
+    that takes a unit's `json` (a field name has one group in a dataset, so each kind has its own); has_label: whether
+    samples carry `cls`; takes_known: whether the function also takes what is known of the object before."""
 
-    cut: Cut
+    function: str
     facts: str
     has_label: bool
-    cut_known: CutKnown | None = None
+    takes_known: bool
 
-    def units(self, path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+    def cut(self, path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
         """Raises: Unusable; StoreError."""
-        if self.cut_known is not None:
-            return self.cut_known(path, scratch, policy, known)
-        return self.cut(path, scratch, policy)
+        module, _, name = self.function.partition(":")
+        function = getattr(import_module(module), name)
+        units: list[Unit] = function(path, scratch, policy, *([known] if self.takes_known else []))
+        return units
 
 
 CUTTERS: Mapping[Kind, Cutter] = {
-    "image": Cutter(cut=cut_image, facts="photo.json", has_label=True),
-    "video": Cutter(cut=cut_video, facts="clip.json", has_label=False, cut_known=cut_video),
-    "audio": Cutter(cut=cut_audio, facts="speech.json", has_label=False, cut_known=cut_audio),
-    "text": Cutter(cut=cut_text, facts="document.json", has_label=False),
+    "image": Cutter(
+        function="assets.media.photos.cut:cut_image", facts="photo.json", has_label=True, takes_known=False
+    ),
+    "video": Cutter(
+        function="assets.media.videos.cut:cut_video", facts="clip.json", has_label=False, takes_known=True
+    ),
+    "audio": Cutter(
+        function="assets.media.sounds.cut:cut_audio", facts="speech.json", has_label=False, takes_known=True
+    ),
+    "text": Cutter(
+        function="assets.media.text:cut_text", facts="document.json", has_label=False, takes_known=False
+    ),
 }
 
 MEDIA_KINDS: tuple[Kind, ...] = ("image", "video", "audio")
@@ -70,6 +72,8 @@ def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind
     if mime in IMAGE_TYPES:
         kind = "image"
         if mime == "image/heic":
+            from .photos.open import read_heif
+
             read_heif()
     elif mime.startswith(("video/", "audio/")):
         check_riff(path)

@@ -1,8 +1,8 @@
 """One raw object, worked on where no other is harmed: fetched to scratch, checked, and audited or cut.
 
 Both functions are at module level, take values that pickle and give plain ones, so that a compute engine can run
-them in a process of its own. What is wrong with the object comes back as a refusal row; what is wrong with
-this machine (a full disk) is raised.
+them in a process of its own, which is where decoders are imported. What is wrong with the object comes back as a
+refusal row; what is wrong with this machine (a full disk) is raised.
 """
 
 import contextlib
@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
-from .audit import audit
-from .cut_audit import audit_units
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
 from .known import ClipStaging, Known
 from .media_table import Row
@@ -25,7 +23,6 @@ from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error
 from .segments.read import Segment
 from .unit import Kind, Unit, Unusable, rejected
-from .videos.audit_and_cut import Ahead, put_clips
 
 _CHUNK_BYTES = 2**20
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
@@ -115,6 +112,9 @@ class CutResult:
 
 def audit_object(request: AuditRequest) -> AuditResult:
     """Audit one object; its scratch folder is left empty."""
+    from .audit import audit
+    from .videos.audit_and_cut import Ahead, put_clips
+
     scratch = Path(request.scratch)
 
     def work(path: str) -> AuditResult:
@@ -139,12 +139,14 @@ def audit_object(request: AuditRequest) -> AuditResult:
 
 def cut_object(request: CutRequest) -> CutResult:
     """Cut one object and compare what came out with it. One that is refused, or meets a fault, leaves no file."""
+    from .cut_audit.units import audit_units
+
     scratch = Path(request.scratch)
 
     def work(path: str) -> CutResult:
         kind = kind_of(path, request.mime, request.kinds)
         known = Known(audit=request.audit, segments=request.segments, staging=request.staging)
-        units = CUTTERS[kind].units(path, scratch, request.policy, known)
+        units = CUTTERS[kind].cut(path, scratch, request.policy, known)
         audit_units(path, kind, units, request.audit)
         return CutResult(key=request.key, kind=kind, units=tuple(units))
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 import loader
-from loader.dataset.shards.part import ShardFile
-from loader.dataset.writing.part_extension import add_part_columns, part_rows
+from loader.dataset.shards.part import ShardFile, part_rows
+from loader.dataset.writing.part_extension import add_part_columns
 from loader.errors import Conflict
 from loader.storage import Store
 from penstock.stages import StageRecord

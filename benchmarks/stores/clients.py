@@ -127,7 +127,9 @@ class Client:
     def __init__(self, name: str) -> None:
         self.make = CLIENTS[name]
 
-    def open(self, endpoint: str, key: str, nbytes: int, expected: str, authority: str = "") -> dict[str, Any]:
+    def open(
+        self, endpoint: str, key: str, nbytes: int, expected: str, authority: str = ""
+    ) -> dict[str, Any]:
         """Connect, and read once what must be there: hexadecimal bytes at the object's end."""
         self.read, self.nbytes = self.make(endpoint, key, authority), nbytes
         end = bytes.fromhex(expected)

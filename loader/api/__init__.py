@@ -2,9 +2,9 @@
 
 from .. import errors
 from ..cache.spec import NodeCache
+from ..dataset.names import escape_key
 from ..dataset.root import Root
 from ..dataset.shards.part import Part
-from ..dataset.tables.names import escape_key
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..dataset.writer import Writer

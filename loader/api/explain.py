@@ -12,11 +12,10 @@ from ..dataset.tables.parquet import TableFile, get_table
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import Corrupt, InvalidRuntime
-from ..order.mixing.assign import rank_slice
 from ..order.plan import Plan
 from ..order.random.keys import I64
 from ..order.sources.packed_view import PackedView
-from ..order.steps.slots import Slots
+from ..order.steps.slots import Slots, rank_slice
 from ..run.recipe.document_pieces import pieces_of, sequence_address
 from ..run.recipe.recipe import stored_view
 from ..run.recipe.world import World

@@ -17,7 +17,7 @@ from .shards.part import Part
 from .tables.manifest import Change
 from .versions.samples_table import import_polars
 from .versions.version import Version
-from .writing.exclude import StillLive, check_reason, find_superseded, write_exclusions
+from .writing.exclude import NOTHING_SUPERSEDED, StillLive, check_reason, find_superseded, write_exclusions
 from .writing.group_writer import write_group
 from .writing.run_tables import check_parts, write_group_run, write_run
 
@@ -54,14 +54,15 @@ def publish_parts(
     for key, why in exclude.items():
         check_reason("exclude", repr(key), why)
     checks: list[Check] = [] if onto is None else [Onto(onto)]
-    checks += check_verdict(root.store, known, verdict, parts, exclude, supersede)
+    if verdict or known.gated:
+        checks += check_verdict(root.store, known, verdict, parts, exclude, supersede)
     newest = state.newest(dataset)
     base = open_record(root.store, newest) if newest else None
     columns = base.manifest["columns"] if base else {}
     earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     prefix = _prefix(txn)
     with root.heartbeat(txn):
-        superseded = find_superseded(base, supersede)
+        superseded = find_superseded(base, supersede) if supersede else NOTHING_SUPERSEDED
         change, keys = write_run(root.store, prefix, parts, earlier, exclude, superseded)
         pending = Pending(
             dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts, verdict=verdict

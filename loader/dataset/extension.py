@@ -74,8 +74,8 @@ def publish_extension(
         if files:
             change = replace(change, samples=tuple(files))
             checks.append(SameCells(version, files))
-        gone = find_superseded(version, extension.exclude)
-        if gone.n_samples:
+        if extension.exclude:
+            gone = find_superseded(version, extension.exclude)
             table = put_exclusions(root.store, prefix, gone.rows, gone.n_rows)
             change = replace(change, exclusions=table, n_excluded=gone.n_samples)
             checks.append(gone.still_live())

@@ -15,8 +15,9 @@ from .leases.heartbeat import Heartbeat
 from .leases.lease import Lease
 from .log.log import Log
 from .log.marker import Marker, root_id
-from .log.refs import check_dataset_name, mirrors_named, resolve
+from .log.refs import mirrors_named, resolve
 from .log.state import RefKind, State, VersionRecord
+from .names import check_dataset_name
 from .progress import Watch, unwatched
 from .publishing.commit import open_record
 from .shards.part import Part

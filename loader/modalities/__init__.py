@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import InvalidField
-from .fields import Buffer, as_buffer, check_field, last_word
-from .lazy import load
+from .fields import Buffer, as_buffer, check_field, last_word, load
 
 __all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions", "placing"]
 

@@ -1,9 +1,15 @@
-"""Field names, and values that already are bytes."""
+"""Field names, values that already are bytes, and the code of a modality.
+
+It is imported when a field first needs it; where a package is missing, the error says what to install.
+"""
 
 import mmap
 import re
+from functools import cache
+from importlib import import_module
+from typing import Any
 
-from ..errors import InvalidField
+from ..errors import InvalidField, MissingDependency
 
 # What a stored field's bytes may come as: read from a store, or mapped from a local file.
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -60,3 +66,26 @@ def as_buffer(value: object) -> Buffer | None:
             return value.tobytes()
         return value if value.ndim == 1 and value.format == "B" else value.cast("B")
     return value if isinstance(value, bytes | bytearray | mmap.mmap) else None
+
+
+EXTRAS = ("image", "audio", "video")
+"""Packages in this package that import others; the pip extra of each has its name."""
+
+
+@cache
+def load(target: str) -> Any:
+    """The attribute that "module:attribute" names in this package.
+
+    Raises: MissingDependency (a package that the module imports is not installed), with the pip line.
+    """
+    module, attribute = target.split(":")
+    try:
+        return getattr(import_module(f"{__package__}.{module}"), attribute)
+    except ImportError as error:
+        extra = module.partition(".")[0]
+        if extra not in EXTRAS or (error.name or "").startswith(str(__package__)):
+            raise
+        raise MissingDependency(
+            f"{extra} fields need the package {str(error.name).partition('.')[0]!r}, which is not installed: "
+            f"pip install 'penstock[{extra}]'"
+        ) from error

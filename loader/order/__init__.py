@@ -2,16 +2,21 @@
 
 from .content import PlannedSource, Source, source
 from .from_json import plan_from_json
-from .mixing.assign import rank_slice
 from .plan import Plan, make_plan
 from .random.generators import sample_rng_key
 from .sources.bucket import BucketBy, bucket
 from .sources.packed_view import PackedView
 from .sources.packing import PackBy, pack
 from .sources.views import OrderView, SyntheticView, synthetic
-from .steps.digest import delivered_digest, identity_hash, planned_digest, slot_identities
-from .steps.slots import Slots
-from .steps.substitutes import substitute
+from .steps.slots import (
+    Slots,
+    delivered_digest,
+    identity_hash,
+    planned_digest,
+    rank_slice,
+    slot_identities,
+    substitute,
+)
 
 __all__ = [
     "BucketBy",

@@ -5,10 +5,10 @@ from typing import Any
 
 from ..errors import InvalidRuntime
 from .content import ORDER_VERSION, PlanContent, PlannedSource
-from .mixing.assign import rank_slice
 from .mixing.boundary import MASK, epoch_steps
 from .sources.growth import Growth
 from .sources.packed_view import PackedView
+from .steps.slots import rank_slice
 
 
 def describe(facts: Mapping[str, Any]) -> str:

@@ -23,9 +23,8 @@ from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.packing import PackBy
 from .sources.quarantine import QuarantineKeys, quarantine_of
 from .sources.views import OrderView, synthetic
-from .steps.slots import Slots, Stacked
+from .steps.slots import Slots, Stacked, planned_slots, planned_stack
 from .steps.state import check_state, state_at
-from .steps.substitutes import planned_slots, planned_stack
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 

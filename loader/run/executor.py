@@ -7,7 +7,8 @@ threads, and goes over to processes in the middle of the run where it is measure
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from time import process_time, thread_time
 from typing import Literal
@@ -17,13 +18,57 @@ from ..errors import InvalidRuntime
 from ..storage import is_local
 from .ahead.threads import ThreadPool
 from .batch.batch import Batch
-from .caller import InlineExecutor
 from .contention import Contention, better_processes, better_threads
 from .making.assemble import Assembler
 from .making.prefetch import BatchMaker, Made, Prefetch, making
 from .metrics.metrics import Metrics
 from .workers.pool import WorkerPool
 from .workers.startup_message import check_can_be_sent, why_not
+
+
+class _Asked(Future[Made]):
+    """Made when it is asked for."""
+
+    def __init__(self, make: Callable[[], Made]) -> None:
+        super().__init__()
+        self._make = make
+
+    def result(self, timeout: float | None = None) -> Made:
+        """Raises: what is no error of the batch, such as KeyboardInterrupt, at once."""
+        if not self.done():
+            made = self._make()
+            if made.error is not None and not isinstance(made.error, Exception):
+                raise made.error
+            if self.set_running_or_notify_cancel():
+                self.set_result(made)
+        return super().result(timeout)
+
+
+class InlineExecutor:
+    """Makes what it is asked for in the thread that takes it, and nothing ahead."""
+
+    size = 0
+
+    def __init__(self, make: Callable[[range], Made]) -> None:
+        self._make = make
+
+    def submit(self, steps: range) -> Future[Made]:
+        """What will become of the steps, once somebody asks."""
+        return _Asked(lambda: self._make(steps))
+
+    def cancel(self, futures: Iterable[Future[Made]]) -> None:
+        """What is not asked for is not made anyway."""
+        for future in futures:
+            future.cancel()
+
+    def retire(self) -> None:
+        """Nobody is there."""
+
+    dismiss = abandon = retire
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Nobody is there."""
+
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,8 @@ from .ahead.threads import range_threads
 from .batch.batch import Batch
 from .batch.collate import FRAMEWORKS
 from .batch.step_metrics import SlowSample
-from .budget import Budget
 from .executor import Execution, Executor, Workers
-from .ledger import Ledger
+from .ledger import Budget, Ledger
 from .making.assemble import Assembler
 from .metrics.metrics import Metrics
 from .metrics.prometheus import exposition

@@ -13,10 +13,9 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import cast
 
-from ..errors import InvalidStore, MissingDependency, ObjectNotFound
-from .disk.buffer_reads import disk_of
+from ..errors import InvalidStore, MissingDependency
 from .spec import StoreSpec, spec_of
-from .store import Blob, ObjectInfo, RangeReader, ReadLimits, Span, Store
+from .store import Blob, ObjectInfo, RangeReader, ReadLimits, Span, Store, is_local, is_there
 
 __all__ = [
     "Blob",
@@ -68,20 +67,6 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
         )
     given = dict(options or {})
     return _open(text, given, spec_of(text, given))
-
-
-def is_local(store: RangeReader) -> bool:
-    """Whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
-    return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
-
-
-def is_there(store: Store, key: str) -> bool:
-    """Whether there is an object, by one request. Raises: StoreError."""
-    try:
-        store.head(key)
-    except ObjectNotFound:
-        return False
-    return True
 
 
 def open_spec(spec: StoreSpec) -> Store:

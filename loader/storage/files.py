@@ -6,9 +6,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from ..errors import Changed
 from .disk.errors import disk_error, upload_size, write_all
-from .keys import unfinished_name
 from .shared.memory_budget import MemoryBudget
-from .store import ObjectInfo, Store
+from .store import ObjectInfo, Store, unfinished_name
 from .stream import Pieces
 
 READ_BYTES = 256 * 2**10

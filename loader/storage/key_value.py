@@ -7,10 +7,9 @@ from typing import BinaryIO, Unpack
 
 from ..errors import Changed, Corrupt
 from .disk.errors import upload_size
-from .keys import check_key, check_prefix, check_span
 from .ranges import plan_reads
 from .spec import Opened
-from .store import Blob, ObjectInfo, ReadLimits, Span
+from .store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_prefix, check_span
 from .stream import open_reader
 
 __all__ = ["KeyValueStore", "check_key", "check_prefix"]

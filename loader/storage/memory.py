@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 
 from ..errors import AlreadyExists, InvalidStore, ObjectNotFound
 from .key_value import KeyValueStore
-from .keys import check_key, check_prefix
-from .shared.request_counts import count_request
+from .shared.requests import count_request
 from .spec import StoreSpec
-from .store import Blob, ObjectInfo, Store
+from .store import Blob, ObjectInfo, Store, check_key, check_prefix
 
 
 @dataclass(slots=True)
@@ -54,7 +53,7 @@ class MemoryStore(KeyValueStore):
         self._prefix = f"{prefix}/" if prefix else ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen_here, (self._spec, os.getpid())
+        return _reopen_here, (self.spec, os.getpid())
 
     def get(self, key: str) -> Blob:
         name = self._prefix + check_key(key)
@@ -62,7 +61,7 @@ class MemoryStore(KeyValueStore):
         with self._space.lock:
             blob = self._space.objects.get(name)
         if blob is None:
-            raise ObjectNotFound(f"{self._url}/{key}: there is no such object")
+            raise ObjectNotFound(f"{self.url}/{key}: there is no such object")
         return blob
 
     def put(self, key: str, data: bytes | memoryview) -> None:
@@ -76,9 +75,7 @@ class MemoryStore(KeyValueStore):
         with self._space.lock:
             holder = self._space.objects.setdefault(name, blob)
         if holder.data != blob.data:
-            raise AlreadyExists(
-                f"{self._url}/{key}: the key already holds another object; choose another key"
-            )
+            raise AlreadyExists(f"{self.url}/{key}: the key already holds another object; choose another key")
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         full = self._prefix + check_prefix(prefix)

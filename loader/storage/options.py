@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ..errors import InvalidStore
-from .shared.retry import Limiter, RetryBudget
+from .shared.requests import Limiter, RetryBudget
 from .spec import PROVIDER_PREFIXES, redact, secret_values
 
 _NUMBERS = {
@@ -137,7 +137,7 @@ def check_address(url: str, what: str, address: object) -> str:
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
     """`s3://bucket/some/prefix/` -> ('bucket', 'some/prefix'). Raises: InvalidStore."""
-    from .keys import check_key
+    from .store import check_key
 
     bucket, _, prefix = url.split("://", 1)[1].partition("/")
     if not bucket:

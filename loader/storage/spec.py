@@ -118,25 +118,19 @@ def reopen(spec: StoreSpec) -> Store:
 class Opened:
     """The common part of all backends: a place to show, and pickling as a spec."""
 
+    spec: StoreSpec
+    """The spec that another process opens it from."""
+    url: str
+    """Place of the store, without secrets: messages and manifests may show it."""
+
     def __init__(self, spec: StoreSpec, url: str) -> None:
-        self._spec = spec
-        self._url = url
-
-    @property
-    def spec(self) -> StoreSpec:
-        """The spec that another process opens it from."""
-        return self._spec
-
-    @property
-    def url(self) -> str:
-        """Place of the store, without secrets: messages and manifests may show it."""
-        return self._url
+        self.spec, self.url = spec, url
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._url!r})"
+        return f"{type(self).__name__}({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return reopen, (self._spec,)
+        return reopen, (self.spec,)
 
 
 def _refuse_secrets(url: str) -> None:

@@ -3,11 +3,19 @@
 One `Store` is one URL prefix (a bucket and a folder in it). Keys are relative to it, `/`-separated UTF-8,
 without a leading `/`. Stores are thread-safe; they are opened by `loader.storage.open_store(url)` and
 pickle as a spec (URL and non-secret options), never as a live client.
+
+One rule says for every backend what a key may be, so that a dataset can move between disks and clouds. A folder of this
+machine can do more than other stores: fill buffers, and be mapped into memory.
 """
 
+import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple, Protocol, TypedDict, Unpack, cast
+from functools import lru_cache
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypedDict, Unpack, cast
+
+from ..errors import InvalidStore, ObjectNotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,17 @@ class ReadLimits(TypedDict, total=False):
     """Bytes between two spans that share a request, at most; 64 KiB unless given."""
     max_span: int
     """Bytes of a request, at most; 16 MiB unless given."""
+
+
+class Objects(Protocol):
+    """What reading whole objects needs of a store."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+
+    def get(self, key: str) -> Blob:
+        """The whole object. Raises: ObjectNotFound."""
 
 
 class RangeReader(Protocol):
@@ -105,6 +124,53 @@ class Store(RangeReader, Protocol):
         """Release connections; the store can be used again afterwards."""
 
 
+Buffer = Any
+"""What `os.preadv` writes into: a memoryview, a bytearray, a numpy array; C-contiguous and writable."""
+Piece = tuple[int, int, Sequence[Buffer]]
+"""(offset, nbytes, buffers of together so many bytes, to be filled from there on)."""
+
+
+class Disk(RangeReader, Protocol):
+    """A folder, or several stores of which the nearest is one. Errors as those of every store."""
+
+    @property
+    def disk(self) -> "Disk | None":
+        """Itself, or None where the nearest store is no folder of this machine."""
+
+    def read_each(
+        self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
+    ) -> tuple[list[bytes], str]:
+        """The bytes of (offset, nbytes) spans in the order given, and the object's etag."""
+
+    def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
+        """Fill the buffers of pieces from one object, and give its etag; sorted by offset is best."""
+
+    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
+        """The etag and the status of a file; None where the object has to be read elsewhere."""
+
+    def open_same(self, key: str, etag: str) -> BinaryIO | None:
+        """The file that had this etag; None where it was replaced."""
+
+
+def disk_of(store: RangeReader) -> Disk | None:
+    """The store, if it can do what a folder of this machine can."""
+    return cast(Disk, store).disk if hasattr(type(store), "disk") else None
+
+
+def is_local(store: RangeReader) -> bool:
+    """Whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
+    return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
+
+
+def is_there(store: Store, key: str) -> bool:
+    """Whether there is an object, by one request. Raises: StoreError."""
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
+
+
 def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
     """As `Store.list`, but a bucket is asked to begin behind `start_after`: O(what is listed), not O(all before).
 
@@ -113,3 +179,76 @@ def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInf
     """
     seeking = cast(Callable[[str, str], Iterator[ObjectInfo]], getattr(store, "list_from", store.list))
     return seeking(prefix, start_after)
+
+
+TEMPORARY = (
+    ".tmp-"  # how the names begin of files that a local store is still writing; never listed, never a key
+)
+UNFINISHED = r"\.tmp-[0-9a-f]{16}"
+"""A regular expression of these names, as `unfinished_name` gives them."""
+MAX_KEY_BYTES = 1024  # S3 and GCS; Azure takes 1024 characters
+
+_ACCEPTED = (
+    "a key is a relative path of '/'-separated UTF-8 segments, such as 'data/part-00042.tar', "
+    f"of at most {MAX_KEY_BYTES} bytes"
+)
+
+
+def is_text(given: object) -> bool:
+    """Whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
+    try:
+        return isinstance(given, str) and given.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def unfinished_name() -> str:
+    """What a file is called until it is written."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
+
+
+@lru_cache(maxsize=8192)
+def check_key(key: str) -> str:
+    """The key itself, when every backend can hold it. Raises: InvalidStore (nothing is cached then)."""
+    if not isinstance(key, str):
+        raise InvalidStore(f"key {key!r} is a {type(key).__name__}; {_ACCEPTED}")
+    if not key:
+        raise InvalidStore(f"the key is empty; {_ACCEPTED}")
+    for segment in key.split("/"):
+        if segment in ("", ".", ".."):
+            raise InvalidStore(
+                f"key {key!r} has the segment {segment!r}, which no store accepts; {_ACCEPTED}"
+            )
+    if TEMPORARY in key and any(segment.startswith(TEMPORARY) for segment in key.split("/")):
+        raise InvalidStore(
+            f"key {key!r}: names beginning with {TEMPORARY!r} are unfinished files; choose another name"
+        )
+    _check_text(key)
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """A listing's prefix: the beginning of a key, possibly empty. Raises: InvalidStore."""
+    if not isinstance(prefix, str) or prefix.startswith("/"):
+        raise InvalidStore(f"prefix {prefix!r} cannot begin a key; {_ACCEPTED}")
+    if any(segment in ("", ".", "..") for segment in prefix.split("/")[:-1]):
+        raise InvalidStore(f"prefix {prefix!r} cannot begin a key; {_ACCEPTED}")
+    _check_text(prefix)
+    return prefix
+
+
+def check_span(key: str, offset: int, nbytes: int) -> None:
+    """Raises: InvalidStore when the range is not one that any object could have."""
+    if offset < 0 or nbytes < 0:
+        raise InvalidStore(f"{key}: range [{offset}, +{nbytes}) is negative; offset and nbytes are 0 or more")
+
+
+def _check_text(text: str) -> None:
+    if not text.isprintable() and any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        raise InvalidStore(f"key {text!r} holds a control character; {_ACCEPTED}")
+    try:
+        nbytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidStore(f"key {text!r} is not valid UTF-8; {_ACCEPTED}") from None
+    if nbytes > MAX_KEY_BYTES:
+        raise InvalidStore(f"key {text!r} is {nbytes} bytes long; {_ACCEPTED}")

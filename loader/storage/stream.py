@@ -12,11 +12,10 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import BinaryIO, Protocol, cast
 
-from .disk.buffer_reads import disk_of
 from .in_order import InOrder
 from .shared import fork
 from .shared.threads import DaemonPool
-from .store import ObjectInfo, Store
+from .store import ObjectInfo, Store, disk_of
 
 FIRST_BYTES = 2**20  # readers of a header alone fetch no more than this
 MAX_BYTES = (

@@ -17,7 +17,7 @@ from torch.futures import Future
 
 from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRuntime
 from loader.storage import Span, Store
-from loader.storage.disk.buffer_reads import disk_of
+from loader.storage.store import disk_of
 
 from .boxes import extent, strides
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader.dataset.log.state import State, Txn
-from loader.storage.keys import UNFINISHED
+from loader.storage.store import UNFINISHED
 
 from .needed import References
 

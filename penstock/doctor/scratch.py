@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from loader.dataset.log.marker import PROBES
 from loader.storage import Store
-from loader.storage.keys import TEMPORARY
+from loader.storage.store import TEMPORARY
 
 
 class Folder:

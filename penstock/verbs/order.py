@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> Answer:
     )
     ids = list(enumerate(plan.batch_ids(arguments.step)))
     if arguments.world is not None or arguments.rank is not None:
-        from loader.order.mixing.assign import rank_slice
+        from loader.order.steps.slots import rank_slice
         from loader.run.recipe.world import World
 
         world = World.of(arguments.rank, arguments.world)

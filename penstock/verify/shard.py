@@ -10,9 +10,9 @@ import numpy as np
 from google_crc32c import extend
 
 from loader import Version
+from loader.dataset.names import member_name
 from loader.dataset.shards.index import IndexFile, IndexRows
 from loader.dataset.shards.shard import member_header
-from loader.dataset.tables.names import member_name
 
 BLOCK_BYTES = 4 * 2**20
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from loader import Version
 from loader.dataset.shards.key_hashes import covered, hashes_of
-from loader.dataset.tables.annotations import EDIT_COLUMNS, cells, is_annotation
-from loader.dataset.tables.columns import fits, type_named
+from loader.dataset.tables.annotations import EDIT_COLUMNS, cells
+from loader.dataset.tables.columns import fits, is_annotation, type_named
 from loader.dataset.tables.parquet import TableFile, get_table, integers
 from loader.dataset.tables.references import table_references
 from loader.dataset.tables.stats import column_stats, merge

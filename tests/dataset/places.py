@@ -15,7 +15,7 @@ from pathlib import Path
 
 import loader
 from loader.storage import open_store
-from loader.storage.keys import TEMPORARY
+from loader.storage.store import TEMPORARY
 
 KEYS = {"key": "AKIAPLANTEDKEY", "secret": "PLANTEDsecretPLANTED"}
 SERVER = Path(__file__).resolve().parent.parent / "servers" / "killing.py"

@@ -13,12 +13,12 @@ import loader
 from loader.dataset.reading.read import read_fields
 from loader.dataset.shards import bitmap, parts_table
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.part import shards_table
-from loader.dataset.shards.shard_rows import ShardRows
+from loader.dataset.shards.parts_table import ShardRows
 from loader.dataset.tables import columns, stats
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import spill
 from loader.dataset.writing.part_writer import PartWriter, group_chooser, make_sample
+from loader.dataset.writing.run_tables import shards_table
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
 

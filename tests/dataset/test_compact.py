@@ -16,8 +16,7 @@ from loader.dataset.publishing.commit import NewKeys
 from loader.dataset.publishing.compact import FAN_IN, MOST_BYTES, SIZES, compacted, to_merge
 from loader.dataset.shards import key_hashes
 from loader.dataset.shards.key_hashes import hashes_of, known, put_hashes
-from loader.dataset.shards.parts_table import PartsTable
-from loader.dataset.shards.shard_rows import ShardRows
+from loader.dataset.shards.parts_table import PartsTable, ShardRows
 from loader.dataset.tables.parquet import TableFile, get_table, put_named_table, table_bytes
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
@@ -487,7 +486,7 @@ def test_parts_are_told_with_and_without_hashing_them(layout, added, data):
 
 
 def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
-    monkeypatch.setattr("loader.dataset.shards.shard_rows.KEPT_ROWS", 10)
+    monkeypatch.setattr("loader.dataset.shards.parts_table.KEPT_ROWS", 10)
     table = shards([f"p{i}" for i in range(50)], ["g"] * 50)
     rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=4))])
     assert len(rows) == 50

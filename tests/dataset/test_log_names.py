@@ -2,8 +2,9 @@
 
 import pytest
 
-from loader.dataset.log.refs import ParsedRef, check_dataset_name, check_ref_name, parse_ref, resolve
+from loader.dataset.log.refs import ParsedRef, parse_ref, resolve
 from loader.dataset.log.state import Ref, State, VersionRecord
+from loader.dataset.names import check_dataset_name, check_ref_name
 from loader.errors import InvalidName, VersionNotFound, VersionRetired
 
 

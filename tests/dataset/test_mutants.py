@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from loader.dataset.publishing import commit as publish
-from loader.dataset.reading import lookup, read
+from loader.dataset.reading import places, read
 from loader.dataset.shards import bitmap, parts_table, shard
 from loader.dataset.tables import stats
 from loader.dataset.writing import part_writer, spill
@@ -104,7 +104,7 @@ def one_member_lost_at_a_block_border(patch):
 
 def exclusions_ignored_in_locate(patch):
     real = parts_table.locate
-    for module in (parts_table, lookup):
+    for module in (parts_table, places):
         patch.setattr(module, "locate", lambda first, live_rows, ordinals: real(first, {}, ordinals))
 
 

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 import loader
-from loader.dataset.writing.part_extension import add_part_columns, add_part_group, part_rows, read_part
+from loader.dataset.shards.part import part_rows
+from loader.dataset.writing.part_extension import add_part_columns, add_part_group, read_part
 from loader.errors import Conflict, FieldMismatch, FieldNotFound, InvalidKey, InvalidSample
 
 

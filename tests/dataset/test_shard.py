@@ -12,7 +12,7 @@ import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.tables.names import check_field, check_key, member_name
+from loader.dataset.names import check_field, check_key, member_name
 from loader.dataset.writing.part_writer import make_sample
 from loader.errors import FieldTooLarge, InvalidField, InvalidKey
 

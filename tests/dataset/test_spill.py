@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.tables.names import key_hash
+from loader.dataset.names import key_hash
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Spill
 from loader.errors import DuplicateKey

@@ -14,15 +14,15 @@ from google_crc32c import value
 import loader
 from loader.dataset.reading.read import FieldPart, PartsOfField, read_parts
 from loader.dataset.reading.verified_store import VerifiedStore
-from loader.dataset.shards import index, part
+from loader.dataset.shards import index
 from loader.dataset.shards.address import FieldAddress, SampleAddress
-from loader.dataset.shards.page_hashes import PAGE_BYTES, PageHashes
+from loader.dataset.shards.shard import PAGE_BYTES, PageHashes
 from loader.dataset.tables.parquet import table_bytes
-from loader.dataset.writing import part_writer
+from loader.dataset.writing import part_writer, run_tables
 from loader.dataset.writing.redact import redact_shard
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.storage import Span, open_store
-from loader.storage.disk.buffer_reads import disk_of
+from loader.storage.store import disk_of
 from penstock.verify.version import verify
 
 SIZES = (0, 1, 700, 5000, PAGE_BYTES - 512, PAGE_BYTES, 3 * PAGE_BYTES + 77)
@@ -258,7 +258,7 @@ def as_an_earlier_release(patch):
     patch.setattr(
         index, "hashed_table_bytes", lambda table, kind, front, **how: table_bytes(table, kind, **how)
     )
-    patch.setattr(part, "SHARDS_SCHEMA", pa.schema(list(part.SHARDS_SCHEMA)[:10]))
+    patch.setattr(run_tables, "SHARDS_SCHEMA", pa.schema(list(run_tables.SHARDS_SCHEMA)[:10]))
 
 
 def test_a_shard_of_an_earlier_release_is_read_but_not_proved(url, monkeypatch):

@@ -184,7 +184,7 @@ def test_parts_are_cut_by_samples_and_by_bytes(root, properties):
 
 
 def test_samples_lie_in_hash_order_over_all_parts(root):
-    from loader.dataset.tables.names import key_hash
+    from loader.dataset.names import key_hash
 
     with root.write("d", part_samples=3) as writer:
         for i in range(20):

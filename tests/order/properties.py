@@ -16,12 +16,12 @@ import numpy as np
 from loader.errors import InvalidPlan, PlanMismatch
 from loader.order import plan
 from loader.order import synthetic as synthetic_view
-from loader.order.mixing import assign, mixture
-from loader.order.random import keys, lanes, permutation
+from loader.order.mixing import mixture
+from loader.order.random import keys, lanes
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth, packed_view, views
 from loader.order.sources.views import Delta
-from loader.order.steps import digest, substitutes
+from loader.order.steps import slots as places
 from loader.order.steps.slots import slots_at
 
 
@@ -46,7 +46,7 @@ def z_score(observed, expected):
 
 def permutes(n, k):
     everything = np.arange(n, dtype=np.int64)
-    assert sorted(permutation.perm(k, n, everything).tolist()) == everything.tolist()
+    assert sorted(keys.perm(k, n, everything).tolist()) == everything.tolist()
 
 
 def pair_differences_are_uniform(n=144, samples=40_000, seed=5):
@@ -54,8 +54,8 @@ def pair_differences_are_uniform(n=144, samples=40_000, seed=5):
     many = keys.sub_array(seed, np.arange(samples, dtype=np.uint64))
     counts = np.zeros(n, dtype=np.int64)
     for x in range(n):
-        first = permutation.perm(many, n, np.full(samples, x, dtype=np.int64))
-        second = permutation.perm(many, n, np.full(samples, (x + 1) % n, dtype=np.int64))
+        first = keys.perm(many, n, np.full(samples, x, dtype=np.int64))
+        second = keys.perm(many, n, np.full(samples, (x + 1) % n, dtype=np.int64))
         counts += np.bincount((second - first) % n, minlength=n)
     assert counts[0] == 0
     z = z_score(counts[1:], counts.sum() / (n - 1))
@@ -65,7 +65,7 @@ def pair_differences_are_uniform(n=144, samples=40_000, seed=5):
 def sums_are_exact(values=(0, 5, 2**40), addends=(0, 2**63, 2**64 - 3, 2**64 - 1), modulus=2**40 + 15):
     """(value + addend) mod modulus, without losing 2^64 on the way."""
     for value in values:
-        got = permutation._add_mod(
+        got = keys._add_mod(
             np.full(len(addends), value, dtype=np.uint64), np.array(addends, dtype=np.uint64), modulus
         )
         assert got.tolist() == [(value + addend) % modulus for addend in addends]
@@ -247,7 +247,7 @@ def batch_matches_reference(reference, made, segments, step):
 
 def ranks_make_the_batch(global_batch, world_size):
     slots = list(range(global_batch))
-    parts = [slots[assign.rank_slice(global_batch, rank, world_size)] for rank in range(world_size)]
+    parts = [slots[places.rank_slice(global_batch, rank, world_size)] for rank in range(world_size)]
     assert [slot for part in parts for slot in part] == slots
     assert all(parts)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -258,11 +258,11 @@ def delivered_digest_adds_up(made, step, cuts):
     slots = made.slots(step)
     size = len(slots)
     numbers = np.arange(size, dtype=np.int64)
-    who = digest.slot_identities(made, slots)
+    who = places.slot_identities(made, slots)
     crcs = (numbers * 2654435761) % 2**32
 
     def over(rows):
-        return digest.delivered_digest(step, numbers[rows], who[rows], crcs[rows])
+        return places.delivered_digest(step, numbers[rows], who[rows], crcs[rows])
 
     edges = [0, *sorted(cut % (size + 1) for cut in cuts), size]
     total = sum(over(slice(a, b)) for a, b in itertools.pairwise(edges)) % 2**64
@@ -270,12 +270,12 @@ def delivered_digest_adds_up(made, step, cuts):
     assert over(slice(None, None, -1)) == total
     changed = crcs.copy()
     changed[0] ^= 1
-    assert digest.delivered_digest(step, numbers, who, changed) != total
+    assert places.delivered_digest(step, numbers, who, changed) != total
     swapped = who.copy()
     swapped[[0, -1]] = swapped[[-1, 0]]
     if size > 1 and who[0] != who[-1]:
-        assert digest.delivered_digest(step, numbers, swapped, crcs) != total
-    assert digest.delivered_digest(step + 1, numbers, who, crcs) != total
+        assert places.delivered_digest(step, numbers, swapped, crcs) != total
+    assert places.delivered_digest(step + 1, numbers, who, crcs) != total
 
 
 def resumes_give_the_uninterrupted_run(whole, state, legs):
@@ -288,7 +288,7 @@ def resumes_give_the_uninterrupted_run(whole, state, legs):
             got += [
                 one
                 for rank in range(world_size)
-                for one in ids[assign.rank_slice(len(ids), rank, world_size)]
+                for one in ids[places.rank_slice(len(ids), rank, world_size)]
             ]
         state = whole.state(first + batches)
     steps = sum(batches for _, batches in legs)
@@ -304,7 +304,7 @@ def stack_is_the_steps(made, steps, world_size):
         assert stack.starts[-1] == len(stack.slots) == len(stack.number)
         for step, start, stop in zip(steps, stack.starts, stack.starts[1:], strict=False):
             whole = made.slots(step)
-            mine = assign.rank_slice(len(whole), rank, world_size)
+            mine = slice(rank * len(whole) // world_size, (rank + 1) * len(whole) // world_size)
             assert stack.number[start:stop].tolist() == list(range(len(whole)))[mine]
             assert_same_slots(stack.slots.part(slice(start, stop)), whole.part(mine))
             assert np.array_equal(stack.slots.attempt[start:stop], whole.attempt[mine])
@@ -414,7 +414,7 @@ def ranks_take_one_bucket(made, steps, world_size):
     """Each step's ranks, one after another, are its batch, whatever size that has."""
     for step in range(steps):
         ids = made.batch_ids(step)
-        parts = [ids[assign.rank_slice(len(ids), rank, world_size)] for rank in range(world_size)]
+        parts = [ids[places.rank_slice(len(ids), rank, world_size)] for rank in range(world_size)]
         assert [one for part in parts for one in part] == ids
         assert len(ids) == made.batch_size(step)
         assert {made.sources[name].bucket for name, _ in ids} == {made.bucket(step)}
@@ -437,7 +437,7 @@ def quarantines_by_the_rule(views, seed, start, step, bad):
         wanted, attempt = int(own.ordinal[slot]), 0
         while step >= start and wanted in bad[made.source_names[k]]:
             attempt += 1
-            wanted = substitutes.substitute(plain, k, position, attempt)[1]
+            wanted = places.substitute(plain, k, position, attempt)[1]
         assert (int(got.ordinal[slot]), int(got.attempt[slot])) == (wanted, attempt)
         assert int(got.view_ordinal[slot]) == wanted
 
@@ -586,7 +586,7 @@ def slots_hold_what_is_left(made, grown, lists, steps):
             zip(taken.source.tolist(), taken.position.tolist(), strict=True)
         ):
             live = list(made.sources.values())[k].view.version_keys
-            attempts = [substitutes.substitute(made, k, position, attempt)[1] for attempt in range(1, 9)]
+            attempts = [places.substitute(made, k, position, attempt)[1] for attempt in range(1, 9)]
             chain = [int(own.ordinal[slot]), *attempts]
             wanted = next(attempt for attempt, at in enumerate(chain) if live[at] not in held)
             assert (int(taken.attempt[slot]), int(taken.ordinal[slot])) == (wanted, chain[wanted])

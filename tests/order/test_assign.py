@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
 from loader.order import rank_slice
-from loader.order.mixing import assign
+from loader.order.steps.slots import bit_reversed, canonical_order
 
 POWERS = st.sampled_from([1, 2, 4, 8, 64, 1024])
 
@@ -45,19 +45,19 @@ def test_ranks_that_are_refused(rank, world_size, says):
 def test_canonical_order_is_the_reference(reference, shapes, slots):
     source = np.array([k % len(shapes) for k, _ in slots])
     position = np.array([i for _, i in slots])
-    order = assign.canonical_order(source, position, np.array(shapes))
+    order = canonical_order(source, position, np.array(shapes))
     named = [(str(k), i) for k, i in zip(source.tolist(), position.tolist(), strict=True)]
     plain = {str(k): (10**6, 1, lane_count, 1) for k, lane_count in enumerate(shapes)}
     assert [named[at] for at in order] == reference.canonical(named, plain)
 
 
 def test_bit_reversal():
-    assert assign.bit_reversed(np.arange(8), 3).tolist() == [0, 4, 2, 6, 1, 5, 3, 7]
-    assert assign.bit_reversed(np.array([0]), 0).tolist() == [0]
+    assert bit_reversed(np.arange(8), 3).tolist() == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert bit_reversed(np.array([0]), 0).tolist() == [0]
 
 
 def test_a_full_shuffle_keeps_its_stream_order():
-    order = assign.canonical_order(np.zeros(50, dtype=np.int64), np.arange(50), np.array([1]))
+    order = canonical_order(np.zeros(50, dtype=np.int64), np.arange(50), np.array([1]))
     assert order.tolist() == list(range(50))
 
 
@@ -67,7 +67,7 @@ def test_ranks_seldom_share_a_chunk(global_batch, limit):
     pairs, seen = set(), set()
     for step in range(8):
         position = np.arange(step * global_batch, (step + 1) * global_batch)
-        order = assign.canonical_order(np.zeros(global_batch, dtype=np.int64), position, np.array([1024]))
+        order = canonical_order(np.zeros(global_batch, dtype=np.int64), position, np.array([1024]))
         for rank in range(64):
             for slot in order[rank_slice(global_batch, rank, 64)]:
                 pairs.add((step, rank, int(position[slot]) % 1024))

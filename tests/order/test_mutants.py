@@ -12,17 +12,17 @@ import pytest
 
 from loader.order import bucket, plan, source, synthetic
 from loader.order.building import grow_buckets, quarantined
-from loader.order.mixing import assign, boundary, interleave, mixture
-from loader.order.random import keys, lanes, permutation
+from loader.order.mixing import boundary, interleave, mixture
+from loader.order.random import keys, lanes
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth
 from loader.order.sources.quarantine import Quarantine
-from loader.order.steps import digest, slots, state, substitutes
+from loader.order.steps import slots, state
 from loader.order.steps import slots as places
 
 real_key = keys.key
-real_perm = permutation.perm
-real_rounds = permutation._rounds
+real_perm = keys.perm
+real_rounds = keys._rounds
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def fresh_keys():
 
 
 def six_rounds(patch):
-    patch.setattr(permutation, "FEISTEL_ROUNDS", 6)
+    patch.setattr(keys, "FEISTEL_ROUNDS", 6)
 
 
 def no_cycle_walking(patch):
@@ -45,15 +45,15 @@ def no_cycle_walking(patch):
         ks = [keys.sub(k, r) if isinstance(k, int) else keys.sub_array(k, r) for r in range(8)]
         return (real_rounds(ks, a, b, x.astype(np.uint64)) % n).astype(np.int64)
 
-    patch.setattr(permutation, "_feistel", once)
+    patch.setattr(keys, "_feistel", once)
 
 
 def wrapping_sum(patch):
-    patch.setattr(permutation, "_add_mod", lambda value, addend, modulus: (value + addend) % modulus)
+    patch.setattr(keys, "_add_mod", lambda value, addend, modulus: (value + addend) % modulus)
 
 
 def smaller_argsort(patch):
-    patch.setattr(permutation, "ARGSORT_MAX", 127)
+    patch.setattr(keys, "ARGSORT_MAX", 127)
 
 
 def seed_plus_epoch(patch):
@@ -104,7 +104,7 @@ def deal_with(patch, place):
         d, u = i % shape.lanes, i // shape.lanes
         tau = u // shape.rounds_h
         ks = keys.sub_array(keys.sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64))
-        lane = permutation.perm(ks, shape.rounds_h, u % shape.rounds_h)
+        lane = keys.perm(ks, shape.rounds_h, u % shape.rounds_h)
         x = place(shape, chunk, rounds, lane, d, tau)
         return d + shape.lanes * (x // chunk * shape.rounds_h + lane), x % chunk
 
@@ -325,19 +325,19 @@ def substitutes_not_looked_up(patch):
 
     def first(plan, step, source, position, after=0):
         for attempt in range(after + 1, 9):
-            yield attempt, *substitutes.substitute(plan, source, position, attempt)
+            yield attempt, *places.substitute(plan, source, position, attempt)
 
-    patch.setattr(substitutes, "substitutes", first)
+    patch.setattr(places, "substitutes", first)
 
 
 def always_the_first_attempt(patch):
-    real = substitutes.substitutes
+    real = places.substitutes
 
     def unnumbered(*arguments):
         for _, view_ordinal, ordinal in real(*arguments):
             yield 1, view_ordinal, ordinal
 
-    patch.setattr(substitutes, "substitutes", unnumbered)
+    patch.setattr(places, "substitutes", unnumbered)
 
 
 def quarantine_by_view_ordinal_plus_one(patch):
@@ -360,7 +360,7 @@ def past_with_all_lists(patch):
 
 def unstable_sort(patch):
     """Ties of a batch in reverse stream order."""
-    real = assign.canonical_order
+    real = places.canonical_order
 
     def reverse(source, position, lane_counts, _):
         return len(source) - 1 - real(source[::-1], position[::-1], lane_counts)
@@ -374,7 +374,7 @@ def lanes_not_on_one_scale(patch):
     def raw(source, position, lane_counts, _):
         d = position % lane_counts[source]
         scaled = [
-            assign.bit_reversed(d[k : k + 1], int(lane_counts[s]).bit_length() - 1)[0]
+            places.bit_reversed(d[k : k + 1], int(lane_counts[s]).bit_length() - 1)[0]
             for k, s in enumerate(source)
         ]
         return np.argsort(scaled, kind="stable")
@@ -399,7 +399,7 @@ def group_by_position_over_epochs(patch):
 
 def equal_parts_and_a_remainder_lost(patch):
     patch.setattr(
-        assign,
+        places,
         "rank_slice",
         lambda size, rank, world: slice(rank * (size // world), (rank + 1) * (size // world)),
     )
@@ -410,33 +410,33 @@ def remainder_on_the_last_rank(patch):
         part = size // world
         return slice(rank * part, size if rank == world - 1 else (rank + 1) * part)
 
-    patch.setattr(assign, "rank_slice", last)
+    patch.setattr(places, "rank_slice", last)
 
 
 def digest_of_the_row_not_the_slot(patch):
-    real = digest.delivered_digest
+    real = places.delivered_digest
     patch.setattr(
-        digest,
+        places,
         "delivered_digest",
         lambda step, numbers, who, crcs: real(step, np.arange(len(numbers)), who, crcs),
     )
 
 
 def digest_without_identity(patch):
-    real = digest.delivered_digest
+    real = places.delivered_digest
     patch.setattr(
-        digest, "delivered_digest", lambda step, numbers, who, crcs: real(step, numbers, who * 0, crcs)
+        places, "delivered_digest", lambda step, numbers, who, crcs: real(step, numbers, who * 0, crcs)
     )
 
 
 def digest_mixed_once_more(patch):
     """A hash of all rows together does not add up over ranks."""
-    real = digest.delivered_digest
+    real = places.delivered_digest
 
     def hashed(step, numbers, who, crcs):
         return keys.mix64(real(step, numbers, who, crcs))
 
-    patch.setattr(digest, "delivered_digest", hashed)
+    patch.setattr(places, "delivered_digest", hashed)
 
 
 def bucket_not_in_key(patch):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.order.random import keys, permutation
+from loader.order.random import keys
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -53,16 +53,16 @@ def test_perm_is_the_reference(reference, k, n, data):
     xs = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=5))
     want = [reference.perm(k, n, x) for x in xs]
     x = np.array(xs, dtype=np.int64)
-    assert permutation.perm(k, n, x).tolist() == want
+    assert keys.perm(k, n, x).tolist() == want
     many = np.full(len(xs), k, dtype=np.uint64)
-    assert permutation.perm(many, n, x).tolist() == want
+    assert keys.perm(many, n, x).tolist() == want
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(ks=st.lists(SEEDS, min_size=1, max_size=20), n=st.integers(1, 400), data=st.data())
 def test_perm_takes_a_key_per_element(reference, ks, n, data):
     xs = [data.draw(st.integers(0, n - 1)) for _ in ks]
-    got = permutation.perm(np.array(ks, dtype=np.uint64), n, np.array(xs, dtype=np.int64))
+    got = keys.perm(np.array(ks, dtype=np.uint64), n, np.array(xs, dtype=np.int64))
     assert got.tolist() == [reference.perm(k, n, x) for k, x in zip(ks, xs, strict=True)]
 
 
@@ -75,29 +75,29 @@ def test_perm_takes_a_key_per_element(reference, ks, n, data):
 def test_perm_takes_a_size_per_element(reference, ks, sizes, data):
     n = [data.draw(st.integers(1, sizes)) for _ in ks]
     xs = [data.draw(st.integers(0, one - 1)) for one in n]
-    got = permutation.perm(np.array(ks, np.uint64), np.array(n, np.int64), np.array(xs, np.int64))
+    got = keys.perm(np.array(ks, np.uint64), np.array(n, np.int64), np.array(xs, np.int64))
     assert got.tolist() == [reference.perm(*one) for one in zip(ks, n, xs, strict=True)]
 
 
 @pytest.mark.parametrize("root", [1, 2, 3, 12, 2**26 - 1, 94_906_265])
 def test_roots_are_exact(root):
     around = np.array([root * root - 1, root * root, root * root + 1, (root + 1) ** 2 - 1], np.int64)
-    assert permutation._root(around).tolist() == [root - 1, root, root, root]
+    assert keys._root(around).tolist() == [root - 1, root, root, root]
 
 
 def test_more_rows_than_are_sorted_at_once(monkeypatch):
     ks = keys.sub_array(3, np.arange(1000, dtype=np.uint64))
     x = np.arange(1000, dtype=np.int64) % 5
-    whole = permutation.perm(ks, 5, x)
-    monkeypatch.setattr(permutation, "_ROWS_AT_ONCE", 7)
-    assert np.array_equal(permutation.perm(ks, 5, x), whole)
+    whole = keys.perm(ks, 5, x)
+    monkeypatch.setattr(keys, "_ROWS_AT_ONCE", 7)
+    assert np.array_equal(keys.perm(ks, 5, x), whole)
 
 
 def test_no_elements():
     empty = np.zeros(0, dtype=np.int64)
     for n in (1, 5, 500):
-        assert permutation.perm(9, n, empty).shape == (0,)
-        assert permutation.perm(np.zeros(0, dtype=np.uint64), n, empty).shape == (0,)
+        assert keys.perm(9, n, empty).shape == (0,)
+        assert keys.perm(np.zeros(0, dtype=np.uint64), n, empty).shape == (0,)
 
 
 def test_pair_differences_are_those_of_chance(properties):

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.order import make_plan, source, substitute, synthetic
-from loader.order.steps.substitutes import MAX_ATTEMPTS
+from loader.order.steps.slots import MAX_ATTEMPTS
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -13,7 +13,7 @@ import numpy as np
 import loader
 from loader import order
 from loader.order.random.keys import hash_fields, sub
-from loader.order.steps.digest import identity_hash
+from loader.order.steps.slots import identity_hash
 
 MODULUS = 2**64
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading.lookup import Lookup
+from loader.dataset.reading.places import Lookup
 from loader.errors import Corrupt
 
 FIELDS = ("cls", "x.npy", "txt")

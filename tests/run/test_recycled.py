@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.run.batch import buffers as recycled
-from loader.run.batch.buffers import KEPT, Recycled
+from loader.run.batch import columns as recycled
+from loader.run.batch.columns import KEPT, Recycled
 
 UINT16 = np.dtype(np.uint16)
 SIDE = 300

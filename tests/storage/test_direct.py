@@ -24,7 +24,7 @@ from loader.storage.cloud.s3_direct import http_connection as wire
 from loader.storage.cloud.s3_direct.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
 from loader.storage.files import download
 from loader.storage.in_order import MANY, Following, InOrder
-from loader.storage.shared.request_counts import Traffic, counted
+from loader.storage.shared.requests import Traffic, counted
 from loader.storage.stream import Pieces
 
 MIB = 2**20

@@ -154,7 +154,7 @@ def test_a_file_for_which_there_is_no_descriptor_left_is_read(tmp_path):
     code = """
 import os, resource, sys
 from loader.storage import open_store
-from loader.storage.disk.buffer_reads import disk_of
+from loader.storage.store import disk_of
 from loader.storage.disk.mapped_files import MappedFiles
 
 store = open_store(sys.argv[1])

@@ -23,9 +23,7 @@ from loader.errors import (
 from loader.storage import Span, open_store
 from loader.storage.mirror.member import PASSED_OVER_MAX_S
 from loader.storage.mirror.store import MirroredStore
-from loader.storage.second_read import retry_corrupt
-from loader.storage.shared.request_counts import Traffic, counted
-from loader.storage.shared.retry import tried_once
+from loader.storage.shared.requests import Traffic, counted, retry_corrupt, tried_once
 
 _numbers = itertools.count()
 READS = ("get", "get_range", "get_ranges", "head")

@@ -5,8 +5,3 @@ converters, and compared with what a training job will decode, coarsely, so that
 up, which frame, which colours, when, how loud. What differs has a name (`ROTATION`, `COLOUR_RANGE` ...), and the object
 is rejected under it: a bug here, in a policy or in a new release of a library stops, and is told by its name.
 """
-
-from .findings import STAGE
-from .units import audit_units
-
-__all__ = ["STAGE", "audit_units"]

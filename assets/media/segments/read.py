@@ -16,7 +16,7 @@ import pyarrow as pa
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, ObjectNotFound
 from loader.storage import Store
-from loader.storage.keys import is_text
+from loader.storage.store import is_text
 
 from .tables import TEXTS, rows_of
 

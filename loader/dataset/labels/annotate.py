@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, FieldNotFound, InvalidField, InvalidKey, InvalidName, InvalidSample
 from ...storage.disk.scratch import on_scratch
-from ...storage.keys import is_text
+from ...storage.store import is_text
+from ..names import check_column
 from ..progress import Watch, unwatched
 from ..tables.annotations import AT_US, BY, EDIT_COLUMNS, REMOVED
 from ..tables.columns import RESERVED_COLUMNS, concat, fit_types
 from ..tables.manifest import SamplesFile
-from ..tables.names import check_column
 from ..tables.parquet import put_table
 from .batch import RowBatch
 from .join import NAMED, Matches, match_keys

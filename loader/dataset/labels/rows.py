@@ -22,8 +22,8 @@ import pyarrow as pa
 from ...errors import InvalidField, InvalidSample, StoreError
 from ...storage import open_store
 from ...storage.files import download
-from ...storage.keys import is_text
 from ...storage.spec import redact
+from ...storage.store import is_text
 from ..tables.columns import check_metadata, column_of
 from .batch import RowBatch, Taken
 from .from_arrow import arrow_tables, n_parquet_rows, parquet_tables

@@ -21,7 +21,7 @@ from ...errors import ObjectNotFound, StoreError
 from ...json_text import parse_json_object
 from ...storage.store import Store
 from ..log.entries import DAMAGED, canonical
-from ..log.refs import check_transaction_name
+from ..names import check_transaction_name
 
 BEAT_EVERY_S = 30.0
 _log = logging.getLogger(__name__)

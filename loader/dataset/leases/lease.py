@@ -21,8 +21,7 @@ from typing import Protocol
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
 from ...json_text import parse_json_object
-from ...storage.shared import fork
-from ...storage.shared.threads import ends_with_the_process
+from ...storage.shared.threads import begins_anew, ends_with_the_process
 from ...storage.store import Store
 from ..log.entries import DAMAGED, canonical
 from .heartbeat import new_holder
@@ -48,7 +47,7 @@ class Renewal:
 
     def __init__(self) -> None:
         self.begin_anew()
-        fork.begins_anew(self)
+        begins_anew(self)
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
@@ -134,7 +133,7 @@ class Lease:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.begin_anew()
-        fork.begins_anew(self)
+        begins_anew(self)
 
     def begin_anew(self) -> None:
         """In a forked child: what stands in the store is the parent's."""

@@ -35,9 +35,8 @@ from ...errors import (
     StoreError,
     Transient,
 )
-from ...storage.fetch_together import Objects
-from ...storage.second_read import retry_corrupt
-from ...storage.store import Store, list_from
+from ...storage.shared.requests import retry_corrupt
+from ...storage.store import Objects, Store, list_from
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
 from .fold import fold, fold_all
 from .repair_records import linked
@@ -54,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
     """Entries after+1, after+2 ... in order, up to the first that does not exist. coming: how many are on their way, if
-    more than one (`storage.fetch_together`); prev: sha256 of entry `after`, None where the caller does not hold the
+    more than one (`threads.Together`); prev: sha256 of entry `after`, None where the caller does not hold the
     first entry against it.
 
     An entry that is damaged is read once more. So is the last one, where it has no checksum and nothing follows it that

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import InvalidKey, InvalidName
-from .refs import check_words
+from ..names import check_words
 from .state import Deny
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -11,18 +11,16 @@ from itertools import islice
 
 from ...errors import Corrupt, CorruptLog
 from ...storage import is_local
-from ...storage.fetch_together import Together
-from ...storage.second_read import retry_corrupt
-from ...storage.shared.fork import lock
-from ...storage.shared.threads import beside
+from ...storage.shared.requests import retry_corrupt
+from ...storage.shared.threads import Together, beside, lock
 from ...storage.store import Store
+from ..names import LATEST
 from . import rules
 from .append import Decide, Outcome, append, check_end, read_tail
 from .denies import Target
 from .entries import Entry, edited, entry_key
 from .fold import fold_all
 from .marker import check_primary
-from .refs import LATEST
 from .rules import CommitBody, Done
 from .snapshots import HINT_EVERY, belongs, listed, newest_hint, write_hint
 from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord

@@ -1,5 +1,4 @@
-"""Names of datasets, tags and aliases, the texts by which people name a version, and the error for a version that is
-not there. The error says when a mirror was asked that may not have it yet.
+"""What a person types to mean one version.
 
 photos               photos@latest
 photos@latest        the newest version that is not retired
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 
 from ...errors import InvalidName, VersionNotFound, VersionRetired
 from ...storage import Store
-from ...storage.keys import is_text
 from ...storage.mirror.store import MirroredStore
+from ..names import LATEST, check_dataset_name, check_ref_name
 from .marker import Marker
 from .state import State, VersionRecord
 
@@ -52,11 +51,7 @@ def _lag(store: Store, marker: Marker, state: State) -> str:
     )
 
 
-LATEST = "latest"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_TRANSACTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _ID_PREFIX = re.compile(r"v-[0-9a-f]{8,64}")
-_RULE = "1 to 128 of A-Z a-z 0-9 . _ - and the first a letter or digit"
 _SHOWN = 20  # names listed in a message before it says how many more there are
 
 
@@ -75,44 +70,6 @@ class ParsedRef:
 
     def __str__(self) -> str:
         return self.id_prefix or f"{self.dataset}@{self.name or self.number}"
-
-
-def check_dataset_name(name: str) -> str:
-    """The name itself. Raises: InvalidName."""
-    if not _NAME.fullmatch(name) or name.startswith("v-"):
-        raise InvalidName(
-            f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
-        )
-    return name
-
-
-def check_transaction_name(name: str) -> str:
-    """The name itself, which becomes a part of keys. Raises: InvalidName."""
-    if not isinstance(name, str) or not _TRANSACTION.fullmatch(name):
-        raise InvalidName(
-            f"{name!r} cannot be a transaction's name: accepted are 1 to 200 of A-Z a-z 0-9 . _ - and the first a "
-            "letter or digit"
-        )
-    return name
-
-
-def check_words(what: str, words: str) -> str:
-    """What somebody gave as a reason or as a name for people, itself. Raises: InvalidName where it is no UTF-8 text."""
-    if not is_text(words):
-        raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
-    return words
-
-
-def check_ref_name(name: str) -> str:
-    """The name of a tag or alias, itself. Raises: InvalidName, also for the reserved ones."""
-    if not _NAME.fullmatch(name):
-        raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
-    if name == LATEST or name.isdigit() or name.startswith("v-"):
-        raise InvalidName(
-            f"{name!r} cannot be a tag or alias: 'latest' is the newest version, digits are version numbers, "
-            "'v-...' is a version id; choose another name"
-        )
-    return name
 
 
 def parse_ref(text: str) -> ParsedRef:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import ObjectNotFound
 from ...json_text import parse_json_object
-from ...storage.fetch_together import Objects
+from ...storage.store import Objects
 from .entries import DAMAGED, FOLDER, Entry, canonical, checksum_of
 
 FORMAT = 1

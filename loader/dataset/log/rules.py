@@ -19,8 +19,9 @@ from ...errors import (
     VersionNotFound,
     VersionRetired,
 )
+from ..names import check_dataset_name, check_ref_name, check_transaction_name, check_words
 from .denies import Target, hashes
-from .refs import check_dataset_name, check_ref_name, check_transaction_name, check_words, what_there_is
+from .refs import what_there_is
 from .state import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
 
 Body = Mapping[str, object]

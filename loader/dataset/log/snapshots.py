@@ -17,8 +17,8 @@ from typing import Any
 
 from ...errors import FormatTooNew, ObjectNotFound, StoreError
 from ...storage import is_local
-from ...storage.fetch_together import Objects, Together
-from ...storage.store import ObjectInfo, Store
+from ...storage.shared.threads import Together
+from ...storage.store import ObjectInfo, Objects, Store
 from .entries import entry_key, parse
 from .state import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 

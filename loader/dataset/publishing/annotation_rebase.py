@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from ...errors import Conflict
 from ...storage import Store
-from ..tables.annotations import PLACE, Entry, cells, edits_of, is_annotation
-from ..tables.columns import type_named
+from ..tables.annotations import PLACE, Entry, cells, edits_of
+from ..tables.columns import is_annotation, type_named
 from ..tables.manifest import Change, SamplesFile, merged_columns
 from ..tables.parquet import TableFile, get_tables, put_named_table
 from ..tables.stats import WHOLE, WHOLE_SCHEMA, column_stats

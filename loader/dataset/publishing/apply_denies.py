@@ -46,14 +46,12 @@ def reason_of(entry: int) -> str:
 def apply_denies(
     store: Store, state: State, txn: str, dataset: str, parent: Version | None, change: Change
 ) -> Applied:
-    """The change as it may be committed. Without takedowns in the log it costs nothing.
+    """The change as it may be committed where the log has takedowns.
 
-    Else: the keys and provenance of the change's own new samples, and where the parent had not applied the newest
+    Reads the keys and provenance of the change's own new samples, and where the parent had not applied the newest
     takedown those of all of its samples; and, for each of its shards or columns for samples of the parent, their keys
     and the shard's index. Raises: Corrupt; StoreError.
     """
-    if not state.denies:
-        return Applied(before=None, change=change)
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
     denied = parent_denied(parent, state.denies)

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample
+from ...errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
 from ...storage import Store
-from ..log.entries import canonical, entry_key
+from ..log.entries import canonical
 from ..log.log import Log
 from ..log.rules import CommitBody
 from ..log.state import State, VersionRecord
 from ..shards.key_hashes import covered, hashes_of, known
-from ..tables.manifest import Change, child, differences, read_manifest
+from ..tables.manifest import Change, child, manifest_of
 from ..tables.parquet import TableFile, get_tables
 from ..versions.version import Version
 from ..writing.exclude import still_there
@@ -50,12 +50,8 @@ class Pending:
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
-    """The version that a log record names, its shards read by CRC-32C. Raises: Corrupt, also where the record and the
-    manifest disagree; ObjectNotFound."""
-    manifest = read_manifest(store, record.manifest, record.sha256)
-    for what in differences(record, manifest):
-        raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
-    return _version(store, record, manifest)
+    """The version that a log record names, its shards read by CRC-32C. Raises: as `manifest_of`."""
+    return _version(store, record, manifest_of(store, record))
 
 
 def _version(store: Store, record: VersionRecord, manifest: dict[str, Any]) -> Version:
@@ -88,7 +84,9 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             check(parent)
         base = (newest.id if newest else "", state.last_deny)
         if base not in applied:
-            found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
+            found = Applied(before=None, change=pending.change)
+            if state.denies:
+                found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
             applied[base] = replace(found, change=pending.complete(parent, found.change))
         body = _manifest(parent, applied[base], pending, state.last_deny)
         if body["n_live"] <= 0:

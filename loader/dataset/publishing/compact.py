@@ -16,8 +16,7 @@ from ...errors import Corrupt
 from ...storage import Store
 from ..shards.key_hashes import covered, hashes_of, put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS
-from ..tables.annotations import is_annotation
-from ..tables.columns import concat, fit_types
+from ..tables.columns import concat, fit_types, is_annotation
 from ..tables.parquet import TableFile, get_tables, integers, put_named_table
 from ..tables.stats import STATS_SCHEMA, merge_to_rows
 

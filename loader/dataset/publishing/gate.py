@@ -37,16 +37,14 @@ def check_verdict(
     exclude: Mapping[str, str],
     supersede: Mapping[str, str],
 ) -> list[Onto]:
-    """What else a publish in an open transaction has to keep to that shows this verdict; "" shows none. Costs two
-    requests where one is shown.
+    """What else a publish in an open transaction has to keep to that is gated or shows this verdict; "" shows none.
+    Costs two requests.
 
     Raises: StageNotPublished for a verdict that is not there, was not `published` or is of something else, and for none
     where the transaction is gated; Conflict where a later verdict stands; Corrupt.
     """
     if not verdict:
-        if txn.gated:
-            raise ungated(txn.txn, "no verdict was given")
-        return []
+        raise ungated(txn.txn, "no verdict was given")
     name = _RECORD.fullmatch(verdict)
     if name is None or name["dataset"] != txn.dataset:
         raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")

@@ -1,17 +1,24 @@
-"""Where the samples of a batch lie, as arrays: an object per sample is made only when somebody asks for it."""
+"""Where the samples of a batch lie, as arrays: an object per sample is made only when somebody asks for it.
 
-from collections.abc import Iterator, Mapping, Sequence
+Samples of several versions are looked up in one go: what a version costs is a stretch of its index.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...storage.shared.threads import lock
 from ..shards.address import FieldAddress, SampleAddress
-from ..shards.index import IndexRows
+from ..shards.bitmap import Bools, SelectTable
+from ..shards.index import ROW_GROUP_ROWS, IndexRows
+from ..shards.parts_table import PartsTable, locate
 
 if TYPE_CHECKING:
     from ..versions.version import Version
+
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -167,3 +174,185 @@ class SampleAt(NamedTuple):
     def describe(self, field: str | None = None) -> str:
         """As `SampleAddress.describe`."""
         return self.address().describe(field)
+
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""Runs a function over items, in order: the built-in `map`, or a thread pool's."""
+
+Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""Per group: the fields of it that are asked for, and all that it has, which are the columns of its index."""
+
+
+class Stretch(NamedTuple):
+    """Index rows of the shard at `path`."""
+
+    rows: IndexRows
+    path: str
+
+
+def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]:
+    """Group -> those of the fields that it holds; groups in order of name. Raises: FieldNotFound."""
+    out: dict[str, list[str]] = {}
+    for field in fields:
+        out.setdefault(version.group_of(field), []).append(field)
+    return dict(sorted(out.items()))
+
+
+def layout_of(version: "Version", fields: Sequence[str]) -> Layout:
+    """How fields lie in a version's groups, whatever these are called. Raises: FieldNotFound."""
+    return tuple(
+        (tuple(asked), tuple(sorted(version.manifest["groups"][group]["field_nbytes"])))
+        for group, asked in groups_of(version, fields).items()
+    )
+
+
+class Lookup:
+    """Finds fields, at least one, of samples of versions that have one layout; `versions[i]` is known as i. The parts
+    of a version are read when a sample of it is first asked for. Thread-safe."""
+
+    def __init__(self, versions: Sequence["Version"], fields: Sequence[str]) -> None:
+        self._versions, self._fields = versions, tuple(fields)
+        self._layout = layout_of(versions[0], fields)
+        self._groups = [list(groups_of(version, fields)) for version in versions]
+        self._lock = lock()
+        self._parts = _joined([None] * len(versions))
+
+    def places(self, of: Int64s, ordinals: Int64s, run: Map = map) -> SamplePlaces:
+        """Where the fields of live ordinals lie, in the order given. of: int64 [n], the number of each one's version.
+
+        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory. `run` may be a thread
+        pool's map. Beside that O(n log n) in a few calls of numpy, whatever the number of versions, and for each
+        stretch that occurs one look-up and one copy. Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample
+        without such a field; InvalidRuntime for an ordinal out of range.
+        """
+        parts = self._with_parts_of(of, run)
+        part, row = parts.locate(of, ordinals)
+        name = (parts.first_name[of] + part) * 2**32 + row // ROW_GROUP_ROWS
+        order = np.argsort(name, kind="stable")
+        starts = np.flatnonzero(np.diff(name[order], prepend=-1))
+        sizes = np.diff(starts, append=len(order))
+        number = np.repeat(np.arange(len(starts)), sizes)  # of the stretch, for each of `order`
+        stretch = np.empty_like(number)
+        stretch[order] = number
+        heads = order[starts]
+        columns = (of[heads], part[heads], row[heads] // ROW_GROUP_ROWS)
+        wanted = list(zip(*(column.tolist() for column in columns), strict=True))
+        places: dict[str, FieldPlaces] = {}
+        index: list[IndexRows] = []
+        for group, (asked, fields) in enumerate(self._layout):
+            stretches = self._stretches(group, wanted, run)
+            local = row[order] - np.array([one.rows.first_row for one in stretches], np.int64)[number]
+            in_order = np.empty((len(row), len(fields), 3), np.int64)
+            for one, start, size in zip(stretches, starts.tolist(), sizes.tolist(), strict=True):
+                some = slice(start, start + size)
+                in_order[some] = one.rows.places[local[some]]
+            found = np.empty_like(in_order)
+            found[order] = in_order
+            shards = [
+                Shard(of, self._groups[of][group], one.path)
+                for (of, _, _), one in zip(wanted, stretches, strict=True)
+            ]
+            numbers = {shard: at for at, shard in enumerate(dict.fromkeys(shards))}
+            shard = np.array([numbers[one] for one in shards], np.int64)[stretch]
+            for field in asked:
+                offset, nbytes, crc = found[:, fields.index(field)].T
+                places[field] = FieldPlaces(
+                    shards=list(numbers), shard=shard, offset=offset, nbytes=nbytes, crc32c=crc
+                )
+            index = index or [one.rows for one in stretches]
+        return SamplePlaces(
+            versions=self._versions,
+            of=of,
+            part=part,
+            row=row,
+            ordinal=ordinals,
+            index=index,
+            stretch=stretch,
+            fields={field: places[field] for field in self._fields},
+        )
+
+    def _stretches(self, group: int, wanted: Sequence[tuple[int, int, int]], run: Map) -> list[Stretch]:
+        """Index rows by (version, part, number of the stretch in it). A pool costs more than it brings for those that
+        need not be read."""
+        versions, groups = self._versions, self._groups
+        found = [versions[of].held(groups[of][group], part, number) for of, part, number in wanted]
+        missing = [at for at, one in enumerate(found) if one is None]
+        if missing:
+
+            def load(name: tuple[int, int, int]) -> Stretch:
+                of, part, number = name
+                return versions[of].stretch(groups[of][group], part, number)
+
+            for at, one in zip(missing, run(load, [wanted[at] for at in missing]), strict=True):
+                found[at] = one
+        return [one for one in found if one is not None]
+
+    def _with_parts_of(self, of: Int64s, run: Map) -> "_Parts":
+        """The parts of these versions, and of all that were asked for before. Raises: what `Version.parts` does."""
+        parts = self._parts
+        new = sorted(set(of[~parts.known[of]].tolist()))
+        if new:
+            tables = dict(zip(new, run(lambda number: self._versions[number].parts, new), strict=True))
+            with self._lock:
+                before = enumerate(self._parts.tables)
+                parts = self._parts = _joined([tables.get(number, table) for number, table in before])
+        return parts
+
+
+class _Parts(NamedTuple):
+    """The parts of versions, those of one behind those of another; of a version that is listed twice once.
+
+    tables: by the versions' numbers, None for those not `known`, bool [versions]. int64 [versions]: n_live, samples of
+    each; first_ordinal, first_part: samples and parts before its own; first_name: the number of its first part where
+    every listed version has numbers of its own. first: int64 [parts + 1], samples before each part; live_rows: of the
+    parts with exclusions.
+    """
+
+    tables: Sequence[PartsTable | None]
+    known: Bools
+    n_live: Int64s
+    first_ordinal: Int64s
+    first_part: Int64s
+    first_name: Int64s
+    first: Int64s
+    live_rows: Mapping[int, SelectTable]
+
+    def locate(self, of: Int64s, ordinals: Int64s) -> tuple[Int64s, Int64s]:
+        """(part, as its version numbers it, and row in it) of live ordinals; int64 arrays of the same length. Raises:
+        InvalidRuntime for an ordinal that its version does not have."""
+        wrong = np.flatnonzero((ordinals < 0) | (ordinals >= self.n_live[of]))
+        if len(wrong):
+            table = self.tables[int(of[wrong[0]])]
+            assert table is not None  # it is known, and says what is wrong
+            table.locate(ordinals[wrong[:1]])
+        part, row = locate(self.first, self.live_rows, ordinals + self.first_ordinal[of])
+        return part - self.first_part[of], row
+
+
+def _joined(tables: Sequence[PartsTable | None]) -> _Parts:
+    """O(versions + parts)."""
+    each = list(dict.fromkeys(table for table in tables if table is not None))
+    at = {table: number for number, table in enumerate(each)}
+    which = np.array([-1 if table is None else at[table] for table in tables], np.int64)
+    n_live = np.array(
+        [*(table.first_ordinal[-1] for table in each), 0], np.int64
+    )  # the last: of those not known
+    n_parts = np.array([*map(len, each), 0], np.int64)
+    first_ordinal, first_part = np.cumsum(n_live) - n_live, np.cumsum(n_parts) - n_parts
+    if len(each) == 1:  # a version may have a million parts
+        first, live_rows = each[0].first_ordinal, each[0].live_rows
+    else:
+        before = zip(each, first_ordinal.tolist(), first_part.tolist(), strict=False)
+        found = [(table.first_ordinal[:-1] + start, table.live_rows, part) for table, start, part in before]
+        first = np.concatenate([*(one for one, _, _ in found), n_live.sum(keepdims=True)])
+        live_rows = {part + own: select for _, rows, part in found for own, select in rows.items()}
+    return _Parts(
+        tables=tables,
+        known=which >= 0,
+        n_live=n_live[which],
+        first_ordinal=first_ordinal[which],
+        first_part=first_part[which],
+        first_name=np.cumsum(n_parts[which]) - n_parts[which],
+        first=first,
+        live_rows=live_rows,
+    )

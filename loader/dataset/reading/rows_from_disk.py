@@ -10,7 +10,7 @@ import numpy as np
 from google_crc32c import extend
 
 from ...errors import Corrupt
-from ...storage.disk.buffer_reads import disk_of
+from ...storage.store import disk_of
 from ..shards.shard import crc32c
 from .places import Int64s, SamplePlaces
 from .shard_read import Reading, ReadingOf, ShardRead, extent

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import Corrupt
 from ...storage import Span
-from ...storage.shared.request_counts import count_request
+from ...storage.shared.requests import count_request
 from ..shards.shard import crc32c
 from .crc_sums import U32, joined_crcs, moved_crc
 from .places import Int64s, SamplePlaces, members

@@ -9,10 +9,9 @@ import numpy as np
 
 from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ...storage import RangeReader, Span
-from ...storage.disk.buffer_reads import disk_of
 from ...storage.disk.mapped_files import Mapped, MappedFiles
-from ...storage.second_read import retry_corrupt
-from ...storage.shared.request_counts import count_request
+from ...storage.shared.requests import count_request, retry_corrupt
+from ...storage.store import disk_of
 from ..shards.address import FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .verified_store import Int64s, VerifiedStore

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...errors import Corrupt
 from ...storage import Blob, RangeReader, ReadLimits, Span
-from ...storage.disk.buffer_reads import Disk, Piece, disk_of
 from ...storage.mirror.store import MirroredStore
 from ...storage.ranges import slice_reads
-from ...storage.second_read import noting_who_serves
-from ...storage.shared.fork import lock
-from ..shards.page_hashes import PageHashes
+from ...storage.shared.requests import noting_who_serves
+from ...storage.shared.threads import lock
+from ...storage.store import Disk, Piece, disk_of
+from ..shards.shard import PageHashes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -61,7 +61,7 @@ class VerifiedStore:
 
     @property
     def disk(self) -> "VerifiedStore | None":
-        """See `buffer_reads.disk_of`."""
+        """See `store.disk_of`."""
         return None if disk_of(self._origin) is None else self
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:

@@ -20,19 +20,19 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt
 from ...storage import Store
-from ...storage.second_read import retry_corrupt
-from ..tables.hashed_parquet import (
+from ...storage.shared.requests import retry_corrupt
+from ..tables.parquet import (
     MAGIC_BYTES,
     PartHashes,
+    check_schema_version,
     footer_nbytes,
     hashed_table_bytes,
+    integers,
     part_hashes,
     row_group_extent,
 )
-from ..tables.parquet import check_schema_version, integers
 from .address import FieldAddress
-from .page_hashes import PAGE_BYTES, PageHashes
-from .shard import crc32c
+from .shard import PAGE_BYTES, PageHashes, crc32c
 
 
 class Window(io.RawIOBase):
@@ -116,7 +116,7 @@ class IndexRows:
 
 def index_bytes(keys: list[str], fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
     """The index file. `fields[f]` is int64 [rows, 3]: offset, nbytes, crc32c of field f in each row; pages: what
-    `page_hashes.hash_pages` gives of the shard."""
+    `shard.hash_pages` gives of the shard."""
     columns: dict[str, pa.Array] = {"key": pa.array(keys, pa.string())}
     encoding = {"key": "DELTA_BYTE_ARRAY"}
     for field in sorted(fields):

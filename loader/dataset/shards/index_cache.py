@@ -3,10 +3,9 @@
 from collections import OrderedDict
 
 from ...storage import Store
-from ...storage.shared.fork import lock
-from ...storage.shared.threads import Turns
+from ...storage.shared.threads import Turns, lock
 from .index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
-from .page_hashes import PageHashes
+from .shard import PageHashes
 
 MAX_OPEN_FILES = 4096
 

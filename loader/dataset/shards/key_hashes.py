@@ -15,9 +15,19 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, PenstockError
 from ...storage import Span, Store
-from ..tables.hashed_parquet import chunk_start, footer_nbytes, hashed_table_bytes, part_hashes
-from ..tables.names import key_hash
-from ..tables.parquet import READ_AHEAD, TableFile, check_schema_version, get_table, integers, put_named
+from ..names import key_hash
+from ..tables.parquet import (
+    READ_AHEAD,
+    TableFile,
+    check_schema_version,
+    chunk_start,
+    footer_nbytes,
+    get_table,
+    hashed_table_bytes,
+    integers,
+    part_hashes,
+    put_named,
+)
 from .index import TAIL_BYTES, Window
 from .shard import crc32c
 

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import InvalidSample
-from ..tables.parquet import TableFile
+from ...storage import Store
+from ..tables.parquet import TableFile, get_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +100,7 @@ class Part:
             raise InvalidSample(f"not a part: {error}; pass what Part.to_json() gave") from error
 
 
-def shards_table(shards: list[ShardFile]) -> pa.Table:
-    """The `shards` table of these shards, in the order given."""
-    columns = [
-        pa.array([getattr(s, name) for s in shards], SHARDS_SCHEMA.field(name).type)
-        for name in SHARDS_SCHEMA.names
-    ]
-    return pa.table(columns, schema=SHARDS_SCHEMA)
+def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
+    """The part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
+    rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
+    return rows

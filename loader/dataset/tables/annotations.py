@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...storage import Store
+from .columns import is_annotation
 from .parquet import TableFile, get_tables
 
 if TYPE_CHECKING:
@@ -57,11 +58,6 @@ def annotations(entries: Sequence[Entry]) -> list[Annotation]:
         )
         for files in together.values()
     ]
-
-
-def is_annotation(entry: Entry) -> bool:
-    """Whether a samples file was added to samples that were there."""
-    return "author" in entry
 
 
 def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotations: bool) -> list[Entry]:

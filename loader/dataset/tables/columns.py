@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import FieldMismatch, InvalidField
-from .names import check_column
+from ..names import check_column
 
 SOURCE_COLUMNS = (
     "source_key",
@@ -44,6 +44,11 @@ KEYS_SCHEMA = pa.schema(
         *((name, pa.string()) for name in SOURCE_COLUMNS),
     ]
 )
+
+
+def is_annotation(file: Mapping[str, Any]) -> bool:
+    """Whether a samples file of a manifest was added to samples that were there."""
+    return "author" in file
 
 
 def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 
 from ...errors import Corrupt, FieldMismatch, FormatTooNew
 from ...storage import Store
-from ...storage.second_read import retry_corrupt
+from ...storage.shared.requests import retry_corrupt
+from ..log.entries import entry_key
 from ..log.state import VersionRecord
-from .annotations import is_annotation
-from .columns import fits
+from .columns import fits, is_annotation
 from .parquet import TableFile
 
 FORMAT = 1
@@ -197,6 +197,14 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
             "Upgrade: pip install -U penstock"
         )
     return body
+
+
+def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
+    """The manifest that a log record names. Raises: as `read_manifest`; Corrupt where the two disagree."""
+    manifest = read_manifest(store, record.manifest, record.sha256)
+    for what in differences(record, manifest):
+        raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
+    return manifest
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:

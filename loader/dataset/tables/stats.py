@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .names import key_hash
+from ..names import key_hash
 
 BINS_PER_DECADE = 8
 BOTTOM_K = 256

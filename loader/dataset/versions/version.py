@@ -10,17 +10,14 @@ import numpy as np
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...storage import RangeReader, Store
-from ...storage.fetch_together import Together
-from ...storage.shared.fork import lock
-from ..reading.lookup import Lookup, Map, Stretch
-from ..reading.places import SamplePlaces
+from ...storage.shared.threads import Together, lock
+from ..reading.places import Lookup, Map, SamplePlaces, Stretch
 from ..reading.verified_store import VerifiedStore
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexPlace
 from ..shards.index_cache import IndexCache
-from ..shards.page_hashes import PageHashes
-from ..shards.parts_table import PartsTable
-from ..shards.shard_rows import ShardRows
+from ..shards.parts_table import PartsTable, ShardRows
+from ..shards.shard import PageHashes
 from ..tables.annotations import Annotation, annotations
 from ..tables.parquet import TableFile, get_table, get_table_bytes
 

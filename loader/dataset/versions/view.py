@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
 from ...order.sources.views import Delta
-from ...storage.second_read import retry_corrupt
-from ...storage.shared.fork import lock
+from ...storage.shared.requests import retry_corrupt
+from ...storage.shared.threads import lock
 from ..log.entries import canonical
 from ..shards.bitmap import Bools, SelectTable, pack, unpack
 from ..shards.shard import crc32c

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ...errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, VersionNotFound
 from ...storage import Store
-from ...storage.keys import is_text
+from ...storage.store import is_text
 from ..shards.bitmap import pack
 from ..shards.parts_table import EXCLUSIONS_SCHEMA
 from ..tables.manifest import Change
@@ -86,12 +86,10 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
 
 
 def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
-    """Where these keys (-> reason) are. Costs a scan of the version's keys, and nothing without keys.
+    """Where these keys (-> reason) are. Costs a scan of the version's keys.
 
     Raises: VersionNotFound for a key that is not live in the version; InvalidSample without a reason.
     """
-    if not reasons:
-        return NOTHING_SUPERSEDED
     if version is None:
         raise VersionNotFound(
             f"there is no version yet, so nothing in it to supersede: {sorted(reasons)[0]!r}"

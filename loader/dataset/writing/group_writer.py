@@ -8,11 +8,11 @@ import numpy as np
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound, InvalidField, PenstockError, TransformFailed
 from ...modalities import decoder_for
+from ..names import check_field, check_group
 from ..reading.read import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import IndexPlace
 from ..shards.part import Part
-from ..tables.names import check_field, check_group
 from ..versions.version import Version
 from .part_writer import PartWriter, check_case, group_chooser, make_sample
 from .spill import Sample

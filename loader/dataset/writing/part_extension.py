@@ -115,12 +115,6 @@ def add_part_columns(store: Store, part: Part, columns: Iterable[Mapping[str, An
     return replace(part, samples=put_table(store, path, table, "part-samples"))
 
 
-def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
-    """The part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
-    rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
-    return rows
-
-
 def _paired(part: Part, keys: Iterable[str], rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     try:
         yield from zip(keys, rows, strict=True)

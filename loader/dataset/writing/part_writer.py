@@ -14,12 +14,11 @@ from ...modalities import encode
 from ...storage import Store
 from ...storage.disk.scratch import default_place
 from ...storage.shared.threads import beside
+from ..names import check_field, check_group, check_key, member_name
 from ..shards.index import IndexPlace, index_bytes
-from ..shards.page_hashes import hash_pages
 from ..shards.part import Part, ShardFile
-from ..shards.shard import ShardWriter, check_field_bytes
+from ..shards.shard import ShardWriter, check_field_bytes, hash_pages
 from ..tables import columns
-from ..tables.names import check_field, check_group, check_key, member_name
 from ..tables.parquet import put_table
 from .spill import Sample, Spill, scratch_error
 
@@ -194,7 +193,7 @@ class _OpenShard:
             raise scratch_error("a shard was finished", self.path, error) from error
 
     def hash_pages(self) -> bytes:
-        """As `page_hashes.hash_pages`, once it is finished."""
+        """As `shard.hash_pages`, once it is finished."""
         try:
             return hash_pages(self.path)
         except OSError as error:

@@ -18,12 +18,11 @@ from google_crc32c import extend
 from ...errors import Corrupt
 from ...storage import Store
 from ...storage.disk.scratch import on_scratch
+from ..names import member_name
 from ..shards.index import IndexFile, IndexPlace, Int64s, index_bytes
-from ..shards.page_hashes import hash_pages
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
-from ..shards.shard import member_header
+from ..shards.shard import hash_pages, member_header
 from ..tables.manifest import SamplesFile
-from ..tables.names import member_name
 from ..tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
 from ..tables.stats import column_stats
 

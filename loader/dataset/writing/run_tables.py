@@ -7,7 +7,7 @@ import pyarrow as pa
 from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
 from ...storage import Store
 from ..shards.key_hashes import hashes_of, put_hashes
-from ..shards.part import SHARDS_ROW_GROUP_ROWS, Part, shards_table
+from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile
 from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
 from ..tables.manifest import Change, GroupExtent, SamplesFile
 from ..tables.parquet import get_tables, put_table
@@ -94,7 +94,7 @@ def write_run(
         n_parts=len(parts),
         n_rows=len(keys),
         exclusions=put_exclusions(store, prefix, gone, n_rows) if gone else None,
-        n_excluded=len(exclude) + superseded.n_samples,
+        n_excluded=sum(map(len, gone.values())),
     )
     return change, [key for key in keys if key not in exclude]
 
@@ -177,3 +177,12 @@ def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
                 nbytes=(old.nbytes if old else 0) + shard.nbytes,
             )
     return out
+
+
+def shards_table(shards: list[ShardFile]) -> pa.Table:
+    """The `shards` table of these shards, in the order given."""
+    columns = [
+        pa.array([getattr(s, name) for s in shards], SHARDS_SCHEMA.field(name).type)
+        for name in SHARDS_SCHEMA.names
+    ]
+    return pa.table(columns, schema=SHARDS_SCHEMA)

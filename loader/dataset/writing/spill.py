@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from ...errors import DuplicateKey, StoreError
 from ...storage.disk.scratch import default_place, no_room
-from ..tables.names import key_hash
+from ..names import key_hash
 
 Buffer = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<16sIQ")

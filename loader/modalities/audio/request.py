@@ -9,8 +9,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from ...errors import DecodeFailed, InvalidRuntime
-from ..fields import Buffer
-from ..lazy import load
+from ..fields import Buffer, load
 from .downmix import CHANNELS, Channels
 
 _RATES_HZ = (1_000, 384_000)

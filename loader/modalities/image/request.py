@@ -9,8 +9,7 @@ from typing import Literal, SupportsIndex
 import numpy as np
 
 from ...errors import InvalidRuntime
-from ..fields import Buffer
-from ..lazy import load
+from ..fields import Buffer, load
 from .crop import Framing, Size
 
 _BUCKET = re.compile(r"w([1-9][0-9]{0,5})h([1-9][0-9]{0,5})(?:f([1-9][0-9]{0,5}))?")

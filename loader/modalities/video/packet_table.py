@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import DecodeFailed, FormatTooNew, PenstockError
-from ..fields import Buffer
-from ..lazy import load
+from ..fields import Buffer, load
 
 SUFFIX = ".packets"
 TABLE_VERSION = 1

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from ...errors import DecodeFailed, InvalidRuntime
-from ..fields import Buffer
+from ..fields import Buffer, load
 from ..image.crop import Box, Framing, Size
 from ..image.request import GivenSize, frames_of, size_of
-from ..lazy import load
 from .timeline import Time, Timeline
 
 DEFAULT_FRAMES = 16

@@ -1,12 +1,20 @@
-"""Keys: the only source of randomness in the order, from blake2b and the splitmix64 finaliser.
+"""Keys, the only source of randomness in the order, from blake2b and splitmix64; and the permutations that they pick.
 
 `key` turns names and numbers into 64 bits (docs/order.md, "Keys"); `sub` derives further 64-bit values
 from a key, cheaply enough to do so per sample. Both are exact integer arithmetic modulo 2^64 and the
 same on every machine. Never `seed + epoch`: with it seed 42 in epoch 1 would be seed 43 in epoch 0.
+
+`perm(k, n, x)`: position x of the permutation of [0, n) that the key k picks, without a table of size n. Small n sorts
+hashes. Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n and walks along the
+cycle until the value is below n again (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Formulas:
+docs/order.md, "Permutations".
 """
 
 import hashlib
 import struct
+from collections.abc import Sequence
+from math import isqrt
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,3 +76,113 @@ def _mix_in_place(z: U64) -> U64:
     z *= MIX_2
     z ^= z >> 31
     return z
+
+
+Numbers = TypeVar("Numbers", I64, U64, I64 | U64)
+
+ARGSORT_MAX = 128  # above it a table is dearer than the network: a seek would cost 90 ms at large thresholds
+FEISTEL_ROUNDS = 8  # 6 fail the pair-difference test at n = 8, 16, 64
+_ROWS_AT_ONCE = 8192  # bounds the memory of the per-row sort to ROWS * 128 * 8 bytes = 8 MiB
+
+
+def perm(k: int | U64, n: int | I64, x: I64) -> I64:
+    """Where the permutation of [0, n) under k sends each x.
+
+    k: one key (int) or a key per element (uint64 [len(x)]). n: one size (int) or, with a key per element, a size per
+    element (int64 [len(x)]). x: int64 [len(x)], 0 <= x < n. Returns int64 [len(x)] in [0, n).
+    """
+    if not isinstance(n, int):
+        assert not isinstance(k, int)
+        return _each_its_size(k, n, x)
+    if n == 1 or not x.size:
+        return np.zeros(x.shape, dtype=np.int64)
+    if n > ARGSORT_MAX:
+        return _feistel(k, n, x)
+    if isinstance(k, int):
+        hashes = sub_array(k, np.arange(n, dtype=np.uint64))
+        return np.argsort(hashes, kind="stable")[x].astype(np.int64, copy=False)
+    out = np.empty(x.shape, dtype=np.int64)
+    for first in range(0, len(x), _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        out[rows] = _sorted_rows(k[rows], n, x[rows])
+    return out
+
+
+def _each_its_size(k: U64, n: I64, x: I64) -> I64:
+    out = np.zeros(x.shape, dtype=np.int64)  # where n = 1
+    large = np.flatnonzero(n > ARGSORT_MAX)
+    if large.size:
+        out[large] = _feistel(k[large], n[large], x[large])
+    small = np.flatnonzero((n > 1) & (n <= ARGSORT_MAX))
+    for first in range(0, len(small), _ROWS_AT_ONCE):
+        rows = small[first : first + _ROWS_AT_ONCE]
+        out[rows] = _sorted_rows(k[rows], n[rows], x[rows])
+    return out
+
+
+def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
+    """`argsort_stable(sub(k, 0..n-1))[x]` with a key per row: the column of the row's x-th smallest hash.
+
+    The hashes of a row are distinct (`sub` is a bijection in a), so finding the value finds the column;
+    sorting values is several times faster in numpy than sorting positions. Behind the n of a shorter row stand the
+    largest values there are, which come last however they are sorted."""
+    columns = np.arange(np.max(n), dtype=np.uint64)[None, :]
+    hashes = sub_array(k[:, None], columns)
+    if not isinstance(n, int):
+        hashes[columns >= n[:, None].astype(np.uint64)] = MASK
+    wanted = np.sort(hashes, axis=1)[np.arange(len(x)), x]
+    found = np.argmax(hashes == wanted[:, None], axis=1)
+    return np.asarray(found, dtype=np.int64)
+
+
+def _feistel(k: int | U64, n: int | I64, x: I64) -> I64:
+    root = isqrt(n - 1) if isinstance(n, int) else _root(n - 1)
+    a = root + 1  # ceil(sqrt(n))
+    sizes = _unsigned(a), _unsigned(-(-n // a))
+    bound = _unsigned(n)
+    keys = [sub(k, r) if isinstance(k, int) else sub_array(k, r) for r in range(FEISTEL_ROUNDS)]
+    out = _rounds(keys, *sizes, x.astype(np.uint64))
+    over = np.flatnonzero(out >= bound)
+    while over.size:
+        some = [at(key, over) for key in keys]
+        out[over] = _rounds(some, at(sizes[0], over), at(sizes[1], over), out[over])
+        over = over[out[over] >= at(bound, over)]
+    return out.astype(np.int64)
+
+
+def _unsigned(value: int | I64) -> int | U64:
+    return value if isinstance(value, int) else value.astype(np.uint64)
+
+
+def _root(n: I64) -> I64:
+    """The whole part of each square root; 0 <= n < 2^53."""
+    root: I64 = np.sqrt(n).astype(np.int64)
+    root -= root * root > n
+    root += (root + 1) * (root + 1) <= n
+    return root
+
+
+def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
+    """What some elements have of a number for all of them, or of one for each."""
+    return value if isinstance(value, int) else value[rows]
+
+
+def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:
+    """The network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
+    left: U64 = np.floor_divide(x, b)
+    right: U64 = x - left * b
+    for r, k in enumerate(keys):
+        if r % 2 == 0:
+            left = _add_mod(left, sub_array(k, right), a)
+        else:
+            right = _add_mod(right, sub_array(k, left), b)
+    out: U64 = np.multiply(left, b) + right
+    return out
+
+
+def _add_mod(value: U64, addend: U64, modulus: int | U64) -> U64:
+    """`(value + addend) mod modulus` as if without overflow; 0 <= value < modulus."""
+    total = addend - addend // modulus * modulus  # numpy divides by a scalar much faster than it takes mod
+    total += value
+    total -= (total >= modulus) * np.asarray(modulus, np.uint64)
+    return total

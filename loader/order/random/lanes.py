@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
 from .canonical import whole
-from .keys import I64, U64, key, sub_array
-from .permutation import at, perm
+from .keys import I64, U64, at, key, perm, sub_array
 
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4

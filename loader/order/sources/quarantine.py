@@ -62,9 +62,6 @@ class Quarantine:
             tables[name] = ordinals, np.array([of_version[o] for o in ordinals.tolist()], np.int64)
         object.__setattr__(self, "_tables", tables)
 
-    def __bool__(self) -> bool:
-        return bool(self.lists)
-
     def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
         """bool per version ordinal (int64): of a sample that came with this growth and is quarantined at this step.
         O(len(ordinals) * log(samples listed))."""

@@ -1,20 +1,74 @@
-"""L3: the slots of a step, or of several at once, from the mixture and each source's lanes, in canonical order. Each
-slot has its view, epoch and sample; some samples are held back."""
+"""L3, L4: the slots of a step, or of several at once, from the mixture and each source's lanes, in canonical order.
 
-from collections.abc import Sequence
+Which view, epoch and sample of it a stream position is, and which samples no slot may hold. What a slot holds instead
+of a bad sample is planned too, so that every run agrees on it. Digests say whether two runs planned, or were
+delivered, the same samples.
+
+A slot's group is its lane, d = (in-epoch position) mod D. Sorting a batch by bit-reversed group keeps the slots of one
+lane - and so of the chunks that the lane reads - on as few ranks as possible at every world size. The part of each rank
+is a pure function of (batch, world size): no messages between ranks.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..mixing.assign import canonical_order, rank_slice
 from ..mixing.boundary import MASK, whole_epochs
 from ..mixing.mixture import Segment, Stream, stream_slots
-from ..random.keys import I64
-from ..random.lanes import locate_each
+from ..random.keys import I64, U64, hash_fields, key, sub_array
+from ..random.lanes import locate, locate_each
 from ..sources.growth import earlier_ordinals, removed_since
+
+
+def bit_reversed(value: I64, bits: int) -> I64:
+    """The lowest `bits` bits of each value (int64, 0 <= value < 2^bits) in reverse order."""
+    out = np.zeros_like(value)
+    for bit in range(bits):
+        out |= ((value >> bit) & 1) << (bits - 1 - bit)
+    return out
+
+
+def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 | None = None) -> I64:
+    """The stable sort of a batch's stream order by bitrev(d)/D, as indices int64 [B].
+
+    source: int64 [B] index into lanes. position_in_epoch: int64 [B]. lanes: int64 [sources], D of each
+    source, powers of two. The fractions are compared exactly, on the common scale max(D). batch: int64 [B], ascending
+    from 0, the number of the batch that each slot is of where these are several: each is sorted by itself.
+    """
+    widest = int(lanes.max())
+    scaled = np.zeros(len(source), dtype=np.int64)
+    for count in set(lanes.tolist()):
+        mine = lanes[source] == count
+        group = position_in_epoch[mine] & (count - 1)
+        scaled[mine] = bit_reversed(group, count.bit_length() - 1) * (widest // count)
+    if batch is not None:
+        scaled += batch * widest
+    return np.argsort(scaled, kind="stable").astype(np.int64, copy=False)
+
+
+def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
+    """The canonical slots of one rank: [r*B//R, (r+1)*B//R). All ranks together make the batch, in order.
+
+    Raises InvalidRuntime: world_size outside [1, global_batch], or rank outside [0, world_size).
+    """
+    if world_size < 1:
+        raise InvalidRuntime(f"world_size = {world_size}: at least 1 is needed")
+    if world_size > global_batch:
+        raise InvalidRuntime(
+            f"world_size = {world_size} is more than global_batch = {global_batch}: some ranks would get no "
+            "slot; use a larger global batch or fewer data-parallel ranks"
+        )
+    if not 0 <= rank < world_size:
+        raise InvalidRuntime(f"rank = {rank}: 0 <= rank < world_size = {world_size} is needed")
+    return slice(rank * global_batch // world_size, (rank + 1) * global_batch // world_size)
 
 
 def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
@@ -197,3 +251,121 @@ def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -
         [planned[one].view.version_ordinals(part) for one, part in zip(sources.tolist(), parts, strict=True)]
     )
     return out
+
+
+MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not bad luck
+
+
+def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
+    """(view ordinal, version ordinal) of the sample that stands in for a bad one.
+
+    source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS, the next
+    one when the substitute is bad too. A pure function of these, from the same source, and never the slot's
+    own sample (unless the source has no other).
+    """
+    planned = list(plan.sources.values())[source]
+    n = planned.shape.n
+    stream = np.array([plan.source_names.index(planned.stream)], np.int64)
+    _, (epoch,), (in_epoch,) = (one.tolist() for one in places(plan, stream, np.array([position], np.int64)))
+    own = int(locate(planned.shape, plan.seed, planned.name, epoch, np.array([in_epoch], np.int64))[0])
+    drawn = key(plan.seed, planned.name, "substitute", epoch, in_epoch, attempt) % max(1, n - 1)
+    view_ordinal = (own + 1 + drawn) % n
+    ordinal = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))
+    return view_ordinal, int(ordinal[0])
+
+
+def substitutes(
+    plan: PlanContent, step: int, source: int, position: int, after: int = 0
+) -> Iterator[tuple[int, int, int]]:
+    """(attempt, view ordinal, version ordinal) of a slot's substitutes, the first to take first.
+
+    after: the attempt that the slot holds already (0: its own sample). Samples that are quarantined at the step are
+    passed over.
+    """
+    for attempt in range(after + 1, MAX_ATTEMPTS + 1):
+        view_ordinal, ordinal = substitute(plan, source, position, attempt)
+        if not held_back(plan, source, step, np.array([ordinal], np.int64))[0]:
+            yield attempt, view_ordinal, ordinal
+
+
+def planned_slots(plan: PlanContent, step: int) -> Slots:
+    """The slots of a step, with substitutes where samples are quarantined. O(B) and a substitute's cost for each.
+    A packed sequence keeps its place: of it, quarantined documents are masked.
+
+    Raises InvalidRuntime for a step that cannot be; InvalidPlan when all substitutes of a slot are quarantined.
+    """
+    return planned_stack(plan, (plan.checked_step(step),)).slots
+
+
+def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
+    """One rank's slots of ascending steps, as `planned_slots` has them. Raises: as it, and as `stacked_slots`."""
+    found = stacked_slots(plan, steps, rank, world_size)
+    if plan.pack is None and (plan.quarantine.lists or any(len(one.removed) for one in plan.grown)):
+        for step, start, stop in zip(steps, found.starts, found.starts[1:], strict=False):
+            _take_substitutes(plan, step, found.slots.part(slice(start, stop)))
+    return found
+
+
+def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
+    """Write substitutes into the slots whose samples are held back."""
+    planned = list(plan.sources.values())
+    for index in sorted(set(slots.source.tolist())):
+        name, mine = planned[index].source, np.flatnonzero(slots.source == index)
+        for slot in mine[held_back(plan, index, step, slots.ordinal[mine])].tolist():
+            position = int(slots.position[slot])
+            found = next(substitutes(plan, step, index, position), None)
+            if found is None:
+                raise InvalidPlan(
+                    f"step {step}, source {name!r}, position {position}: the sample and its {MAX_ATTEMPTS} substitutes "
+                    "are all quarantined. So large a share of a source is left out with a predicate on its view"
+                )
+            slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = found
+
+
+_MASKED = np.uint64(2**64 - 1)  # stands for the ordinal of a padded slot
+
+
+@lru_cache(maxsize=4096)
+def identity_hash(identity: str) -> int:
+    """64 bits for a version's id (`view.identity`), framed as keys are."""
+    return hash_fields("identity", identity)
+
+
+def slot_identities(plan: PlanContent, slots: Slots) -> U64:
+    """uint64 [B]: a hash per slot of (version id, version ordinal), for `delivered_digest`."""
+    return sub_array(_version_hashes(plan, slots), slots.ordinal.astype(np.uint64))
+
+
+def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
+    """16 hex digits over a step's planned identities in canonical order; costs no reads.
+
+    blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all
+    little-endian; a padded slot has ordinal 2^64 - 1. The same for every rank and world size.
+    """
+    pairs = np.empty((len(slots), 2), dtype="<u8")
+    pairs[:, 0] = _version_hashes(plan, slots)
+    pairs[:, 1] = np.where(slots.valid, slots.ordinal.astype(np.uint64), _MASKED)
+    return hashlib.blake2b(struct.pack("<Q", step) + pairs.tobytes(), digest_size=8).hexdigest()
+
+
+def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -> int:
+    """The rank-local digest of what was read: the sum modulo 2^64 of a hash per slot.
+
+    slot_numbers: int64 [n], canonical slot numbers in [0, B). identities: uint64 [n], of the samples that
+    were delivered (a substitute's own identity). crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
+    The sum over all ranks, modulo 2^64, is the same for every world size. An empty part gives 0.
+    """
+    steps = np.full(len(slot_numbers), step, np.uint64)
+    return int(delivered_hashes(steps, slot_numbers, identities, crcs).sum(dtype=np.uint64))
+
+
+def delivered_hashes(steps: U64, slot_numbers: I64, identities: U64, crcs: I64) -> U64:
+    """uint64 [n]: the hash per slot that `delivered_digest` adds up, of slots of any steps. steps: uint64 [n]."""
+    hashed = sub_array(sub_array(hash_fields("delivered"), steps), slot_numbers.astype(np.uint64))
+    hashed = sub_array(hashed, identities.astype(np.uint64))
+    return sub_array(hashed, crcs.astype(np.uint64))
+
+
+def _version_hashes(plan: PlanContent, slots: Slots) -> U64:
+    by_source = [identity_hash(one.view.identity) for one in plan.sources.values()]
+    return np.array(by_source, dtype=np.uint64)[slots.source]

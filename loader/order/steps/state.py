@@ -19,8 +19,7 @@ from typing import Any
 from ...errors import FormatTooNew, PlanMismatch
 from ..content import ORDER_VERSION, PlanContent, PlannedSource
 from ..random.canonical import content_hash
-from .digest import planned_digest
-from .substitutes import planned_slots
+from .slots import planned_digest, planned_slots
 
 STATE_FORMAT = 1
 _KINDS: dict[str, type] = {

@@ -9,8 +9,7 @@ from ...dataset.reading.read import Map
 from ...modalities.video.packet_table import SUFFIX
 from ...order.random.keys import I64
 from ..recipe.document_pieces import pieces_of
-from ..recipe.locate import Locate, Located
-from ..recipe.rank_slots import real_slots
+from ..recipe.rank_slots import Locate, Located, real_slots
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import Group
 

@@ -13,8 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ...cache.cached_store import Claim
 from ...errors import PenstockError
-from ...storage.shared.request_counts import Traffic, counted
-from ...storage.shared.retry import tried_once
+from ...storage.shared.requests import Traffic, counted, tried_once
 from .threads import ThreadPool
 
 logger = logging.getLogger(__name__)

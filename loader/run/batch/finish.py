@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...order.random.keys import I64
-from ...order.steps.digest import delivered_hashes, slot_identities
+from ...order.steps.slots import delivered_hashes, slot_identities
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
 from .batch import Batch, Ids, SlotIds, fields_nbytes

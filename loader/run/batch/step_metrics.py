@@ -9,7 +9,7 @@ from time import perf_counter
 from ...dataset.reading.shard_read import ShardRead
 from ...dataset.shards.address import SampleAddress
 from ...storage import Span
-from ...storage.shared.request_counts import Traffic
+from ...storage.shared.requests import Traffic
 
 MAKING = {
     "plan": "plan_seconds",

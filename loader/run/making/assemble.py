@@ -13,18 +13,16 @@ from ...dataset.reading.crc_sums import sample_crcs
 from ...dataset.reading.read import Map
 from ...errors import Corrupt
 from ...order.steps.slots import Slots
-from ...storage.shared.request_counts import counted
+from ...storage.shared.requests import counted
 from ..ahead.remote_reads import NodeReads
 from ..batch.batch import Batch
-from ..batch.buffers import Recycled
 from ..batch.collate import collate, gathered
-from ..batch.columns import Allocate, BatchRow, Columns
+from ..batch.columns import Allocate, BatchRow, Columns, Recycled
 from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution
 from ..metrics.metrics import Metrics
-from ..recipe.locate import Located
-from ..recipe.rank_slots import Planned, RankSlots
+from ..recipe.rank_slots import Located, Planned, RankSlots
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import groups_of
 from .fetch import Fetch, Fetched

@@ -12,7 +12,7 @@ from ...order.steps.slots import Slots
 from ..batch.columns import BatchRow, Columns
 from ..batch.step_metrics import StepMetrics
 from ..recipe.decode import draws
-from ..recipe.locate import Located
+from ..recipe.rank_slots import Located
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import times_field
 from .fetch import Payload

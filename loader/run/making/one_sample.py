@@ -11,7 +11,7 @@ from ..batch.columns import BatchRow
 from ..batch.step_metrics import StepMetrics
 from ..recipe import generators
 from ..recipe.decode import apply_transform, decode_sample
-from ..recipe.locate import Located
+from ..recipe.rank_slots import Located
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Payload
 

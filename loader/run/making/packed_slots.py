@@ -22,8 +22,7 @@ from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform
 from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
-from ..recipe.locate import Located
-from ..recipe.rank_slots import RankSlots
+from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .one_sample import OneSample

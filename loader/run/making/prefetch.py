@@ -56,7 +56,7 @@ class Made(NamedTuple):
 
 
 class BatchMaker(Protocol):
-    """Makes batches ahead: `ahead.threads.ThreadPool`, `workers.pool.WorkerPool`, `caller.InlineExecutor`."""
+    """Makes batches ahead: `ahead.threads.ThreadPool`, `workers.pool.WorkerPool`, `executor.InlineExecutor`."""
 
     @property
     def size(self) -> int:

@@ -4,12 +4,11 @@ from typing import Any
 
 from ...dataset.reading.read import Map
 from ...errors import Corrupt
-from ...order.steps.substitutes import substitutes
+from ...order.steps.slots import substitutes
 from ..batch.columns import BatchRow
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, error_text, stage_of
-from ..recipe.locate import Located
-from ..recipe.rank_slots import RankSlots
+from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch
 from .one_sample import OneSample

@@ -10,7 +10,7 @@ from ...dataset.shards.address import Described
 from ...errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
 from ...modalities import Decoder, decoder_for, placing
 from ...modalities.destination import Place, nowhere
-from ...modalities.lazy import load
+from ...modalities.fields import load
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from .by_bucket import ByBucket, of_bucket

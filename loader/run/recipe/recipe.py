@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
 from ...modalities import Decoder
-from ...order.mixing.assign import rank_slice
 from ...order.plan import Plan
 from ...order.sources.packed_view import PackedView
 from ...order.sources.views import OrderView
+from ...order.steps.slots import rank_slice
 from .by_bucket import ByBucket, of_bucket, of_buckets
 from .decode import Decode, Transform, decoders
 from .world import World

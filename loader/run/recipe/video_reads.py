@@ -17,7 +17,7 @@ from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
-from ...modalities.lazy import load
+from ...modalities.fields import load
 from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline

@@ -24,13 +24,12 @@ from ...errors import (
     Transient,
 )
 from ..disk.errors import upload_size
-from ..keys import check_key, check_prefix, check_span
 from ..options import RETRY_OPTIONS, runtime_of
 from ..ranges import plan_reads, slice_reads
 from ..shared import fork
-from ..shared.retry import Retrier
+from ..shared.requests import Retrier
 from ..spec import Opened, StoreSpec, spec_of
-from ..store import Blob, ObjectInfo, ReadLimits, Span, Store
+from ..store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span
 from ..stream import open_reader
 from .open import (
     atomic_create,
@@ -74,7 +73,7 @@ class FsspecStore(Opened):
     ) -> None:
         super().__init__(spec, spec.url.rstrip("/"))
         self._token = fork.token()
-        self._runtime = runtime_of(self._url, options)
+        self._runtime = runtime_of(self.url, options)
         self._retrier = Retrier(self._runtime.budget, self._runtime.limiter())
         self._fs, root = open_filesystem(url, own, self._runtime.secrets)
         self._base = f"{root.rstrip('/')}/"
@@ -91,9 +90,7 @@ class FsspecStore(Opened):
                 return self.get_range(key, 0, info.nbytes, info.etag)
             except Changed:
                 continue  # replaced meanwhile; a `get` pins nothing
-        raise Transient(
-            f"cannot read {self._url}/{key}: it is replaced faster than it can be read; try later"
-        )
+        raise Transient(f"cannot read {self.url}/{key}: it is replaced faster than it can be read; try later")
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)
@@ -107,11 +104,11 @@ class FsspecStore(Opened):
             )  # after the bytes: with the token unchanged, they are the pinned ones
             if info.etag != pin:
                 raise Changed(
-                    f"{self._url}/{key}: the object was replaced since it was first read "
+                    f"{self.url}/{key}: the object was replaced since it was first read "
                     f"(etag {pin}, now {info.etag}); open the version again"
                 )
             if len(data) != nbytes or offset > info.nbytes:
-                raise Corrupt(f"{self._url}/{key}[{offset}:{offset + nbytes}]: it ends at byte {info.nbytes}")
+                raise Corrupt(f"{self.url}/{key}[{offset}:{offset + nbytes}]: it ends at byte {info.nbytes}")
             return Blob(data, pin)
 
         return self._call("read", key, attempt)
@@ -135,13 +132,13 @@ class FsspecStore(Opened):
         path = self._path(key)
         if self._create is None:
             raise InvalidStore(
-                f"{self._url} ({type(self._fs).__name__}) cannot create atomically, so publishing there is "
+                f"{self.url} ({type(self._fs).__name__}) cannot create atomically, so publishing there is "
                 "refused: two writers could both believe they had won; reading works. Write to a POSIX "
                 "directory, s3://, gs:// or az://"
             )
         if len(data) > SINGLE_PUT_BYTES:
             raise InvalidStore(
-                f"{self._url}/{key}: {len(data)} bytes; a create takes {SINGLE_PUT_BYTES} at most"
+                f"{self.url}/{key}: {len(data)} bytes; a create takes {SINGLE_PUT_BYTES} at most"
             )
         create, whole = self._create, bytes(data)
 
@@ -155,20 +152,18 @@ class FsspecStore(Opened):
                 held = bytes(self._fs.cat_file(path))
             except FileNotFoundError:
                 if isinstance(refused, FileExistsError):  # a conflict with a request under way
-                    raise Transient(
-                        f"cannot create {self._url}/{key}: the store reports a conflict"
-                    ) from None
+                    raise Transient(f"cannot create {self.url}/{key}: the store reports a conflict") from None
                 raise refused from refused.__cause__  # which may say that there is no bucket
             if held != whole:
                 raise AlreadyExists(
-                    f"{self._url}/{key}: the key already holds another object; choose another key"
+                    f"{self.url}/{key}: the key already holds another object; choose another key"
                 )
 
         self._call("create", key, attempt)
 
     def put_file(self, key: str, path: str) -> None:
         target = self._path(key)
-        upload_size(path, f"{self._url}/{key}")
+        upload_size(path, f"{self.url}/{key}")
         self._call("upload", key, lambda: self._put_file(path, target))
 
     def head(self, key: str) -> ObjectInfo:
@@ -212,7 +207,7 @@ class FsspecStore(Opened):
         path = self._base + check_key(key)
         if self._strip is not None and self._strip(path) != path:
             raise InvalidStore(
-                f"{self._url}: {type(self._fs).__name__} would take the key {key!r} for {self._strip(path)!r}, and "
+                f"{self.url}: {type(self._fs).__name__} would take the key {key!r} for {self._strip(path)!r}, and "
                 "could meet another object; choose another key, or open the URL without fsspec options"
             )
         return path
@@ -220,7 +215,7 @@ class FsspecStore(Opened):
     def _info(self, key: str, path: str) -> ObjectInfo:
         info = self._fs.info(path)
         if info.get("type") == "directory":
-            raise ObjectNotFound(f"{self._url}/{key}: a folder; there is no such object")
+            raise ObjectNotFound(f"{self.url}/{key}: a folder; there is no such object")
         return _listed(key, info)
 
     def _slice(self, path: str, offset: int, nbytes: int) -> bytes:
@@ -241,7 +236,7 @@ class FsspecStore(Opened):
             if lacks_bucket(error):
                 raise
             found = {}
-        if not found and (gone := self._gone(f"list {self._url}/{prefix}")) is not None:
+        if not found and (gone := self._gone(f"list {self.url}/{prefix}")) is not None:
             raise gone
         return {f"/{path.lstrip('/')}" if self._base[0] == "/" else path: i for path, i in found.items()}
 
@@ -258,7 +253,7 @@ class FsspecStore(Opened):
         self._fs.put_file(local, path)
 
     def _call(self, verb: str, key: str, attempt: Callable[[], T]) -> T:
-        fork.check(self._token, self._url)
+        fork.check(self._token, self.url)
 
         def once() -> T:
             try:
@@ -266,7 +261,7 @@ class FsspecStore(Opened):
             except PenstockError:
                 raise
             except filesystem_errors() as error:
-                what = f"{verb} {self._url}/{key}"
+                what = f"{verb} {self.url}/{key}"
                 told = self._translated(error, what)
                 if isinstance(told, ObjectNotFound):
                     told = self._gone(what) or told

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ...errors import InvalidStore, PenstockError
 from ..options import Runtime
 from ..shared import fork
-from ..shared.request_counts import count_request
-from ..shared.retry import Retrier
+from ..shared.requests import Retrier, count_request
 from ..shared.threads import DaemonPool
 from ..spec import StoreSpec, redact
 from .errors import translate

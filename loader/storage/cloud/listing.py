@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import StoreError
-from ..shared.request_counts import count_request
+from ..shared.requests import count_request
 from ..store import ObjectInfo
 from .connection import Connection, client_errors
 

@@ -1,7 +1,7 @@
 """Reading from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
 
 obstore's change tokens are compared here (Ceph refuses a quoted If-Match), its own retries are switched off
-(`retry.py` rules).
+(`shared/requests.py` rules).
 
 Which right is missing, where a store answers 403 to a read.
 
@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
 from ..in_order import Answer, Following
-from ..keys import check_key, check_span
 from ..options import Runtime
 from ..ranges import plan_reads, slice_reads
 from ..spec import Opened, StoreSpec
-from ..store import Blob, ObjectInfo, ReadLimits, Span
+from ..store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_span
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .listing import info_of
@@ -112,9 +111,7 @@ class ReadStore(Opened):
                 return Blob(read_whole(first.data, nbytes, BOUNDED_BYTES, rest, pool), first.etag)
             except Changed:
                 continue  # replaced meanwhile; a `get` pins nothing
-        raise Transient(
-            f"cannot read {self._url}/{key}: it is replaced faster than it can be read; try later"
-        )
+        raise Transient(f"cannot read {self.url}/{key}: it is replaced faster than it can be read; try later")
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)
@@ -226,7 +223,7 @@ class ReadStore(Opened):
         if found is None:
             info = self.head(key)
             if info.nbytes:
-                raise Changed(f"{self._url}/{key}: it was empty, and has {info.nbytes} bytes now")
+                raise Changed(f"{self.url}/{key}: it was empty, and has {info.nbytes} bytes now")
             found = Blob(b"", info.etag), 0
         return found
 
@@ -274,7 +271,7 @@ class ReadStore(Opened):
         try:
             return self._call("read", key, attempt)
         except Forbidden as refused:
-            scheme, path = self._url.partition("://")[0], self._prefix + key
+            scheme, path = self.url.partition("://")[0], self._prefix + key
             raise explained(self._connection, scheme, path, refused) from None
 
     def _empty(self, key: str, offset: int, etag: str | None) -> Blob:
@@ -287,18 +284,18 @@ class ReadStore(Opened):
     def _pinned(self, key: str, found: str, etag: str | None) -> str:
         if etag is not None and etag != found:
             raise Changed(
-                f"{self._url}/{key}: the object was replaced since it was first read "
+                f"{self.url}/{key}: the object was replaced since it was first read "
                 f"(etag {etag}, now {found}); open the version again"
             )
         return found
 
     def _whole(self, key: str, found: int, nbytes: int) -> None:
         if found != nbytes:
-            raise Transient(f"cannot read {self._url}/{key}: got {found} of {nbytes} bytes")
+            raise Transient(f"cannot read {self.url}/{key}: got {found} of {nbytes} bytes")
 
     def _short(self, key: str, offset: int, nbytes: int, size: int | None = None) -> Corrupt:
         end = "before that range" if size is None else f"at byte {size}"
-        return Corrupt(f"{self._url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}")
+        return Corrupt(f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}")
 
 
 def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:

@@ -13,9 +13,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Forbidden, ObjectNotFound, StoreError
-from ..keys import check_key
 from ..options import Runtime
 from ..spec import StoreSpec
+from ..store import check_key
 from .listing import etag_of
 from .s3_direct.http_connection import Wire
 from .s3_direct.range_requests import Direct

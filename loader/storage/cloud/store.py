@@ -1,8 +1,8 @@
 """S3, GCS and Azure through obstore: everything that does not depend on the provider. Reading: `reads.py`.
 
 The sync API from many threads is as fast as its async one, and needs no event loop. obstore's own retries
-are switched off (`retry.py` rules), and its listings are filtered here (their offset and prefix semantics differ
-between providers).
+are switched off (`shared/requests.py` rules), and its listings are filtered here (their offset and prefix
+semantics differ between providers).
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from ...errors import AlreadyExists, Transient
 from ..disk.errors import upload_size
 from ..files import put_held
-from ..keys import check_key, check_prefix
 from ..options import Runtime
 from ..spec import StoreSpec
-from ..store import ObjectInfo
+from ..store import ObjectInfo, check_key, check_prefix
 from ..stream import open_reader
 from .connection import client_errors
 from .deletes import delete_objects
@@ -74,7 +73,7 @@ class RemoteStore(ReadStore):
 
     def put_file(self, key: str, path: str) -> None:
         target = self._prefix + check_key(key)
-        nbytes = upload_size(path, f"{self._url}/{key}")
+        nbytes = upload_size(path, f"{self.url}/{key}")
         if nbytes <= SINGLE_PUT_BYTES:
             return put_held(self, key, path, nbytes)
         uploader = self._connection.uploader()
@@ -90,7 +89,7 @@ class RemoteStore(ReadStore):
         return list_objects(self._connection, self._prefix, check_prefix(prefix), start_after or "")
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """See `resume_listing.list_from`."""
+        """See `store.list_from`."""
         prefix = check_prefix(prefix)
         return list_objects(self._connection, self._prefix, prefix, start_after, seek=True)
 
@@ -120,7 +119,7 @@ class RemoteStore(ReadStore):
         if self._holds(obstore, client, key, data):
             return None
         if is_conflict(refused):  # 409: refused because of another request, and nothing is stored
-            raise Transient(f"cannot create {self._url}/{key}: the store reports a conflict")
+            raise Transient(f"cannot create {self.url}/{key}: the store reports a conflict")
         raise refused
 
     def _holds(self, obstore: Any, client: Client, key: str, data: bytes | memoryview) -> bool:
@@ -130,7 +129,5 @@ class RemoteStore(ReadStore):
         except FileNotFoundError:
             return False
         if held != data:
-            raise AlreadyExists(
-                f"{self._url}/{key}: the key already holds another object; choose another key"
-            )
+            raise AlreadyExists(f"{self.url}/{key}: the key already holds another object; choose another key")
         return True

@@ -1,22 +1,15 @@
-"""Reads that only a folder of this machine has: into buffers, and by mapping files. Neighbouring spans of a file share
-a read."""
+"""Which reads serve a set of spans of one file on a disk, or fill a set of buffers: neighbours share one."""
 
-import os
 from collections.abc import Sequence
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import NamedTuple
 
-from ..store import RangeReader
+from ..store import Buffer, Piece
 
 _MAX_GAP_BYTES = 4096
 """Reading so much more costs less than another call."""
 _MAX_BUFFERS = 512
 """Of one read; the kernel takes 1,024."""
 _GAP = bytearray(_MAX_GAP_BYTES)  # what lies between pieces: every thread writes here, nobody reads
-
-Buffer = Any
-"""What `os.preadv` writes into: a memoryview, a bytearray, a numpy array; C-contiguous and writable."""
-Piece = tuple[int, int, Sequence[Buffer]]
-"""(offset, nbytes, buffers of together so many bytes, to be filled from there on)."""
 
 
 class Run(NamedTuple):
@@ -82,30 +75,3 @@ def cut(spans: Sequence[tuple[int, int]], runs: Sequence[Neighbours], data: Sequ
             offset, nbytes = spans[i]
             out[i] = body[offset - start : offset - start + nbytes]
     return out
-
-
-class Disk(RangeReader, Protocol):
-    """A folder, or several stores of which the nearest is one. Errors as those of every store."""
-
-    @property
-    def disk(self) -> "Disk | None":
-        """Itself, or None where the nearest store is no folder of this machine."""
-
-    def read_each(
-        self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
-    ) -> tuple[list[bytes], str]:
-        """The bytes of (offset, nbytes) spans in the order given, and the object's etag."""
-
-    def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill the buffers of pieces from one object, and give its etag; sorted by offset is best."""
-
-    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
-        """The etag and the status of a file; None where the object has to be read elsewhere."""
-
-    def open_same(self, key: str, etag: str) -> BinaryIO | None:
-        """The file that had this etag; None where it was replaced."""
-
-
-def disk_of(store: RangeReader) -> Disk | None:
-    """The store, if it can do what a folder of this machine can."""
-    return cast(Disk, store).disk if hasattr(type(store), "disk") else None

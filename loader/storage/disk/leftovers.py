@@ -9,8 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from ..keys import TEMPORARY, UNFINISHED, is_text
-from ..store import ObjectInfo, Store
+from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, is_text
 from .errors import disk_error
 from .store import LocalStore
 

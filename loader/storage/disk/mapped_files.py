@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..shared.fork import lock
-from .buffer_reads import Disk
+from ..shared.threads import lock
+from ..store import Disk
 
 KEPT_FILES = 4096 if sys.version_info >= (3, 13) else 128
 """Maps at most; before Python 3.13 each holds a descriptor."""

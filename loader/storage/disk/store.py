@@ -17,12 +17,23 @@ from typing import BinaryIO, Unpack
 from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
-from ..keys import TEMPORARY, check_key, check_prefix, check_span, unfinished_name
 from ..ranges import plan_reads, slice_reads
-from ..shared.request_counts import count_request
+from ..shared.requests import count_request
 from ..spec import Opened, StoreSpec
-from ..store import Blob, ObjectInfo, ReadLimits, Span, Store
-from .buffer_reads import Piece, Run, cut, neighbours, runs_of
+from ..store import (
+    TEMPORARY,
+    Blob,
+    ObjectInfo,
+    Piece,
+    ReadLimits,
+    Span,
+    Store,
+    check_key,
+    check_prefix,
+    check_span,
+    unfinished_name,
+)
+from .buffer_reads import Run, cut, neighbours, runs_of
 from .delete_in_place import unlink_in_place
 from .errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
 from .walk import walk
@@ -54,7 +65,7 @@ class LocalStore(Opened):
 
     @property
     def disk(self) -> "LocalStore":
-        """Itself: see `buffer_reads.disk_of`."""
+        """Itself: see `store.disk_of`."""
         return self
 
     def get(self, key: str) -> Blob:

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 
-from ..keys import TEMPORARY, is_text
+from ..store import TEMPORARY, is_text
 from .errors import disk_error
 
 _log = logging.getLogger(__name__)

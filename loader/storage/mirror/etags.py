@@ -1,7 +1,7 @@
 """Change tokens of objects that several stores hold: each has ETags of its own, and readers compare one token."""
 
 from ...errors import Changed
-from ..shared.fork import lock
+from ..shared.threads import lock
 
 FIRST = 1
 

@@ -20,11 +20,9 @@ from ...errors import (
     Throttled,
     Transient,
 )
-from ..keys import check_key
-from ..second_read import doubted, note
-from ..shared.request_counts import count_fallback
-from ..shared.retry import is_patient, tried_once, tried_while
+from ..shared.requests import count_fallback, doubted, is_patient, note, tried_once, tried_while
 from ..shared.threads import DaemonPool
+from ..store import check_key
 from .member import Member
 from .nearest import Members
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ..shared.fork import lock
+from ..shared.threads import lock
 from ..store import Store
 
 PASSED_OVER_S = 5.0

@@ -8,11 +8,9 @@ from contextlib import suppress
 from math import inf
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
-from ..disk.buffer_reads import disk_of
-from ..shared.fork import lock
-from ..shared.retry import tried_once
-from ..shared.threads import DaemonPool
-from ..store import Store
+from ..shared.requests import tried_once
+from ..shared.threads import DaemonPool, lock
+from ..store import Store, disk_of
 from .member import Member
 
 logger = logging.getLogger(__name__)

@@ -6,11 +6,19 @@ from dataclasses import replace
 from typing import BinaryIO, Unpack
 
 from ...errors import InvalidStore, StoreError, Transient
-from ..disk.buffer_reads import Piece, disk_of
-from ..keys import check_prefix, check_span
-from ..second_read import doubted
-from ..shared.retry import tried_while
-from ..store import Blob, ObjectInfo, ReadLimits, Span, Store, list_from
+from ..shared.requests import doubted, tried_while
+from ..store import (
+    Blob,
+    ObjectInfo,
+    Piece,
+    ReadLimits,
+    Span,
+    Store,
+    check_prefix,
+    check_span,
+    disk_of,
+    list_from,
+)
 from ..stream import fill_from, open_reader
 from .etags import Pins
 from .fallback import NEXT_AFTER_S, Fallback
@@ -188,7 +196,7 @@ class MirroredStore:
         yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """See `resume_listing.list_from`."""
+        """See `store.list_from`."""
         yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
 
     def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:

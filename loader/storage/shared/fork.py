@@ -1,4 +1,4 @@
-"""What a forked child must not use of its parent's: native clients, with which it hangs without a word, and held locks.
+"""What a forked child must not use of its parent's: native clients, with which it hangs without a word.
 
 Once a process has used obstore, a child that it forks hangs even with a store opened afresh: the threads of
 the native runtime do not exist there, and the runtime believes they do. So the child is told at once.
@@ -6,48 +6,16 @@ Worker processes are made with spawn or forkserver, or threads are used.
 """
 
 import os
-from threading import Lock
-from typing import Protocol
-from weakref import WeakSet
 
 from ...errors import ForkedStore
 
 _generation = 0  # forks between the first import of this module and this process
 _native_since: int | None = None  # the generation in which a native runtime was first started
-_locks: WeakSet[Lock] = WeakSet()
-
-
-class Shared(Protocol):
-    """What a forked child finds as a thread of its parent's left it, and has to begin anew."""
-
-    def begin_anew(self) -> None:
-        """Called once in the child, before anything else of it runs."""
-
-
-_shared: WeakSet[Shared] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
     global _generation
     _generation += 1
-    for held in list(_locks):
-        held._at_fork_reinit()  # type: ignore[attr-defined]  # what CPython's own modules call after a fork
-    for one in list(_shared):
-        one.begin_anew()
-
-
-def lock() -> Lock:
-    """A lock that is free in a forked child, also where a thread of the parent held it in that moment.
-
-    For what views, versions and roots keep: plans bring them into a child, which makes a Loader of its own there.
-    """
-    _locks.add(made := Lock())
-    return made
-
-
-def begins_anew(one: Shared) -> None:
-    """Have it begin anew in forked children, as long as it lives."""
-    _shared.add(one)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
 
-from . import fork
+from .threads import begins_anew
 
 KEPT_BYTES = 256 * 2**10
 """Smaller memory is not kept: the allocator does that."""
@@ -30,7 +30,7 @@ class MemoryBudget:
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
         self._all, self._idle = nbytes, idle
         self.begin_anew()
-        fork.begins_anew(self)
+        begins_anew(self)
 
     def begin_anew(self) -> None:
         """Nobody holds anything: as in a forked child, where the threads that did are not."""

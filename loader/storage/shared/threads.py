@@ -2,11 +2,17 @@
 
 The pools of concurrent.futures are joined by the interpreter: after Ctrl-C, a read of a store that does not answer
 would keep the process for a minute and a half.
+
+Reads share them: `beside` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one thread
+read what several want.
+
+A forked child has none of them: what they held is free there, and what they had begun begins anew.
 """
 
 import atexit
+import os
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -14,9 +20,47 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
 
-from . import fork
+if TYPE_CHECKING:
+    from ..store import Blob, Objects
+
+_locks: WeakSet[Lock] = WeakSet()
+
+
+class Shared(Protocol):
+    """What a forked child finds as a thread of its parent's left it, and has to begin anew."""
+
+    def begin_anew(self) -> None:
+        """Called once in the child, before anything else of it runs."""
+
+
+_shared: WeakSet[Shared] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for held in list(_locks):
+        held._at_fork_reinit()  # type: ignore[attr-defined]  # what CPython's own modules call after a fork
+    for one in list(_shared):
+        one.begin_anew()
+
+
+def lock() -> Lock:
+    """A lock that is free in a forked child, also where a thread of the parent held it in that moment.
+
+    For what views, versions and roots keep: plans bring them into a child, which makes a Loader of its own there.
+    """
+    _locks.add(made := Lock())
+    return made
+
+
+def begins_anew(one: Shared) -> None:
+    """Have it begin anew in forked children, as long as it lives."""
+    _shared.add(one)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -130,7 +174,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.begin_anew()
-        fork.begins_anew(self)
+        begins_anew(self)
 
     def begin_anew(self) -> None:
         """Nobody has a turn: as in a forked child, where the threads that had one are not."""
@@ -165,3 +209,38 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
                 future.set_exception(error)
         del queued, call, future  # an idle thread must not keep what it read alive
         idle.release()
+
+
+AT_ONCE = 64
+"""Requests in flight: as many as a store takes by default."""
+
+
+class Together:
+    """A store of which some objects are on their way. A context manager: what nobody has asked for is left at its end.
+
+    The first `get` of one of `keys` gives what was read then, its error too; every other reads.
+    """
+
+    def __init__(self, store: "Objects", keys: Iterable[str]) -> None:
+        self._store, self.url = store, store.url
+        self._pool = DaemonPool(AT_ONCE, "penstock-together")
+        self._coming: dict[str, Future[Blob]] = {
+            key: self._pool.submit(copy_context().run, store.get, key) for key in keys
+        }
+
+    def get(self, key: str) -> "Blob":
+        """The whole object. Raises: as the store does."""
+        coming = self._coming.pop(key, None)
+        return self._store.get(key) if coming is None else coming.result()
+
+    def peek(self, key: str) -> "Blob":
+        """As `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
+        if key not in self._coming:
+            self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)
+        return self._coming[key].result()
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.dismiss()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset.tables.names import key_hash
+from loader.dataset.names import key_hash
 
 from . import classes
 from .tally import Spread, Tally

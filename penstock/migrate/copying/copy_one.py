@@ -12,13 +12,13 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.reads import ReadStore
 from loader.storage.cloud.s3_puts import S3PutStore, differ
 from loader.storage.cloud.store import RemoteStore
-from loader.storage.disk.buffer_reads import disk_of
 from loader.storage.disk.errors import write_all
 from loader.storage.disk.scratch import on_scratch
 from loader.storage.disk.store import LocalStore
 from loader.storage.in_order import InOrder
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.shared.threads import DaemonPool
+from loader.storage.store import disk_of
 from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 
 from .digest import Digest, in_words, proves

@@ -12,7 +12,7 @@ from loader import Root, Version
 from loader.dataset.log.state import Deny, VersionRecord
 from loader.dataset.publishing.apply_denies import Rows, denied_files
 from loader.dataset.shards.key_hashes import hashes_of
-from loader.dataset.tables.annotations import is_annotation
+from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table
 
 from ...list_twice import listed_twice

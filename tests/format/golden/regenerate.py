@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 import loader
 from loader.dataset.log.marker import FORMAT
+from loader.dataset.names import key_hash
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.tables.names import key_hash
 from loader.dataset.tables.stats import bottom_k, log_bins
 
 HERE = Path(__file__).parent

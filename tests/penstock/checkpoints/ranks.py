@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from loader.dataset.shards.shard import crc32c
-from loader.storage.shared.request_counts import Traffic, counted
+from loader.storage.shared.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
 
 SIZES = {"small": (1001, 32, 1), "100M": (20_001, 768, 12)}

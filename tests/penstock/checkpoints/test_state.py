@@ -23,7 +23,7 @@ from loader.errors import (
     StoreError,
 )
 from loader.storage import ObjectInfo, open_store
-from loader.storage.shared.request_counts import Traffic, counted
+from loader.storage.shared.requests import Traffic, counted
 from loader.storage.shared.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from ...options import Runtime
-from ...shared.request_counts import count_request
+from ...shared.requests import count_request
 from ..connection import client_errors
 from ..listing import quoted
 from .http_connection import PLAIN, Broken, Place, Wire

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from assets.media.cut_audit import audit_units
+from assets.media.cut_audit.units import audit_units
 from assets.media.photos import original_bytes as reference_photo
 from assets.media.photos.audit import audit_image
 from assets.media.photos.colour import colour_spaces as icc

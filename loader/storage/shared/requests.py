@@ -1,8 +1,16 @@
-"""Our own retry budget and concurrency limit, instead of each client's.
+"""Requests: counted for whoever asked, repeated while a store fails, and made once more where bytes are wrong.
 
-obstore gives up after 1.6 to 5 s of 503s and s3fs tries 25 times over 40 s; here a verb is tried until its
-deadline, with exponential backoff and full jitter, and a store that says "slow down" is asked by fewer
-threads at once (additive increase, multiplicative decrease, as TCP does it).
+A store is shared by loaders, threads and tools, and each wants its own numbers. So stores count into what the current
+context names, and nowhere without one: no verb has an argument more, and a store around another need not pass it on. A
+thread pool has contexts of its own: work is given to it as `copy_context().run`.
+
+The retry budget and the concurrency limit are our own, instead of each client's: obstore gives up after 1.6 to 5 s of
+503s and s3fs tries 25 times over 40 s. Here a verb is tried until its deadline, with exponential backoff and full
+jitter, and a store that says "slow down" is asked by fewer threads at once (additive increase, multiplicative decrease,
+as TCP does it).
+
+No store notices a flipped bit; whoever knows the checksum does, far above it. So what served a read is noted in the
+context of it, and the next try of the same read goes elsewhere, where several stores hold the same objects.
 """
 
 import random
@@ -10,12 +18,60 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Lock
 from typing import TypeVar
 
-from ...errors import InvalidStore, StoreError, Throttled, Transient
-from .request_counts import count_request
+from ...errors import Corrupt, InvalidStore, StoreError, Throttled, Transient
+from .threads import lock
+
+
+class Traffic:
+    """requests: tries of a verb, each read of a file on a disk being one; retries: tries after one that failed;
+    fallbacks: reads that another store than the nearest served. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = lock()
+        self.requests = 0
+        self.retries = 0
+        self.fallbacks = 0
+
+    def add(self, requests: int, *, retry: bool) -> None:
+        with self._lock:
+            self.requests += requests
+            self.retries += retry
+
+    def fell_back(self) -> None:
+        with self._lock:
+            self.fallbacks += 1
+
+
+_current: ContextVar[Traffic | None] = ContextVar("penstock_traffic", default=None)
+
+
+@contextmanager
+def counted(into: Traffic) -> Iterator[None]:
+    """What stores do in this context is counted into `into`."""
+    token = _current.set(into)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def count_request(requests: int = 1, *, retry: bool = False) -> None:
+    """A store tells of a request, or of several, that it is about to make. Costs 0.2 us."""
+    traffic = _current.get()
+    if traffic is not None:
+        traffic.add(requests, retry=retry)
+
+
+def count_fallback() -> None:
+    """A read was served by another store than the nearest."""
+    traffic = _current.get()
+    if traffic is not None:
+        traffic.fell_back()
+
 
 T = TypeVar("T")
 
@@ -173,3 +229,66 @@ def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> 
         f"{error}; gave up after {tries} tries in {spent_s:.1f} s (retry_deadline_s={deadline_s:g}): "
         "check the store and the network, lower max_concurrency, or give it longer"
     )
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """Numbers of stores: those whose bytes were wrong, and those that serve the try at hand."""
+
+    wrong: set[int] = field(default_factory=set)
+    serving: set[int] = field(default_factory=set)
+
+
+_doubt: ContextVar[_Doubt | None] = ContextVar("penstock_doubt", default=None)
+_serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=None)
+
+
+def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
+    """What `read` gives: it fetches bytes and raises Corrupt where they are wrong. Then it is called once more for each
+    store that has not served it yet, and `again` times in any case: a bit that flipped on the way is cured so.
+
+    Raises: Corrupt, as the last call did; whatever else `read` raises, such as Transient of a store that may have the
+    right bytes.
+    """
+    doubt = _Doubt()
+    token = _doubt.set(doubt)
+    try:
+        while True:
+            doubt.serving.clear()
+            try:
+                return read()
+            except Corrupt:
+                if doubt.serving <= doubt.wrong:
+                    again -= 1
+                if again < 0:
+                    raise
+                doubt.wrong |= doubt.serving
+    finally:
+        _doubt.reset(token)
+
+
+def doubted() -> frozenset[int]:
+    """Numbers of the stores whose bytes were wrong, in this context."""
+    doubt = _doubt.get()
+    return frozenset(doubt.wrong) if doubt else frozenset()
+
+
+def note(number: int) -> None:
+    """A store serves a read."""
+    doubt = _doubt.get()
+    if doubt is not None:
+        doubt.serving.add(number)
+    serving = _serving.get()
+    if serving is not None:
+        serving.add(number)
+
+
+@contextmanager
+def noting_who_serves() -> Iterator[set[int]]:
+    """The numbers of the stores that serve the reads of the block; none where there is one store alone."""
+    serving: set[int] = set()
+    token = _serving.set(serving)
+    try:
+        yield serving
+    finally:
+        _serving.reset(token)

@@ -1,11 +1,16 @@
-"""What may be a sample key, a field name or a column name: everything here becomes a tar member or a column."""
+"""What datasets, tags, transactions, sample keys, fields, groups and columns may be called."""
 
 import hashlib
 import re
 
-from ...errors import InvalidField, InvalidKey
-from ...modalities import check_field as _check_field
-from ...storage.keys import is_text
+from ..errors import InvalidField, InvalidKey, InvalidName
+from ..modalities import check_field as _check_field
+from ..storage.store import is_text
+
+LATEST = "latest"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TRANSACTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_RULE = "1 to 128 of A-Z a-z 0-9 . _ - and the first a letter or digit"
 
 MAX_MEMBER_BYTES = 150
 """Longest `<key>.<field>` in UTF-8 bytes; leaves room in every tool's 255-byte file names."""
@@ -123,9 +128,44 @@ def check_column(name: object, taken: frozenset[str]) -> str:
     return name
 
 
-__all__ = ["check_column", "check_field", "check_group", "check_key", "escape_key", "member_name"]
-
-
 def key_hash(key: str) -> bytes:
     """The place of a key in the stored order: blake2b-128 of its UTF-8."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
+
+
+def check_dataset_name(name: str) -> str:
+    """The name itself. Raises: InvalidName."""
+    if not _NAME.fullmatch(name) or name.startswith("v-"):
+        raise InvalidName(
+            f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
+        )
+    return name
+
+
+def check_transaction_name(name: str) -> str:
+    """The name itself, which becomes a part of keys. Raises: InvalidName."""
+    if not isinstance(name, str) or not _TRANSACTION.fullmatch(name):
+        raise InvalidName(
+            f"{name!r} cannot be a transaction's name: accepted are 1 to 200 of A-Z a-z 0-9 . _ - and the first a "
+            "letter or digit"
+        )
+    return name
+
+
+def check_words(what: str, words: str) -> str:
+    """What somebody gave as a reason or as a name for people, itself. Raises: InvalidName where it is no UTF-8 text."""
+    if not is_text(words):
+        raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
+    return words
+
+
+def check_ref_name(name: str) -> str:
+    """The name of a tag or alias, itself. Raises: InvalidName, also for the reserved ones."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
+    if name == LATEST or name.isdigit() or name.startswith("v-"):
+        raise InvalidName(
+            f"{name!r} cannot be a tag or alias: 'latest' is the newest version, digits are version numbers, "
+            "'v-...' is a version id; choose another name"
+        )
+    return name

@@ -1,0 +1,87 @@
+"""How many files a newcomer opens who follows one batch or one publish, and how many modules an import loads.
+
+All numbers may fall. Where one rises, the message names all files, so that the new one is found.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = {"publish": 37, "next": 39}
+"""Files of `loader` in which anything runs: 8 samples on a local disk, arrays of numpy, made by the caller."""
+MODULES = {"assets.ingest.units": 107, "loader": 2, "loader.run.loader": 206}
+"""Modules of the project that are loaded behind `import`."""
+PACKAGES = ("loader", "penstock", "resources", "assets")
+
+TRACE = """
+import json, sys, tempfile, threading
+from pathlib import Path
+import numpy as np
+import loader
+
+folder, seen = str(Path(loader.__file__).parent), set()
+
+def called(frame, event, _):
+    file = frame.f_code.co_filename
+    if event == "call" and file.startswith(folder):
+        seen.add("loader" + file.removeprefix(folder))
+
+def files_of(act):
+    seen.clear()
+    threading.setprofile(called)
+    sys.setprofile(called)
+    act()
+    sys.setprofile(None)
+    threading.setprofile(None)
+    return sorted(seen)
+
+def publish():
+    with root.write("photos") as writer:
+        for i in range(8):
+            fields = {"x.npy": np.full((4, 4), i, np.float32), "cls": i}
+            writer.add(f"k{i}", fields, metadata={"width": 64})
+
+root = loader.Root(tempfile.mkdtemp())
+found = {"publish": files_of(publish)}
+plan = loader.plan({"photos": root.open("photos@latest")}, seed=7, global_batch=2)
+with loader.Loader(plan, rank=0, world_size=1, framework="numpy", workers=0) as batches:
+    found["next"] = files_of(lambda: next(batches))
+print(json.dumps(found))
+"""
+
+
+def printed(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads(printed(TRACE))
+    return found
+
+
+@pytest.mark.parametrize(("way", "most"), FILES.items())
+def test_a_way_through_the_loader_enters_few_files(way: str, most: int, traced: dict[str, list[str]]) -> None:
+    files = traced[way]
+    assert {"publish": "loader/dataset/publishing/commit.py", "next": "loader/run/loader.py"}[way] in files
+    assert len(files) <= most, "\n".join(files)
+
+
+@pytest.mark.parametrize(("module", "most"), MODULES.items())
+def test_an_import_loads_few_modules(module: str, most: int) -> None:
+    code = f"import sys, {module}; print(*sorted(m for m in sys.modules if m.split('.')[0] in {PACKAGES!r}))"
+    loaded = printed(code).split()
+    assert module in loaded
+    assert len(loaded) <= most, "\n".join(loaded)
+
+
+def test_the_tour_says_these_numbers() -> None:
+    tour = (ROOT / "docs" / "code-tour.md").read_text()
+    assert f"enters {FILES['next']} files of `loader`, and a publish {FILES['publish']}." in tour
+    assert f"loads {MODULES['assets.ingest.units']} modules" in tour

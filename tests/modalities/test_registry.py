@@ -7,11 +7,11 @@ import sys
 import av
 import numpy as np
 import pytest
-from loader.modalities.fields import load
 from PIL import Image
 
 from fuzz.priority import ordinary_priority
 from loader.modalities import DECODERS, ENCODERS, decoder_for, encode, known_extensions
+from loader.modalities.fields import load
 from loader.testing.modalities import Modality, ModalityConformance
 
 SOUNDS = {  # word -> FFmpeg's container and encoder, and the form of its samples

@@ -159,16 +159,17 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict down to three quarters of the limit where less than an eighth is free, and find out how much may be
-        written before the next sweep: an eighth, shared by all loaders that run. Raises: OSError."""
+        """Evict where all loaders that run could write over the limit, and find out how much this one may write
+        before the next sweep: its share of an eighth, and a page at least. Raises: OSError."""
         if self.limit_bytes is None:
             return  # the disk did not say how much is free
         alive, needed = self._hints.read()
         eighth = self.limit_bytes // PAGES_MIN
-        swept = sweep(self._folder, self.limit_bytes - eighth, self.limit_bytes - 2 * eighth, needed)
+        share = max(eighth // max(alive, 1), self.page_bytes + HEADER_BYTES)
+        high = max(0, self.limit_bytes - share * max(alive, 1))
+        swept = sweep(self._folder, high, max(0, high - eighth), needed)
         self.count("cache_evicted", swept.evicted)
-        free = max(0, self.limit_bytes - swept.held_bytes)
-        self._may_write = min(free, max(eighth // max(alive, 1), self.page_bytes + HEADER_BYTES))
+        self._may_write = min(max(0, self.limit_bytes - swept.held_bytes), share)
         self._pressed = 2 * swept.held_bytes > self.limit_bytes
         if swept.refused:
             self.count("cache_failed", swept.refused)
